@@ -14,7 +14,7 @@ TORCH_AT = $(shell $(PYTHON) -c 'import importlib.util as u, pathlib as p; \
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv fuzz test test-engines test-cluster test-wheel compiled test-compiled lint format types docs bench clean
+.PHONY: help venv fuzz test test-engines test-cluster test-wheel compiled test-compiled lint format types docs examples bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
@@ -53,7 +53,7 @@ test-wheel: $(STAMP) ## the installed wheel in an empty environment, from an emp
 	$(PY) -m pytest -m wheel tests/test_packaging.py
 
 # A wheel in an environment of its own: an extension beside a source that is edited would win over it.
-$(COMPILED)/.stamp: $(STAMP) $(wildcard *.py reference/*.py harness/*.py harness/*/*.py targets/*.py targets/*/*.py targets/*/*/*.py)
+$(COMPILED)/.stamp: $(STAMP) $(wildcard *.py) $(shell find harness reference targets -name '*.py')
 	@echo 'Compiling into $(COMPILED): two minutes.'
 	rm -rf build/lib* build/temp* build/wheel $(COMPILED)
 	HYBRIDFUZZ_COMPILE=1 $(PY) $(PIP) wheel --no-build-isolation --no-deps --wheel-dir build/wheel .
@@ -84,6 +84,12 @@ $(VENV)/.docs-stamp: $(STAMP)
 
 docs: $(VENV)/.docs-stamp ## the documentation as a site, in build/site (a broken link fails)
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict # not --quiet: MkDocs would not count the warnings
+
+# A campaign that finds something ends with 1.
+examples: $(STAMP) ## a bug report and the page of a campaign, in build/examples
+	rm -rf build/examples
+	$(PY) docs/example_reports.py hybrid
+	$(VENV)/bin/hybridfuzz fuzz --target hybrid:finished-row-not-cleared --traces 200 -o build/examples/campaign || test $$? -eq 1
 
 bench: $(STAMP) ## the figures in the documentation
 	$(PY) benchmarks/run.py

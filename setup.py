@@ -14,6 +14,7 @@ from setuptools import Extension, setup
 HOT = (
     "reference/*.py",
     "harness/judge/oracles/*.py",
+    "harness/judge/oracles/numeric/*.py",
     "harness/judge/client_events.py",
     "harness/judge/ledger_updates.py",
     "harness/judge/lockstep.py",
@@ -25,8 +26,8 @@ HOT = (
     "targets/hybrid/worker/*.py",
 )
 """Modules that run in every step of the embedded target. Mutants, the numeric run and all others stay interpreted."""
-COLD = {"__init__", "numeric_run", "recurrences", "tiny_model", "factory", "repro"}
-"""Modules matched by HOT that stay interpreted: float64 maths, and modules that would make mypyc read all of torch."""
+COLD = {"__init__", "factory", "repro"}
+"""Modules matched by HOT that stay interpreted: they would make mypyc read all of torch."""
 COMPILE = os.environ.get("HYBRIDFUZZ_COMPILE", "") not in ("", "0")
 NEEDED = ("mypy>=1.13", "msgspec>=0.18", "mypy_extensions>=1.0", "numpy>=1.26")
 """Build requirements of the compiled build: mypyc, and the packages whose types it reads."""

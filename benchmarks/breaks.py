@@ -137,7 +137,7 @@ def cell(text: str) -> str:
 
 
 def page(drill: Drill, results: dict[str, Result]) -> str:
-    """The page in docs/."""
+    """Return a page with a row for each break; docs/reference has what it comes to."""
     done = [(one, results[one.slug]) for one in drill.breaks if one.slug in results]
     caught = [(one, result) for one, result in done if result.signature]
     lines = [
@@ -198,4 +198,5 @@ def main(drill: Drill) -> None:
             if kept:
                 kept.write_bytes(msgspec.json.encode(list(results.values())))
     if not arguments.only:
+        drill.page.parent.mkdir(exist_ok=True)
         drill.page.write_text(page(drill, results), encoding="utf-8")

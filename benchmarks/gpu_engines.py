@@ -202,7 +202,7 @@ def digest_of(outcome: Any, records: list[Any]) -> str:
 def proof(options: argparse.Namespace, factory: Any) -> dict[str, Any]:
     """The same traces on new engines, and on engines that other traces have used."""
     from hybridfuzz.harness.draw.grammar import draw_trace
-    from hybridfuzz.targets.vllm.gpu.engines import ENGINES
+    from hybridfuzz.targets.vllm.gpu.engines import kept
 
     overrides = dict(pair.split("=", 1) for pair in options.config.split(",")) if options.config else {}
     traces = [
@@ -214,14 +214,14 @@ def proof(options: argparse.Namespace, factory: Any) -> dict[str, Any]:
     steps = 0
     began = time.monotonic()
     for number, trace in enumerate(traces):
-        ENGINES.forget()
+        kept().forget()
         outcome, seen = run(factory, trace, None, keep=True)
         fresh[number] = digest_of(outcome, seen["records"])
         steps += outcome.steps
         violations[outcome.violation.signature if outcome.violation else "none"] += 1
         if time.monotonic() - began > options.seconds / 2:
             break
-    built, differing, compared = ENGINES.built, [], 0
+    built, differing, compared = kept().built, [], 0
     for order in (sorted(fresh, reverse=True), sorted(fresh, key=lambda number: (number * 7919) % 1009)):
         for number in order:
             outcome, seen = run(factory, traces[number], None, keep=True)
@@ -231,7 +231,7 @@ def proof(options: argparse.Namespace, factory: Any) -> dict[str, Any]:
                 print(f"trace {number} differs after a reset: {outcome.violation and outcome.violation.message}")
     return {
         "traces": len(fresh), "steps": steps, "compared": compared, "differing": differing, "outcomes": violations,
-        "engines built for the first pass": built, "afterwards": ENGINES.built - built,
+        "engines built for the first pass": built, "afterwards": kept().built - built,
         "seconds": round(time.monotonic() - began, 1),
     }  # fmt: skip
 
@@ -287,9 +287,10 @@ def run(
 ) -> tuple[Any, dict[str, Any]]:
     """One trace; what its oracles saw."""
     from hybridfuzz.harness.judge.lockstep import Lockstep
+    from hybridfuzz.targets.base.protocol import open_supported
 
     began = time.monotonic()
-    target = Recorded(factory.open(trace.config), keep, rows)
+    target = Recorded(open_supported(factory, trace.config), keep, rows)
     opening = time.monotonic() - began
     try:
         lockstep = Lockstep(target, trace.config, factory.capabilities.observes if observes is None else observes)

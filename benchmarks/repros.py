@@ -2,6 +2,8 @@
 
     python benchmarks/repros.py                    the mutants of the built-in target
     python benchmarks/repros.py --engines          the findings in released vLLM as well (a quarter of an hour)
+    python benchmarks/repros.py --count 0.33.0     only which packaged traces of a release of vLLM get a script, and why
+                                                   the others do not; nothing is run or written
 
 Good code is the correct built-in target, and for vLLM a copy of the release in which the cause is fixed, or the later
 release that has the fix (docs/explanation/vllm.md).
@@ -23,6 +25,7 @@ from hybridfuzz.harness.tell.script import ScriptVerdict, failure_of, run_script
 from hybridfuzz.harness.workers.client import WorkerClient
 from hybridfuzz.targets.base.launch import Launch
 from hybridfuzz.targets.base.overlay import patched
+from hybridfuzz.targets.base.protocol import TargetError
 from hybridfuzz.targets.base.registry import prepare, write_scripts
 from hybridfuzz.targets.base.repro import Script
 from hybridfuzz.targets.base.trace import Trace
@@ -34,8 +37,8 @@ HEAD = """\
 # Reproducers
 
 Each was made by `hybridfuzz repro` from a trace of the corpus and run: on the code with the bug, where it has to fail
-as promised, and on good code, where it has to pass. Lines are those of the script; for vLLM 600 to 700 of them are the
-inlined small engine, for the built-in target the script uses its package. Seconds are wall time on 2 shared cores,
+as promised, and on good code, where it has to pass. Lines are those of the script; for vLLM 1,050 to 1,250 of them are
+the inlined engine, for the built-in target the script uses its package. Seconds are wall time on 2 shared cores,
 imports included; vLLM's small kernels run in Triton's own interpreter.
 
 Written by `python benchmarks/repros.py{options}`.
@@ -117,11 +120,36 @@ def releases(folder: Path) -> Iterator[Row]:
         yield Row(spec, f"{cause}: {signature}", script, bad, name, run_script(folder / "repro.py", script, better))
 
 
+def count(release: str) -> int:
+    """Print which traces of a release get a script, and how many."""
+    spec, written, tried_traces = f"vllm@{release}", 0, 0
+    with WorkerClient(spec, prepare(spec, print), trace_seconds=300) as worker:
+        worker.start()
+        for path in sorted((ROOT / "corpus" / "vllm").glob(f"{release}--*.json")):
+            trace = load_trace(path)
+            history = worker.explain(trace)[1]
+            if history.violation is None:
+                raise SystemExit(f"a trace runs clean on {spec}: {path.stem}")
+            tried_traces += 1
+            try:
+                [script] = write_scripts(spec, trace, failure_of(trace, history, history.violation))
+            except TargetError as error:
+                print(f"{path.stem}: {error}", flush=True)
+            else:
+                written += 1
+                print(f"{path.stem}: {script.text.count(chr(10))} lines", flush=True)
+    print(f"{written} of {tried_traces} traces get a script")
+    return 0
+
+
 def main() -> int:
     """Run, print, write the page."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--engines", action="store_true", help="released vLLM as well")
+    parser.add_argument("--count", metavar="RELEASE", help="only count the traces of a release of vLLM with a script")
     options = parser.parse_args()
+    if options.count:
+        return count(options.count)
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for rows_of in (mutants, releases)[: 1 + options.engines]:

@@ -2,7 +2,7 @@
 
     python benchmarks/sglang_breaks.py [--only SLUG,...] [--results FILE]
 
-Writes docs/reference/sglang-breaks.md.
+Writes build/sglang-breaks.md.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ BREAKS = (
 )
 # fmt: on
 
-PAGE = Path(__file__).parents[1] / "docs/reference/sglang-breaks.md"
+PAGE = Path(__file__).parents[1] / "build/sglang-breaks.md"
 DRILL = Drill("sglang@0.5.23", "SGLang 0.5.23", "sglang", PAGE, BREAKS, steps_max=4000)
 
 if __name__ == "__main__":

@@ -16,7 +16,8 @@ import msgspec
 
 from hybridfuzz.harness.draw.choices import RandomChoices
 from hybridfuzz.harness.draw.configurations import draw_config
-from hybridfuzz.harness.draw.grammar import ENDING_MAX, EVENTS_MAX, Grammar, draw_trace
+from hybridfuzz.harness.draw.grammar import ENDING_MAX, Grammar, draw_trace
+from hybridfuzz.harness.draw.workload import DEFAULT
 from hybridfuzz.harness.judge.outcome import Outcome
 from hybridfuzz.targets.base import trace as events
 from hybridfuzz.targets.base.protocol import TargetFactory
@@ -209,7 +210,7 @@ class Feedback:
             trace = choices.pick((self.splice, self.insert, self.insert, self.delete, self.lengths, self.configure))(
                 choices, trace
             )
-        events = trace.events[: EVENTS_MAX + ENDING_MAX]
+        events = trace.events[: max(DEFAULT.events) + ENDING_MAX]
         return msgspec.structs.replace(trace, events=events, origin=f"feedback {self.number}")
 
     def splice(self, choices: RandomChoices, trace: Trace) -> Trace:

@@ -2,7 +2,7 @@
 
     python benchmarks/vllm_breaks.py [--only SLUG,...] [--results FILE]
 
-Writes docs/reference/vllm-breaks.md. The release's own bugs (docs/explanation/vllm.md) are fixed first: a break changes
+Writes build/vllm-breaks.md. The release's own bugs (docs/explanation/vllm.md) are fixed first: a break changes
 what is scheduled, and a bug of the release that shows only then would count as if the break were seen.
 """
 
@@ -450,7 +450,7 @@ DRILL = Drill(
     "vllm@0.33.0",
     "vLLM 0.33.0",
     "vllm",
-    Path(__file__).parents[1] / "docs/reference/vllm-breaks.md",
+    Path(__file__).parents[1] / "build/vllm-breaks.md",
     BREAKS + FEATURE_BREAKS,
 )
 

@@ -28,7 +28,7 @@ from hybridfuzz.targets.vllm.factory import VllmFactory
 
 HERE = str(Path(factory_module.__file__).parents[2])
 """The `hybridfuzz` folder as this interpreter imports it."""
-INTERPRETER = f"{HERE}/targets/vllm/interpreter"
+INTERPRETER = f"{HERE}/targets/triton_interpreter"
 INTERVAL_SECONDS = 0.002
 OBSERVER = "Host."
 """The class of ours that looks at the scheduler through vLLM's own accessors."""

@@ -17,9 +17,9 @@ from typing import Any
 import torch
 import triton
 
-from hybridfuzz.targets.hybrid.device.implementations import implementation
-from hybridfuzz.targets.hybrid.device.metadata import ZeroPlan
-from hybridfuzz.targets.hybrid.device.staging import Staging
+from hybridfuzz.targets.hybrid.numeric.kernels.implementations import implementation
+from hybridfuzz.targets.hybrid.numeric.kernels.metadata import ZeroPlan
+from hybridfuzz.targets.hybrid.numeric.kernels.staging import Staging
 
 LAYERS, SEGMENT, BLOCKS = 12, 152 * 1024, 2048  # 1.78 MiB a block
 SETS = 12

@@ -149,8 +149,12 @@ class Summary(Struct, frozen=True):
     merged                            names of the campaigns that were merged; empty for a campaign that ran
     known_bugs                        the entries of known.toml for this target
     lines                             lines of the engine's cache modules that were reached, None if not recorded
-    refused                           how many of `traces` did not run, as the target refused their configuration when
-                                      it was opened
+    traces, steps                     of traces that were opened; `refused` and `not_run` are not among them
+    refused                           traces that did not run, as the target refused their configuration when it was
+                                      opened
+    not_run                           traces that did not run for want of memory or a device, by what was missing
+    given_up                          workers that were given up for the same reason
+    workload                          ratios of the workload that are not the usual ones (`generate.workload`)
     """
 
     target: str
@@ -177,6 +181,14 @@ class Summary(Struct, frozen=True):
     known_bugs: Sequence[KnownBug] = ()
     lines: int | None = None
     refused: int = 0
+    not_run: Mapping[str, int] = {}
+    given_up: int = 0
+    workload: Mapping[str, str] = {}
+
+    @property
+    def unopened(self) -> int:
+        """Traces that were drawn and did not run."""
+        return self.refused + sum(self.not_run.values())
 
     @property
     def outdated(self) -> Sequence[KnownBug]:
@@ -288,6 +300,31 @@ class WorkerLost(Struct, frozen=True):
     node: str = ""
 
 
+class NotRun(Struct, frozen=True):
+    """A trace did not run, alone on its node, either: the environment lacked something (`judge.environment`). It is
+    not counted, and shows nothing about the engine."""
+
+    worker: int
+    index: int
+    kind: str
+    message: str
+    node: str = ""
+
+
+class WorkerGivenUp(Struct, frozen=True):
+    """The environment could not carry all workers: one has ended, and `left` go on (on its node, if it has a name).
+
+    index      the trace that failed with all workers and ran alone; -1 if the worker did not start
+    """
+
+    worker: int
+    left: int
+    index: int
+    kind: str
+    message: str
+    node: str = ""
+
+
 class NodeLeft(Struct, frozen=True):
     """A node of the cluster was lost or refused. Its workers go on elsewhere; what they had not reported runs again."""
 
@@ -351,6 +388,8 @@ CampaignEvent = (
     | Improved
     | Merged
     | WorkerLost
+    | NotRun
+    | WorkerGivenUp
     | NodeLeft
     | CanaryDone
     | KnownChecked

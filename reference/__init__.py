@@ -2,7 +2,7 @@
 
 The reference is an *acceptor*. A target chooses block ids and schedules as it likes; the reference decides
 whether each observed transition is legal and what every block must hold. It imports only the standard
-library and numpy (for float64 maths), nothing from `harness` or `targets`, and is written to be read:
+library and numpy (in `numeric`), nothing from `harness` or `targets`, and is written to be read:
 
     tokens        documents, the tiny language model, tags: the tokens of every request
     layout        groups of layers, block sizes, cache modes: how many columns a request needs
@@ -12,8 +12,5 @@ library and numpy (for float64 maths), nothing from `harness` or `targets`, and 
     batch         rows of a batch of plain caches: select, repeat, reorder
     request       the life cycle of one request: its settled tokens, and what its next read must find
     model         all of these together, in device time
-    tiny_model    the tiny hybrid model of numeric runs: shapes, weights, inputs
-    recurrences   its recurrent layers in float64, with error bounds
-    numeric_run   all of its layers along one request
-    numeric       float64 attention, convolution, scan and delta rule, with error bounds
+    numeric/      the float64 reference of numeric runs; nothing else here imports it
 """

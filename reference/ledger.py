@@ -12,6 +12,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
+
+
+class DeadRow(NamedTuple):
+    """A row of the batch without a request: of a dummy run, or padding."""
+
+    row: int
+    dummy: bool
+
+
+class BlockHistory(NamedTuple):
+    """What happened last to a page: `by` wrote it in a step, or got the block in a step and has not written it since
+    ("allocated"; "zeroed" if the page was zeroed meanwhile)."""
+
+    what: Literal["never", "written", "allocated", "zeroed"]
+    by: str | DeadRow | None = None
+    step: int = -1
 
 
 @dataclass(slots=True)
@@ -23,7 +40,7 @@ class Cell:
     conv: bool = False
     slots: int = 0
     """Bit i: attention slot i was written."""
-    writer: str = ""
+    writer: str | DeadRow = ""
     step: int = -1
     """Step of the last write, -1 before the first."""
 
@@ -86,7 +103,7 @@ class Ledger:
             for cell in facts.cells:
                 cell.zeroed = True
 
-    def write_state(self, block: int, layer: int, writer: str, step: int, temporal: bool, conv: bool) -> None:
+    def write_state(self, block: int, layer: int, writer: str | DeadRow, step: int, temporal: bool, conv: bool) -> None:
         """Note that one layer stored a recurrent state and/or a convolution window."""
         cell = self.cell(block, layer)
         if cell:
@@ -94,7 +111,9 @@ class Ledger:
             cell.conv |= conv
             cell.writer, cell.step = writer, step
 
-    def write_slots(self, blocks: Sequence[int], slots: Sequence[int], layer: int, writer: str, step: int) -> None:
+    def write_slots(
+        self, blocks: Sequence[int], slots: Sequence[int], layer: int, writer: str | DeadRow, step: int
+    ) -> None:
         """Note that one layer stored attention slots: slot `slots[i]` of block `blocks[i]`."""
         written, cell = -1, None
         for block, slot in zip(blocks, slots, strict=True):
@@ -109,7 +128,7 @@ class Ledger:
         source: int | None,
         destination: int,
         layer: int,
-        writer: str,
+        writer: str | DeadRow,
         step: int,
         temporal: bool,
         conv: bool,
@@ -122,14 +141,12 @@ class Ledger:
         if origin:
             self.write_state(destination, layer, writer, step, temporal and origin.temporal, conv and origin.conv)
 
-    def describe(self, block: int, layer: int = 0) -> str:
-        """Return one clause about the history of a block, for violation messages."""
+    def history(self, block: int, layer: int = 0) -> BlockHistory:
+        """Return what happened last to a page of a block."""
         facts = self.facts.get(block)
         if facts is None:
-            return "never allocated"
+            return BlockHistory("never")
         cell = facts.cells[layer] if layer < len(facts.cells) else Cell()
         if cell.step >= 0:
-            return f"last written by {cell.writer} in step {cell.step}"
-        if cell.zeroed:
-            return f"zeroed, not written since {facts.owner} got it in step {facts.step}"
-        return f"not written since {facts.owner} got it in step {facts.step}"
+            return BlockHistory("written", cell.writer, cell.step)
+        return BlockHistory("zeroed" if cell.zeroed else "allocated", facts.owner, facts.step)

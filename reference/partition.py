@@ -24,12 +24,24 @@ from .layout import Layout
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One block that breaks the rule: expected and observed value of `field`."""
+    """One block that breaks the rule, and how (`kind`). `count` is the number that was observed, of `wanted`.
+
+    named-by-...    a table, the free queue or the cache (-table, -queue, -cache) has an id outside of `wanted`
+    queued-again    it is `count` times in the free queue
+    reserved-owned  `count` table entries have a reserved id
+    queued-owned    it is in the free queue and has `count` owners
+    queued-cached   it is in the free queue and belongs to the cache
+    queued-reserved a reserved id is in the free queue
+    lost-block      nobody holds it, and it is not in the free queue
+    miscounted      its reference count is `count`, with `wanted` owners
+    owned-twice     `count` requests own it, where the cache owns what is shared
+    """
 
     block: int
     field: str
-    expected: str
-    observed: str
+    kind: str
+    count: int = 0
+    wanted: int = 0
 
 
 def count_owners(tables: Iterable[Sequence[Sequence[int]]], layout: Layout) -> dict[int, int]:
@@ -90,37 +102,31 @@ def partition_faults(
     cached      ids that the cache owns; empty where published blocks wait in the free queue
     """
     reserved, ids, free_set = layout.unowned, layout.ids, set(free)
-    for where, blocks in (("a table", owners), ("the free queue", free_set), ("the cache", cached)):
+    for where, blocks in (("table", owners), ("queue", free_set), ("cache", cached)):
         for block in set(blocks) - ids:
-            yield Fault(block, "id", f"an id below {layout.num_blocks}", f"named by {where}")
+            yield Fault(block, "id", f"named-by-{where}", wanted=layout.num_blocks)
     held = _held(owners, pins)
     counted = [held.get(block, 0) for block in range(layout.num_blocks)]
     if len(free_set) != len(free):
         for block, times in Counter(free).items():
             if times > 1:
-                yield Fault(block, "free", "once in the free queue", f"{times} times")
+                yield Fault(block, "free", "queued-again", times, 1)
     unheld = ids.difference(held, reserved, cached)
     for block in reserved.intersection(held):
-        yield Fault(block, "owner", "reserved, never owned", f"{counted[block]} table entries")
+        yield Fault(block, "owner", "reserved-owned", counted[block])
     for block in (free_set & ids) - unheld:
-        held_by = f"{counted[block]} owners" if block not in cached else "the cache"
-        observed = "in the free queue" + (f", with {held_by}" if block not in reserved else "")
-        yield Fault(block, "free", "not free", observed)
+        how = "reserved" if block in reserved else "cached" if block in cached else "owned"
+        yield Fault(block, "free", f"queued-{how}", counted[block])
     for block in unheld - free_set:
-        yield Fault(block, "free", "in the free queue (no request holds it)", "absent from it")
+        yield Fault(block, "free", "lost-block")
     yield from _shared_faults(owners, cached) if layout.cache_owns else ()
     for block, count in enumerate(counted):
         if references[block] != count and block not in reserved:
-            yield Fault(
-                block,
-                "references",
-                f"referenced {count} times (its owners)",
-                f"referenced {references[block]} times",
-            )
+            yield Fault(block, "references", "miscounted", references[block], count)
 
 
 def _shared_faults(owners: Mapping[int, int], cached: Collection[int]) -> Iterator[Fault]:
     """Yield blocks with several owners that are not cached, where the cache owns what it publishes."""
     for block, count in owners.items():
         if count > 1 and block not in cached:
-            yield Fault(block, "owner", "owned by one request", f"in {count} tables")
+            yield Fault(block, "owner", "owned-twice", count, 1)

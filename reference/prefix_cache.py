@@ -23,9 +23,9 @@ in the block advances.
 `longest_hit` is the largest such L on the grid of `layout.hit_unit`; a target may return less only where the
 contract allows it: with EAGLE the last matched block of the drafter's attention is left out (of all full attention if
 the drafter has no group of its own; `layout.eagle_unit` tokens where keys are inside blocks), and the hit is the
-longest valid one that is left. Where keys are inside blocks, the drafter's blocks count only up to `layout.eagle_unit`
-tokens past the shortest match of the other full attention; `longest_hit` gives up a whole block there, too, and so
-promises less than a target may return. A drafter's group with local attention must also hold the block after L.
+longest valid one that is left. With keys inside blocks a target gives up only `layout.eagle_unit` tokens past the
+shortest match of the other full attention. `longest_hit` still gives up a whole block: it is a lower bound, so a target
+may return more. A drafter's group with local attention must also hold the block after L.
 """
 
 from __future__ import annotations

@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from ..harness.campaign_events import Finding, Summary
 from ..harness.draw.files import load_trace, read_json
 from ..harness.face.outputs.rates import Sample, load_samples
 from ..harness.group.bug_history import Bug, bug_key, load_bug_history
 from ..harness.group.store import HISTORY_SUFFIX, STATE_FILE, trace_path
+from ..harness.judge.legacy import upgraded
+from ..harness.judge.violation import Violation, has_words
 from ..harness.measure.detection.statistics import MutantRow
 from ..harness.record.history import History
 from ..targets.base.trace import Trace, TraceError
@@ -100,6 +102,8 @@ def _shown(finding: Finding, target: str, bug: Bug | None, folder: Path) -> Show
         with suppress(TraceError):
             trace = load_trace(path)
         history = read_json(path.with_suffix(HISTORY_SUFFIX), History, "a history")
+        if history and history.violation:
+            history = structs.replace(history, violation=upgraded(history.violation))
     return Shown(finding, target, bug, history if history and is_sound(history) else None, trace)
 
 
@@ -109,4 +113,8 @@ def is_sound(history: History) -> bool:
     marks = all(mark.moment in moments and -1 <= mark.group < len(history.groups) for mark in history.marks)
     steps = all(one.moment in moments and one.num_tokens >= 0 for one in history.request_steps)
     violation = history.violation
-    return marks and steps and (violation is None or -1 <= violation.group < len(history.groups))
+    return marks and steps and (violation is None or _is_sound(violation, len(history.groups)))
+
+
+def _is_sound(violation: Violation, groups: int) -> bool:
+    return -1 <= violation.group < groups and has_words(violation)

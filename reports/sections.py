@@ -54,19 +54,25 @@ def overview(summary: Summary) -> Section:
     ]
     again = ["hybridfuzz", "fuzz", "--target", summary.target, "--seed", str(summary.seed)]
     shards = int(summary.shard.partition("/")[2] or 1) if SHARD.fullmatch(summary.shard) else 1
-    again += ["--traces", str(max(summary.traces, 1) * shards)]
+    again += ["--traces", str(max(summary.traces + summary.unopened, 1) * shards)]
     if shards > 1:
         again += ["--shard", summary.shard]
     if summary.source != "seeded":
         again += ["--source", summary.source]
     for key, value in summary.overrides.items():
         again += ["--config", f"{key}={value}"]
+    for key, value in summary.workload.items():
+        again += ["--workload", f"{key}={value}"]
     lost = f"{plural(summary.lost_workers, 'worker')} lost, and it did not show again." if summary.lost_workers else ""
     refused = f"{plural(summary.refused, 'trace')} did not run: the target refused them." if summary.refused else ""
+    not_run = [f"{plural(count, 'trace')} did not run: {kind}." for kind, count in summary.not_run.items()]
+    if summary.given_up:
+        not_run.append(f"{plural(summary.given_up, 'worker')} given up: not all of them could run side by side.")
     content = join(
         tag("div", *cards, class_="tiles"),
         tag("p", lost) if lost else None,
         tag("p", refused, class_="warn") if refused else None,
+        *(tag("p", line, class_="warn") for line in not_run),
         tag("p", "The same traces again:", class_="dim"),
         tag("code", shlex.join(again), class_="command"),
     )

@@ -99,6 +99,57 @@ class Late(Fake):
         return super().open(config)
 
 
+class Talkative(Fake):
+    """Says what it does before it opens an engine."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: None)
+        self.say: Callable[[str], None] = lambda what: None
+
+    def open(self, config: Config) -> Target:
+        self.say("compiling kernel 1, copy")
+        self.say("opening an engine\n(large)")
+        return super().open(config)
+
+
+class SmallDevice(Fake):
+    """Its device, a folder, has room for the engines of two processes, or of HYBRIDFUZZ_TEST_ROOM. A process keeps its
+    engine until it ends.
+
+    A pool of an odd size is too large for it, also alone, and fails every time with HYBRIDFUZZ_TEST_ODD set.
+    """
+
+    def open(self, config: Config) -> Target:
+        if os.environ.get("HYBRIDFUZZ_TEST_ODD") and config.num_blocks % 2:
+            raise out_of_memory()
+        device = Path(os.environ["HYBRIDFUZZ_TEST_DEVICE"])
+        (device / str(os.getpid())).touch()
+        used = sum(is_running(int(engine.name)) for engine in device.iterdir())
+        if used > int(os.environ.get("HYBRIDFUZZ_TEST_ROOM", "2")):
+            (device / str(os.getpid())).unlink()
+            raise out_of_memory()
+        time.sleep(0.05)
+        return super().open(config)
+
+
+def is_running(pid: int) -> bool:
+    """Return True for a process that is there and no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def out_of_memory() -> Exception:
+    """Return the exception as PyTorch raises it."""
+    kind = type("OutOfMemoryError", (RuntimeError,), {"__module__": "torch"})
+    return kind("CUDA out of memory. Tried to allocate 2.00 MiB. GPU 0 has a total capacity of 79.11 GiB")
+
+
+def raise_out_of_memory() -> None:
+    raise out_of_memory()
+
+
 def segfault() -> None:
     os.write(1, b"about to fall over\n")
     os.kill(os.getpid(), signal.SIGSEGV)
@@ -240,3 +291,6 @@ SLOW = Slow(lambda: None)
 REFUSING = Refusing(lambda: None)
 LATE = Late(raise_error)
 LATE_CLEAN = Late(lambda: None)
+SMALL_DEVICE = SmallDevice(lambda: None)
+NO_MEMORY = Fake(raise_out_of_memory)
+TALKATIVE = Talkative()

@@ -4,6 +4,7 @@ The graph is grimp's: local imports and those under TYPE_CHECKING count like any
 """
 
 import ast
+import fnmatch
 import re
 import subprocess
 import sys
@@ -29,7 +30,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         " | ".join(f"targets.{engine}" for engine in engines()),
         "targets.base",
         "corpus",
-        "reference",
+        "reference | targets.triton_interpreter",
     ),
     "harness": (
         "/reports",
@@ -55,13 +56,14 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "session_events",
         "host | worker",
         "offload",
-        "device",
         "tag_memory | plan",
         "layout",
     ),
     "targets.vllm": (
-        "confirmation | environment | factory | repro",
-        "gpu | deployment | release",
+        "confirmation | environment | factory | repro | repro_engine",
+        "gpu | deployment",
+        "kits",
+        "models | release",
         "target",
         "bringup",
         "counterparts",
@@ -70,11 +72,24 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "shadow",
         "configuration",
         "rows",
-        "views",
-        "versions",
-        "options | cache_events | interpreter | repro_engine",
+        "views | cache_events",
+        "versions | settings",
+        "sizes",
+        "options",
+        "inlined | kernels",
     ),
 }
+
+WALLS: dict[str, tuple[str, ...]] = {
+    "harness.judge.oracles.numeric": ("harness.judge.oracles",),
+    "harness.workers.cluster": ("harness.face.commands.where",),
+    "reference.numeric": ("harness.judge.oracles.numeric.*", "targets.hybrid.numeric.*"),
+    "targets.hybrid.numeric": ("targets.hybrid.factory",),
+    "targets.triton_interpreter": ("targets.vllm.kernels",),
+}
+"""What not every reader needs: package -> its doors, the only modules outside of it that import it."""
+ALONE = {"reference": {"numpy"}, "targets/triton_interpreter": {"numpy", "torch", "triton"}}
+"""Packages that import nothing of ours outside of themselves -> what they import besides the standard library."""
 
 
 @cache
@@ -135,14 +150,38 @@ def test_harness_knows_targets_only_by_protocol_and_registry() -> None:
     assert not concrete
 
 
-def test_reference_needs_only_numpy() -> None:
-    allowed = {"numpy", "__future__", *sys.stdlib_module_names}
-    for file in sorted((ROOT / "reference").rglob("*.py")):
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            if isinstance(node, ast.ImportFrom) and not node.level:
-                names.append(node.module or "")
-            assert {name.partition(".")[0] for name in names} <= allowed, file
+@pytest.mark.parametrize("package", WALLS)
+def test_a_wall_has_few_doors(package: str) -> None:
+    outside = {pair[0] for pair in imports() if within(pair[1], package) and not within(pair[0], package)}
+    through = {door: fnmatch.filter(outside, f"hybridfuzz.{door}") for door in WALLS[package]}
+    assert all(through.values())
+    assert outside == set().union(*through.values())
+
+
+def absolute_imports(file: Path) -> set[str]:
+    """The top-level packages that a file imports by name."""
+    names = []
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom) and not node.level:
+            names.append(node.module or "")
+    return {name.partition(".")[0] for name in names}
+
+
+def test_only_one_module_imports_ray() -> None:
+    files = [file for package in PACKAGES for file in (ROOT / package).rglob("*.py")]
+    assert [file for file in files if "ray" in absolute_imports(file)] == [
+        ROOT / "harness/workers/cluster/ray_workers.py"
+    ]
+
+
+@pytest.mark.parametrize("package", ALONE)
+def test_a_package_of_its_own_imports_nothing_of_ours(package: str) -> None:
+    allowed = ALONE[package] | {"__future__", *sys.stdlib_module_names}
+    name = package.replace("/", ".")
+    assert [pair for pair in imports() if within(pair[0], name) and not within(pair[1], name)] == []
+    for file in sorted((ROOT / package).rglob("*.py")):
+        assert absolute_imports(file) <= allowed, file
 
 
 def docstrings() -> Iterator[tuple[Path, str]]:
@@ -204,7 +243,7 @@ def test_every_module_can_be_imported_alone() -> None:
     """No module relies on another one having been imported first. Engines' own modules need their engine."""
     outside = [f"targets.{engine}" for engine in engines() if (ROOT / "targets" / engine / "environment.py").exists()]
     if not all(map(find_spec, ("torch", "triton"))):
-        outside += ["targets.hybrid.device", "targets.hybrid.numeric"]
+        outside += ["targets.hybrid.numeric", "targets.triton_interpreter"]
     alone = [module for module in modules() if not any(within(module, one) for one in outside)]
     code = """
 import importlib, sys

@@ -29,18 +29,15 @@ from hybridfuzz.harness.cli import COMMANDS
 from hybridfuzz.harness.draw import files
 from hybridfuzz.harness.face.outputs.ndjson import event_name
 from hybridfuzz.harness.group import known
-from hybridfuzz.harness.judge.oracles import titles
-from hybridfuzz.harness.tell.explain import contract
 from hybridfuzz.targets.hybrid.mutants import PARTS
 from hybridfuzz.targets.hybrid.mutants import titles as mutant_titles
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "docs"))
 
-REPORTS = ROOT / "docs/examples"
-"""Reports as `hybridfuzz repro` writes them: no pages of ours (tests/harness/tell/test_examples.py)."""
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "benchmarks").glob("*.md")])
-PAGES = [page for page in PAGES if page.parent != REPORTS]
+CAUSES = sorted((ROOT / "corpus").glob("*/fixes/*/*.md"))
+"""Texts of causes: docs/cause_pages.py makes a page of each."""
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "benchmarks").glob("*.md"), *CAUSES])
 FENCE = re.compile(r"^( *)```([\w-]*)\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
 MARKER = re.compile(r"<!-- (test|not run)(?:: ([^>]*?))? -->\s*\Z")
 FOLDERS = ("harness", "targets", "reference", "reports", "corpus", "tests", "benchmarks", "docs")
@@ -230,8 +227,7 @@ def rows(page: str) -> set[str]:
 
 
 def test_reference_pages_are_complete() -> None:
-    """Each oracle, mutant, command and exit status has a row, and no mutant has one that is gone."""
-    assert set(titles()) | {"D1"} <= rows("oracles.md")
+    """Each mutant, command and exit status has a row, and no mutant has one that is gone."""
     assert set(COMMANDS) <= rows("command-line.md")
     statuses = {str(value) for key, value in vars(exit_status).items() if key.isupper() and isinstance(value, int)}
     assert len(statuses) > 4
@@ -247,11 +243,11 @@ def cells(page: str) -> dict[str, list[str]]:
     return {row[0].split()[0]: row for row in found}
 
 
-def test_texts_of_oracles_are_those_of_the_code() -> None:
-    """Title and rule of each oracle; explanations quote the rule."""
-    page = cells("oracles.md")
-    for oracle, title in titles().items():
-        assert page[oracle] == [f"{oracle} {title}", contract(oracle).partition(": ")[2]]
+def test_the_table_of_oracles_is_current() -> None:
+    """`python docs/oracles_page.py --write` brings it up to date."""
+    from oracles_page import PAGE, written
+
+    assert PAGE.read_text(encoding="utf-8") == written()
 
 
 def test_titles_of_mutants_are_those_of_the_code() -> None:
@@ -306,9 +302,58 @@ def test_the_output_of_the_how_to_can_be_registered(tmp_path: Path) -> None:
     assert text.count("\n") == 1
 
 
+@pytest.mark.parametrize("path", CAUSES, ids=name)
+def test_a_cause_is_told_in_one_place(path: Path) -> None:
+    """Its text stands beside the patch, with all fields; its page has each trace of its entry, and the patch."""
+    import cause_pages as causes
+
+    cause = causes.read(path)
+    assert set(causes.REQUIRED) <= set(cause.fields) <= {*causes.REQUIRED, *causes.OPTIONAL}
+    shown = causes.page(cause)
+    assert path.read_text(encoding="utf-8") in shown and cause.patch.read_text(encoding="utf-8").rstrip() in shown
+    assert all(trace.name in shown for trace in cause.traces)
+    assert cause.traces or "None is packaged." in shown
+
+
+@pytest.mark.parametrize("release", ["vllm 0.33.0", "sglang 0.5.23", "sglang 0.5.20", "transformers 5.23.0"])
+def test_each_cause_of_a_release_has_a_row(release: str) -> None:
+    """`python docs/cause_pages.py --write` brings the tables up to date. Each patch of these releases has a text."""
+    import cause_pages as causes
+
+    engine, version = release.split()
+    [page] = [page for page in causes.pages() if f"<!-- causes {release}: begin" in page.read_text(encoding="utf-8")]
+    text = page.read_text(encoding="utf-8")
+    assert text == causes.written(text)
+    patches = {path.stem for path in (ROOT / f"corpus/{engine}/fixes/{version}").glob("*.patch")}
+    assert patches - {cause.path.stem for cause in causes.causes(engine, version)} <= {"snapshot-slots-not-swapped"}
+
+
+def test_the_site_has_a_page_for_each_cause() -> None:
+    """The hook turns a link to a text into a link to its page; both depend on the depth of the page that links."""
+    import cause_pages as causes
+
+    class Here:
+        src_uri = "explanation/vllm.md"
+
+    class Page:
+        file = Here
+
+    link = "[x](../../corpus/vllm/fixes/0.33.0/one-token-prompt.md)"
+    shown = causes.on_page_markdown(link, Page, None, None)  # type: ignore[arg-type]
+    assert shown == "[x](../causes/vllm/0.33.0/one-token-prompt.md)"
+
+
 def test_the_coverage_page_lists_what_is_excluded() -> None:
     """`python docs/coverage_exclusions.py --write` brings it up to date."""
     from coverage_exclusions import PAGE, written
+
+    page = PAGE.read_text(encoding="utf-8")
+    assert page == written(page)
+
+
+def test_the_page_of_kits_shows_their_tables() -> None:
+    """`python docs/kit_limits.py --write` brings it up to date."""
+    from kit_limits import PAGE, written
 
     page = PAGE.read_text(encoding="utf-8")
     assert page == written(page)

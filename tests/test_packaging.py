@@ -29,6 +29,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
         copy(ROOT / name, folder)
     for name in FOLDERS + BESIDE:
         copytree(ROOT / name, folder / name, ignore=ignore_patterns("__pycache__", "out"))
+    copytree(ROOT / "src", folder / "src", symlinks=True, ignore=ignore_patterns("__pycache__", "*.egg-info"))
     return folder
 
 
@@ -61,20 +62,23 @@ def contents(wheel: Path) -> set[str]:
 
 
 def test_sdist_has_all_sources_and_tests(sources: Path, sdist: Path) -> None:
-    folders = [sources / name for name in FOLDERS + BESIDE]
+    """Files, where a checkout has links: an sdist also builds where there are none."""
+    packages = sources / "src" / "hybridfuzz"
+    folders = [*(packages / name for name in FOLDERS), *(sources / name for name in BESIDE)]
     expected = {path for folder in folders for path in folder.rglob("*") if path.is_file()}
-    expected |= {path for path in sources.iterdir() if path.is_file()}
+    expected |= {path for folder in (sources, packages) for path in folder.iterdir() if path.is_file()}
     with tarfile.open(sdist) as archive:
         names = {member.name.partition("/")[2] for member in archive.getmembers() if member.isfile()}
-    made = {name for name in names if name.startswith("hybridfuzz.egg-info/")} | {"PKG-INFO", "setup.cfg"}
+    made = {name for name in names if name.startswith("src/hybridfuzz.egg-info/")} | {"PKG-INFO", "setup.cfg"}
     assert names - made == {path.relative_to(sources).as_posix() for path in expected}
 
 
 def test_wheel_has_every_source_and_data_file_and_nothing_else(sources: Path, wheel: Path) -> None:
     expected = {
+        *(sources / name for name in ("__init__.py", "py.typed")),
         *(path for name in FOLDERS for path in (sources / name).rglob("*.py")),
         *(sources / name / "py.typed" for name in FOLDERS),
-        *(path for pattern in ("*.json", "*.patch", "*.toml") for path in (sources / "corpus").rglob(pattern)),
+        *(path for pattern in ("*.json", "*.md", "*.patch", "*.toml") for path in (sources / "corpus").rglob(pattern)),
         *(sources / "reports" / "templates").glob("*"),
         sources / "harness" / "tell" / "timeline.css",
         *(

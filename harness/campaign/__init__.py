@@ -7,9 +7,11 @@ schedule      hands out the work that is left
 nodes         totals of each node of a cluster
 trace_counts  which traces are counted
 refusals      traces that the target refused when it was opened
+faults        traces that could not run for want of memory or a device
 resume        whether a folder holds a campaign to continue
 corpus        traces that reach rare states, kept for the next campaign
 recheck       runs a new finding again, reduces and explains it
+comparison    two targets on the same traces, for `--against`
 sorting       sorts failing traces into findings by cause
 canary        the self-test of every campaign: one planted bug that must be found
 """

@@ -3,8 +3,8 @@
 One thread for each worker (`worker_loop`), which is a process here or on a node of a cluster: it takes the next few
 trace numbers, has them run, and when it meets a new signature, saves, confirms and reduces that finding itself before
 it goes on. Everything shared is in `state`, behind one lock. The first worker that is ready starts the clock. After the
-last trace, bugs of earlier campaigns that this one did not meet are tested again. Beside the traces run the self-test
-and the traces of known bugs, these on the unpatched target.
+last trace, bugs of earlier campaigns that this one did not meet are tested again. Two more threads run beside the
+workers: the self-test, and the traces of known bugs on the unpatched target.
 
 Whatever ends a campaign short of SIGKILL, `CampaignEnded` is its last event: outputs rely on that.
 """
@@ -18,6 +18,9 @@ from queue import Empty
 from threading import Thread
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
+from ...targets.base.launch import WORKERS
 from ...targets.base.protocol import TargetError
 from ...targets.base.trace import TraceError
 from ..campaign_events import (
@@ -70,7 +73,12 @@ class Campaign:
         self._traces = self._hypothesis_traces() if settings.source == "hypothesis" else None
         self._loops: list[WorkerLoop] = []
         self._canary_run = CanaryRun(
-            settings.canary_launch, settings.seed, settings.overrides, share(settings.seconds), settings.memory_limit
+            settings.canary_launch,
+            settings.seed,
+            settings.overrides,
+            share(settings.seconds),
+            settings.memory_limit,
+            settings.workload,
         )
         unpatched = settings.fixes.unpatched if settings.fixes else settings.launch
         self._known_worker = WorkerClient(settings.target, unpatched, settings.trace_seconds, settings.memory_limit)
@@ -80,18 +88,21 @@ class Campaign:
         from ..draw.hypothesis_traces import HypothesisTraces
 
         settings = self.settings
-        return HypothesisTraces(settings.seed, settings.overrides, settings.out / HYPOTHESIS_FOLDER, self._state.avoid)
+        return HypothesisTraces(
+            settings.seed, settings.overrides, settings.out / HYPOTHESIS_FOLDER, self._state.avoid, settings.workload
+        )
 
     def _open_here(self, _: object) -> WorkerClient:
-        """Return a worker process on this machine."""
+        """Return a worker process on this machine. It is told how many share the machine and its devices."""
         settings = self.settings
+        launch = structs.replace(settings.launch, env={**settings.launch.env, WORKERS: str(settings.jobs)})
         if self._traces:
             from ..workers.hypothesis_worker import HypothesisWorker
 
             return HypothesisWorker(
-                self._traces, settings.target, settings.launch, settings.trace_seconds, settings.memory_limit
+                self._traces, settings.target, launch, settings.trace_seconds, settings.memory_limit
             )
-        return WorkerClient(settings.target, settings.launch, settings.trace_seconds, settings.memory_limit)
+        return WorkerClient(settings.target, launch, settings.trace_seconds, settings.memory_limit)
 
     def run(self) -> Generator[CampaignEvent]:
         """Yield all events.
@@ -105,7 +116,7 @@ class Campaign:
             yield from self._run_traces()
             state.reason = state.reason or "traces"
             if state.reason not in ("interrupted", "error"):
-                state.check_refusals()
+                state.check_ran()
                 yield from self._retest()
         except Exception as raised:
             state.reason, error = "error", raised

@@ -22,6 +22,7 @@ from ...targets.base.trace import Config, Trace, TraceError, check_config
 from ..campaign_events import Canary
 from ..draw.files import decode_trace
 from ..draw.overrides import apply_overrides
+from ..draw.workload import DEFAULT, Workload
 from ..measure.detection.matrix import mutants_of
 from ..measure.detection.statistics import Detection
 from ..measure.detection.trial import Trial, run_trial
@@ -52,12 +53,19 @@ class CanaryRun:
     """Runs the canaries of one campaign, one after the other. `stop` may be called from any thread."""
 
     def __init__(
-        self, launch: Launch, seed: int, overrides: Overrides, seconds: float, memory_limit: int | None = None
+        self,
+        launch: Launch,
+        seed: int,
+        overrides: Overrides,
+        seconds: float,
+        memory_limit: int | None = None,
+        workload: Workload = DEFAULT,
     ) -> None:
         self._launch = launch
         self._memory_limit = memory_limit
         self._seed = seed
         self._overrides = overrides
+        self._workload = workload
         self._seconds = seconds
         self._worker: WorkerClient | None = None
         self._stopped = False
@@ -93,7 +101,9 @@ class CanaryRun:
                 if overrides and not shows(worker, slug, overrides):
                     continue
                 try:
-                    detection, _ = run_trial(worker, Trial(slug, self._seed, self._seconds, overrides))
+                    detection, _ = run_trial(
+                        worker, Trial(slug, self._seed, self._seconds, overrides, workload=self._workload)
+                    )
                 except TraceError:  # no configuration of the built-in target fits the overrides
                     continue
             yield detection

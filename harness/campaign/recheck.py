@@ -12,6 +12,7 @@ from ..group.same_failure import UNEXPLAINED, same_symptom
 from ..group.store import FindingStore
 from ..judge.outcome import Outcome
 from ..judge.violation import Violation
+from ..record.history import History
 from ..tell.terminal import finding_text
 from ..workers.protocol import Worker
 
@@ -43,6 +44,8 @@ class Confirmation:
         self._times_shown = self._times_tried = 0
         """Runs of traces that had failed before: how many failed again, and how many there were."""
         self._shown: tuple[Trace, Violation] | None = None
+        self.history: History | None = None
+        """That of the best trace, once it was recorded with the finding's failure."""
 
     def investigate(self, name: str, violation: Violation, trace: Trace, *, earlier: Trace | None) -> Trace | None:
         """Run the trace of a finding again; if it fails, reduce it, or the shorter one of an earlier campaign if that
@@ -65,7 +68,7 @@ class Confirmation:
                     self._run,
                     seconds=self._seconds,
                     on_better=self._better,
-                    accepts=same_symptom(self._shown[1]),
+                    accepts=same_symptom(self._shown[1], trace),
                 )
                 if violation.oracle not in UNEXPLAINED:
                     self._explain(best)
@@ -80,6 +83,7 @@ class Confirmation:
         """Save the explanation of the best trace, and count how often it fails."""
         outcome, history = self._worker.explain(trace)
         if self._count(outcome) and outcome.violation:
+            self.history = history
             with self._lock:
                 self._store.explain(self._name, outcome.violation, history, finding_text(history))
         for _ in range(RATE_RUNS if history.moments else 0):  # restarting a worker is expensive

@@ -47,16 +47,16 @@ class Refusals:
                 "let `supports` refuse such configurations"
             )
 
-    def check_all(self, traces: int) -> None:
-        """Raise TargetError if none of all `traces` ran."""
-        if self.count and self.count == traces:
-            raise TargetError(f"the target refused {plural(traces, 'trace')}, all that were drawn{self._usual()}")
+    def check_all(self, drawn: int) -> None:
+        """Raise TargetError if none of all drawn traces ran."""
+        if self.count and self.count == drawn:
+            raise TargetError(f"the target refused {plural(drawn, 'trace')}, all that were drawn{self._usual()}")
 
-    def total(self, traces: int) -> str:
+    def total(self, drawn: int) -> str:
         """Return the total as a warning, "" without refusals."""
         if not self.count:
             return ""
-        return f"{self.count} of {plural(traces, 'trace')} did not run, as the target refused them{self._usual()}"
+        return f"{self.count} of {plural(drawn, 'trace')} did not run, as the target refused them{self._usual()}"
 
     def _usual(self) -> str:
         """Return the reason that was given most often, to be appended; "" if all were before a resumption, whose

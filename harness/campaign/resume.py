@@ -30,12 +30,18 @@ def unfinished(
     seed: int | None,
     shard: str = "",
     source: str = "seeded",
+    workload: Mapping[str, str] | None = None,
 ) -> bool:
     """Return True if a campaign did not end and is the one that is asked for. `seed` is None if any will do."""
-    if state is None or state.exit_reason not in (None, "interrupted", "error") or not state.traces or state.merged:
+    if (
+        state is None
+        or state.exit_reason not in (None, "interrupted", "error")
+        or not (state.traces or state.unopened)
+        or state.merged
+    ):
         return False
-    ours = (state.target, state.version, dict(state.overrides), state.shard, state.source)
-    same = ours == (target, version, dict(overrides), shard, source)
+    ours = (state.target, state.version, dict(state.overrides), state.shard, state.source, dict(state.workload))
+    same = ours == (target, version, dict(overrides), shard, source, dict(workload or {}))
     return same and seed in (None, state.seed)
 
 

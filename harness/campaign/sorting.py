@@ -20,6 +20,7 @@ from ..group.evidence import Evidence
 from ..group.investigate import Investigation
 from ..group.store import FindingStore
 from ..judge.violation import Violation
+from ..record.history import History
 from ..workers.protocol import Worker
 from .state import CampaignState, Claim, Unsorted
 
@@ -120,12 +121,13 @@ class Sorter:
         met = {other: one for other, one in store.evidence.items() if other in store.findings}
         return same_cause(met[name].evidence, met, but=name)
 
-    def settle(self, name: str, trace: Trace, seconds: float) -> None:
-        """Collect the evidence of a confirmed and reduced finding; merge it into another one of the same cause."""
+    def settle(self, name: str, trace: Trace, seconds: float, history: History | None) -> None:
+        """Collect the evidence of a confirmed and reduced finding; merge it into another one of the same cause.
+        `history` is that of the trace, None to record it."""
         state, store = self._state, self._state.store
         began = time.monotonic()
         try:
-            evidence = Investigation(self._worker, state.capabilities, seconds).evidence(trace)
+            evidence = Investigation(self._worker, state.capabilities, seconds).evidence(trace, history)
         finally:
             state.sorted_for(time.monotonic() - began)
         if evidence is None:

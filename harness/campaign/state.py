@@ -29,11 +29,14 @@ from ..campaign_events import (
     LinesReached,
     NodeLeft,
     Notice,
+    NotRun,
     Reason,
     Source,
     Summary,
+    WorkerGivenUp,
 )
 from ..draw.overrides import check_overrides
+from ..draw.workload import DEFAULT, Workload, differences
 from ..group.bug_history import BugHistory
 from ..group.compare import known_cause, same_cause
 from ..group.evidence import FindingEvidence
@@ -42,6 +45,7 @@ from ..group.known import Known, reason_for
 from ..group.same_failure import UNEXPLAINED
 from ..group.store import FindingStore, OutputError
 from ..group.watch import KnownBugs
+from ..judge.environment import EnvironmentFault
 from ..judge.oracles import applicable
 from ..judge.state_catalogue import required_oracles, required_states
 from ..judge.violation import Violation
@@ -50,6 +54,7 @@ from ..units import WHOLE, Shard
 from ..workers.losses import Counts, Ran
 from ..workers.messages import Fuzz, Overrides, Ready
 from .corpus import CampaignCorpus
+from .faults import EnvironmentFaults
 from .nodes import NodeTotals
 from .refusals import Refusals
 from .trace_counts import Progress
@@ -78,6 +83,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     history           bugs of earlier campaigns in this folder: those that are not met are tested again
     modules           modules of the engine whose reached lines are recorded (`Scope.modules`)
     source            what draws the traces
+    workload          ratios by which they are drawn
     """
 
     target: str
@@ -104,6 +110,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     shard: Shard = WHOLE
     modules: Sequence[str] = ()
     source: Source = "seeded"
+    workload: Workload = DEFAULT
 
 
 class Claim(Struct, frozen=True):
@@ -139,6 +146,8 @@ class CampaignState:
         self.nodes = NodeTotals(settings.earlier)
         self._progress = Progress(settings.earlier, settings.shard)
         self._refusals = Refusals(settings.earlier.refused if settings.earlier else 0)
+        self._faults = EnvironmentFaults(settings.earlier.not_run if settings.earlier else {})
+        self._given_up = settings.earlier.given_up if settings.earlier else 0
         self._lines = (
             ReachedLines(settings.out, settings.target, settings.launch.version, settings.seed)
             if settings.modules
@@ -228,7 +237,8 @@ class CampaignState:
             shard.of,
             self.avoid,
             settings.modules,
-            takes_refusals=True,
+            takes_unopened=True,
+            workload=settings.workload,
         )
 
     def has_traces(self) -> bool:
@@ -244,7 +254,7 @@ class CampaignState:
     def add(self, counts: Counts, node: str) -> None:
         """Count traces of which only totals are reported."""
         with self.lock:
-            self._refusals.ran()
+            self._ran()
             self._progress.count_many(counts)
             self.nodes.count(node, len(counts.indexes), counts.steps, counts.lost)
             for signature, times in counts.repeats.items():
@@ -266,31 +276,73 @@ class CampaignState:
                 self.emit(Found(finding))
                 self.emit(Improved(finding))
             self._progress.count(ran)
-            self._record(ran)
-            self.nodes.count(node, 1, ran.outcome.steps, bool(ran.lost))
             if ran.outcome.refused:
                 self._refuse(ran)
             else:
-                self._refusals.ran()
+                self._record(ran)
+                self.nodes.count(node, 1, ran.outcome.steps, bool(ran.lost))
+                self._ran()
                 if trace and not violation:
                     self._keep(trace, ran.outcome.reached, None)
             if isinstance(taken, Claim) or isinstance(loss, Claim):
                 self.save_locked()
         return taken
 
+    def _ran(self) -> None:
+        self._refusals.ran()
+        self._faults.ran()
+
+    def failed_alone(self, trace: Trace | None) -> bool:
+        """Return True if there is no memory for a trace with this configuration on a node for itself, either."""
+        with self.lock:
+            return self._faults.is_known(trace)
+
+    def try_later(self, fault: EnvironmentFault, trace: Trace | None = None) -> None:
+        """Note that a trace could not run, or a worker not start, alone; wait for memory or the device.
+
+        Raises TargetError if it seems that nothing can run.
+        """
+        with self.lock:
+            seconds = self._faults.failed_alone(trace)
+            self._faults.check(fault)
+        self.stopping.wait(seconds)
+
+    def not_run(self, worker: int, ran: Ran, fault: EnvironmentFault, node: str) -> None:
+        """Take a trace that is not run. Its number is taken, and nothing else is counted."""
+        with self.lock:
+            self._progress.count(ran)
+            self._faults.count(fault)
+        self.emit(NotRun(worker, ran.index, fault.kind, fault.message, node))
+
+    def ran_alone(self) -> None:
+        """Note that a trace for which there had been no memory ran alone."""
+        with self.lock:
+            self._faults.ran_alone()
+
+    def given_up(self, event: WorkerGivenUp) -> None:
+        """Count a worker that ends for want of memory."""
+        with self.lock:
+            self._given_up += 1
+        self.emit(event)
+
     def _refuse(self, ran: Ran) -> None:
         if warning := self._refusals.add(ran.index, ran.outcome.refused):
             self.emit(Notice(warning))
         self._refusals.check(self.capabilities)
 
-    def check_refusals(self) -> None:
-        """Raise TargetError if the target refused every trace of the campaign and nothing was found."""
+    def check_ran(self) -> None:
+        """Raise TargetError if no trace of the campaign ran and nothing was found."""
         if not self.store.findings:
-            self._refusals.check_all(self._progress.traces)
+            self._refusals.check_all(self._drawn)
+            self._faults.check_all(self._progress.traces)
+
+    @property
+    def _drawn(self) -> int:
+        return self._progress.traces + self._refusals.count + sum(self._faults.not_run.values())
 
     def refused(self) -> str:
         """Return a warning about the traces that the target refused, "" if there are none."""
-        return self._refusals.total(self._progress.traces)
+        return self._refusals.total(self._drawn)
 
     def _record(self, ran: Ran) -> None:
         """Take the lines that a trace reached."""
@@ -434,4 +486,7 @@ class CampaignState:
             known_bugs=self.known_bugs.reports(self.store.findings.values(), progress.traces),
             lines=self._lines.total if self._lines else None,
             refused=self._refusals.count,
+            not_run=dict(self._faults.not_run),
+            given_up=self._given_up,
+            workload=differences(settings.workload),
         )

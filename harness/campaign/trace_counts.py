@@ -1,7 +1,10 @@
 """Counts the traces of a campaign: each exactly once, also after a kill.
 
+A trace counts if it was opened. One that the target refused, or for which there was no memory, has its number taken, so
+that it does not run again, but is none of the traces; the campaign counts it apart.
+
 Traces end out of order, since every worker has a few of its own. The state on disk therefore lists which numbers are
-counted: all below `done`, and ranges above it. After a kill the counts of the last state stand, and exactly the
+taken: all below `done`, and ranges above it. After a kill the counts of the last state stand, and exactly the
 numbers that they do not cover run again.
 
 A campaign that runs a share of its seed's traces (`Shard`) counts positions in that share; for a whole campaign they
@@ -107,6 +110,9 @@ class Progress:
 
     def count(self, ran: Ran) -> None:
         """Add a result."""
+        if not ran.outcome.opened:
+            self._take([ran.index])
+            return
         self.steps += ran.outcome.steps
         self.lost += bool(ran.lost)
         self._add(ran.outcome.exercised, ran.outcome.reached, [ran.index])
@@ -121,6 +127,9 @@ class Progress:
         self.traces += len(indexes)
         self.exercised.update(exercised)
         self.reached.update(reached)
+        self._take(indexes)
+
+    def _take(self, indexes: Collection[int]) -> None:
         for index in indexes:
             self.beyond.add(self.shard.position(index))
         self.done = self.beyond.pop_from(self.done)

@@ -17,20 +17,20 @@ from itertools import product
 from msgspec import structs
 
 from ...reference.tokens import plain_name
+from ...targets.base.alphabet import AtMost, NeedsEvent, NeedsFeature, defaults, fields_with
 from ...targets.base.protocol import Capabilities, TargetFactory
 from ...targets.base.trace import (
     AnyEvent,
-    Arrive,
     Config,
-    DummyRun,
     Group,
-    Resume,
     Step,
     Trace,
     TraceError,
+    Turn,
     check_config,
     needed_events,
     needed_kinds,
+    tag_of,
 )
 from .overrides import RANKS, foreign_option
 
@@ -65,11 +65,6 @@ def port(trace: Trace, factory: TargetFactory) -> tuple[Trace, tuple[str, ...]]:
     events = tuple(_limited(event, config, capabilities) for event in known)
     changes = (*_config_changes(trace.config, config), *_event_changes(trace.events, known, events))
     return structs.replace(trace, config=config, events=events), changes
-
-
-def tag_of(event: AnyEvent) -> str:
-    """Return the tag of an event."""
-    return str(event.__struct_config__.tag)
 
 
 def _nearest(config: Config, factory: TargetFactory) -> Config:
@@ -172,31 +167,27 @@ def _closest(offered: Sequence[int], wanted: int) -> int:
 
 def _limited(event: AnyEvent, config: Config, capabilities: Capabilities) -> AnyEvent:
     """Return an event without sessions, kinds of documents, limits and rows that the target does not have."""
-    if isinstance(event, Arrive | Resume) and not needed_kinds([event]) <= capabilities.features:
-        event = structs.replace(
-            event, prompt=tuple((plain_name(document), length) for document, length in event.prompt)
-        )
-    if isinstance(event, DummyRun):
-        return structs.replace(event, rows=min(event.rows, config.max_num_seqs))
-    if isinstance(event, Arrive) and "resume" not in capabilities.events:
-        return structs.replace(event, session=False)
-    return _limited_step(event, config, capabilities) if isinstance(event, Step) else event
-
-
-def _limited_step(step: Step, config: Config, capabilities: Capabilities) -> Step:
-    """Return a step with no more drafts than the configuration has, and without limits that the target lacks."""
-    k = config.num_speculative_tokens
-    return structs.replace(
-        step,
-        drafts=_drafts(step.drafts, k, capabilities),
-        right=min(step.right, k),
-        per_request={
+    kind = type(event)
+    changes: dict[str, object] = {
+        field: min(getattr(event, field), getattr(config, most.field)) for field, most in fields_with(kind, AtMost)
+    }
+    for field, needs in fields_with(kind, NeedsEvent):
+        if needs.tag not in capabilities.events:
+            changes[field] = defaults(kind)[field]
+    for field, wants in fields_with(kind, NeedsFeature):
+        if wants.feature not in capabilities.features:
+            changes[field] = defaults(kind)[field]
+    if isinstance(event, Turn) and not needed_kinds([event]) <= capabilities.features:
+        changes["prompt"] = tuple((plain_name(document), length) for document, length in event.prompt)
+    if isinstance(event, Step):
+        k = config.num_speculative_tokens
+        changes["drafts"] = _drafts(event.drafts, k, capabilities)
+        changes["per_request"] = {
             name: (_drafts(drafts, k, capabilities), min(right, k))
-            for name, (drafts, right) in step.per_request.items()
+            for name, (drafts, right) in event.per_request.items()
             if k
-        },
-        chunks=step.chunks if "chunks" in capabilities.features else {},
-    )
+        }
+    return structs.replace(event, **changes)
 
 
 def _drafts(wanted: int, k: int, capabilities: Capabilities) -> int:

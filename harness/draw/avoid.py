@@ -1,8 +1,8 @@
 """Keeps most drawn traces away from the circumstances of known bugs, so that a campaign reaches what they hide.
 
-Circumstances are what can be read from a trace without running it: values of configuration switches, and traits. A
-drawn trace to which they apply is drawn again in `AVOID_PERCENT` of a hundred cases and kept in the others: what shows
-only under the same circumstances must be found as well.
+Circumstances are what can be read from a trace without running it: values of configuration switches, and traits. Of
+the drawn traces to which they apply, `Workload.avoided` percent are drawn again and the others kept: what shows only
+under the same circumstances must be found as well.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
-from ...targets.base.trace import Arrive, Config, Resume, Step, Trace
+from ...targets.base.alphabet import Trait, changed
+from ...targets.base.trace import Arrive, Config, Step, Trace, Turn, tag_of
 from .overrides import RANKS
 
-AVOID_PERCENT = 80
 REDRAWS_MAX = 8
 """Draws after which a trace is kept in any case: the overrides may leave nothing else."""
 
@@ -60,7 +60,9 @@ def _traits(trace: Trace) -> Iterator[str]:
     k = trace.config.num_speculative_tokens
     arrived = 0
     for event in trace.events:
-        if isinstance(event, Arrive | Resume):
+        for _, trait in changed(event, Trait):
+            yield trait.words
+        if isinstance(event, Turn):
             length = sum(count for _, count in event.prompt)
             arrived += 1
             if length == 1:
@@ -69,16 +71,10 @@ def _traits(trace: Trace) -> Iterator[str]:
                 yield "a prompt as long as a full decode"
             if length > trace.config.max_num_batched_tokens:
                 yield "a prompt of several chunks"
-            if isinstance(event, Arrive) and event.priority:
-                yield "a priority"
             if any(document == "~" for document, _ in event.prompt):
                 yield "a prompt that continues an output"
         if isinstance(event, Step):
-            if event.budget is not None:
-                yield "a step with a smaller budget"
-            if event.chunks:
-                yield "a step with a limit for a request"
-            if event.right or any(right for _, right in event.per_request.values()):
+            if any(right for _, right in event.per_request.values()):
                 yield "accepted drafts"
         elif not isinstance(event, Arrive):
-            yield f"event {event.__struct_config__.tag}"
+            yield f"event {tag_of(event)}"

@@ -26,12 +26,11 @@ from ...targets.base.protocol import Capabilities
 from ...targets.base.trace import Config, Group, TraceError, check_config
 from .choices import Choices
 from .overrides import apply_overrides
+from .workload import DEFAULT, Workload
 
 CONFIG_TRIES_MAX = 400
 TRIES_PER_SIZE = 40
 """Attempts that draw one setting again. As many draw two again, then four, and so on; the last ones draw all."""
-SUBJECT_PERCENT = 30
-"""Configurations that aim at one extra."""
 SUBJECT_TRIES = 60
 """Attempts to draw a value of the subject that switches it on, and then to find settings that fit it, before a
 configuration does without one."""
@@ -47,21 +46,27 @@ PARTS = 1 << 10
 Settings = dict[str, Any]
 
 
-def draw_config(choices: Choices, capabilities: Capabilities) -> Config:
+def draw_config(choices: Choices, capabilities: Capabilities, workload: Workload = DEFAULT) -> Config:
     """Return a configuration that the capabilities allow, with a tight pool."""
-    return _build({name: draw() for name, draw in _draws(choices, capabilities).items()}, capabilities)
+    draws = _draws(choices, capabilities, workload)
+    return _build({name: draw() for name, draw in draws.items()}, capabilities, workload)
 
 
-def draw_valid_config(choices: Choices, factory_supports: Callable[[Config], str], capabilities: Capabilities,
-                      overrides: Mapping[str, object]) -> Config:  # fmt: skip
+def draw_valid_config(
+    choices: Choices,
+    factory_supports: Callable[[Config], str],
+    capabilities: Capabilities,
+    overrides: Mapping[str, object],
+    workload: Workload = DEFAULT,
+) -> Config:
     """Return a configuration that fits the overrides and that the target supports. TraceError if none is found."""
-    draws = _draws(choices, capabilities)
+    draws = _draws(choices, capabilities, workload)
     reason = ""
 
     def fitting(trial: Settings) -> Config | None:
         """Return the configuration with these settings, None if it is refused, for a `reason`."""
         nonlocal reason
-        config = apply_overrides(_build(trial, capabilities), overrides)
+        config = apply_overrides(_build(trial, capabilities, workload), overrides)
         if "num_blocks" not in overrides and config.num_blocks < config.smallest_pool():
             config = msgspec.structs.replace(config, num_blocks=config.smallest_pool() + choices.integer(0, 12))
         try:
@@ -72,7 +77,7 @@ def draw_valid_config(choices: Choices, factory_supports: Callable[[Config], str
             reason = factory_supports(config)
         return None if reason else config
 
-    subject = _subject(choices, draws, capabilities) if choices.chance(SUBJECT_PERCENT) else {}
+    subject = _subject(choices, draws, capabilities) if choices.chance(workload.subject) else {}
     for _ in range(SUBJECT_TRIES if subject else 0):
         trial = {name: draw() for name, draw in draws.items()} | subject
         if found := fitting(trial) or _without_extras(trial, subject, fitting, choices, draws, capabilities):
@@ -151,7 +156,7 @@ def _plain(settings: Settings, capabilities: Capabilities) -> Settings:
     return plain
 
 
-def _draws(choices: Choices, capabilities: Capabilities) -> dict[str, Callable[[], Any]]:
+def _draws(choices: Choices, capabilities: Capabilities, workload: Workload) -> dict[str, Callable[[], Any]]:
     """Return a function for each setting that draws it."""
     pick, integer, chance = choices.pick, choices.integer, choices.chance
 
@@ -166,20 +171,26 @@ def _draws(choices: Choices, capabilities: Capabilities) -> dict[str, Callable[[
         "group counts": lambda: pick(capabilities.group_counts),
         "layers": lambda: pick(capabilities.layers_per_group),
         # Drafts add rows with none, some or all of them accepted to those that any batch has.
-        "drafts": lambda: integer(1, max(capabilities.max_speculative_tokens, 1)) if chance(75) else 0,
-        "window": lambda: (chance(20), pick(capabilities.windows or (0,)), chance(33)),
-        "chunk": lambda: (chance(12), pick(capabilities.attention_chunks or (0,))),
+        "drafts": lambda: (
+            integer(1, max(capabilities.max_speculative_tokens, 1)) if chance(workload.speculation) else 0
+        ),
+        "window": lambda: (
+            chance(workload.window),
+            pick(capabilities.windows or (0,)),
+            chance(workload.window_small_blocks),
+        ),
+        "chunk": lambda: (chance(workload.attention_chunk), pick(capabilities.attention_chunks or (0,))),
         "drafter's group": lambda: (integer(0, PARTS - 1), pick(capabilities.draft_block_sizes or (0,))),
-        "depth": lambda: integer(1, max(capabilities.max_async_depth, 1)) if chance(50) else 0,
-        "block drop": lambda: chance(30),
+        "depth": lambda: integer(1, max(capabilities.max_async_depth, 1)) if chance(workload.async_scheduling) else 0,
+        "block drop": lambda: chance(workload.block_drop),
         "conv width": lambda: pick(capabilities.conv_widths),
         # A few blocks: what happens at a boundary or at the limit happens more often in short requests.
-        "length": lambda: pick((3, 4, 5, 3, 4, 6, 8)),
-        "seats": lambda: pick((4, 3, 6, 2, 8, 4, 3, 6, 4, 2, 8, 3, 4, 6, 1)),
+        "length": lambda: pick(workload.model_blocks),
+        "seats": lambda: pick(workload.seats),
         # Beside rows that decode, a budget of one block has no room for a block of another prompt, which then waits.
         "tokens": lambda: pick(((3, 0), (4, 0), (2, 3), (8, 0), (1, 3), (6, 0), (2, -1))),
         # Prompts in chunks that leave the rest of the budget to other rows: their blocks are not reserved.
-        "threshold": lambda: integer(1, PARTS) if chance(30) else 0,
+        "threshold": lambda: integer(1, PARTS) if chance(workload.prefill_threshold) else 0,
         "graphs": lambda: pick(((1, 2, 4, 8), (2, 4), (4,), ())),
         "policy": lambda: pick(capabilities.policies),
         "spare blocks": lambda: integer(0, PARTS - 1),
@@ -189,7 +200,7 @@ def _draws(choices: Choices, capabilities: Capabilities) -> dict[str, Callable[[
     return draws
 
 
-def _build(settings: Settings, capabilities: Capabilities) -> Config:
+def _build(settings: Settings, capabilities: Capabilities, workload: Workload) -> Config:
     """Return the configuration with these settings. A setting that means nothing beside the others has no effect."""
     mode = settings["mode"]
     mamba_size, attention_size = settings["block sizes"]
@@ -200,7 +211,8 @@ def _build(settings: Settings, capabilities: Capabilities) -> Config:
         k = min(settings["drafts"], capabilities.max_speculative_tokens, mamba_size - 1)
     groups = [Group("mamba", mamba_size, layers)] * mamba_groups
     groups += [Group("attention", attention_size, layers)] * attention_groups
-    groups += _extra_attention(settings, capabilities, attention_size, layers, k > 0)
+    drafter = workload.drafter if k else workload.drafter_unused
+    groups += _extra_attention(settings, attention_size, layers, drafter)
     unit = max(mamba_size, attention_size)
     units, more = settings["tokens"]
     config = Config(
@@ -227,10 +239,9 @@ def _build(settings: Settings, capabilities: Capabilities) -> Config:
     return msgspec.structs.replace(config, num_blocks=least + settings["spare blocks"] ** 2 * most // PARTS**2)
 
 
-def _extra_attention(
-    settings: Settings, capabilities: Capabilities, size: int, layers: int, speculative: bool
-) -> list[Group]:
-    """Return additional attention groups, for a window, for chunks and for a drafter, each in some traces only."""
+def _extra_attention(settings: Settings, size: int, layers: int, drafter: int) -> list[Group]:
+    """Return additional attention groups, for a window, for chunks and for a drafter, each in some traces only; one for
+    a drafter in `drafter` percent of them."""
     extra: list[Group] = []
     on, window, small = settings["window"]
     if on and window:
@@ -239,6 +250,6 @@ def _extra_attention(
     if on and blocks:
         extra.append(Group("attention", size, layers, chunk=size * blocks))
     part, own = settings["drafter's group"]
-    if own and part < PARTS * (40 if speculative else 10) // 100:
+    if own and part < PARTS * drafter // 100:
         extra.append(Group("attention", own, draft=True))
     return extra

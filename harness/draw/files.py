@@ -29,7 +29,7 @@ from typing import TypeVar
 
 import msgspec
 
-from ...targets.base.trace import SCHEMA_VERSION, Arrive, Resume, Trace, TraceError
+from ...targets.base.trace import SCHEMA_VERSION, Trace, TraceError, Turn
 from ..quoting import clean, one_line
 
 T = TypeVar("T")
@@ -109,7 +109,7 @@ def check_size(trace: Trace, where: str = "trace") -> None:
         raise TraceError(f"{where}: there are no events; a trace needs at least one")
     if len(trace.events) > EVENTS_MAX:
         raise TraceError(f"{where}: {len(trace.events)} events; a trace has at most {EVENTS_MAX}")
-    requests = [event for event in trace.events if isinstance(event, Arrive | Resume)]
+    requests = [event for event in trace.events if isinstance(event, Turn)]
     tokens = sum(event.max_new_tokens + sum(length for _, length in event.prompt) for event in requests)
     if tokens > TOKENS_MAX:
         raise TraceError(f"{where}: {tokens} tokens in prompts and replies; a trace has at most {TOKENS_MAX}")

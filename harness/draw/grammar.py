@@ -7,7 +7,7 @@ It uses what is known about hybrid caches, and nothing about single bugs:
                 earlier request's own output (multi-turn)
     boundaries  lengths cluster at j * block + {-1, 0, 1, k, k + 1, w - 1}, and some requests run up to max_model_len
     company     arrivals come in bursts: most of what can go wrong in a batch needs two rows that differ, and a request
-                that runs alone meets none. Between bursts ranks become idle, and dummy runs happen
+                that runs alone triggers none of them. Between bursts ranks become idle, and dummy runs happen
     endings     a trace goes on without arrivals until its requests have ended: the lockstep would end them by plain
                 steps, which are all alike. In some traces the rest is aborted instead. What requests leave behind in
                 an engine's buffers shows in a dummy run
@@ -19,26 +19,22 @@ It uses what is known about hybrid caches, and nothing about single bugs:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from ...reference.batch import repeated
+from ...targets.base.alphabet import Draws, Refers, Usual, defaults, fields_with
 from ...targets.base.protocol import Capabilities
 from ...targets.base.trace import (
+    KINDS,
     Abort,
     AnyEvent,
     Arrive,
-    CaptureGraphs,
     Config,
-    Crop,
     DummyRun,
-    Evict,
     ExternalLoad,
     Fork,
-    MoveTier,
-    Park,
-    Preempt,
     Reorder,
     Repeat,
-    Reset,
     ResetPrefixCache,
     Resume,
     Select,
@@ -46,13 +42,15 @@ from ...targets.base.trace import (
     Step,
     Trace,
     Truncate,
+    Turn,
     Wake,
+    tag_of,
 )
-from .avoid import AVOID_PERCENT, REDRAWS_MAX, Circumstances
+from .avoid import REDRAWS_MAX, Circumstances
 from .choices import Choices, RandomChoices
 from .configurations import draw_valid_config
+from .workload import DEFAULT, Workload
 
-EVENTS_MAX = 100
 ENDING_MAX = 100
 """Most events that follow until the requests have ended."""
 REQUESTS_LEFT_MAX = 12
@@ -68,9 +66,12 @@ class Grammar:
     """Draws one event after another for one configuration. It guesses which requests still run; a wrong guess costs
     only a no-op."""
 
-    def __init__(self, config: Config, capabilities: Capabilities, choices: Choices) -> None:
+    def __init__(
+        self, config: Config, capabilities: Capabilities, choices: Choices, workload: Workload = DEFAULT
+    ) -> None:
         self.config = config
         self.choices = choices
+        self.workload = workload
         self.capabilities = capabilities
         self.events = capabilities.events
         """Tags of the events that are drawn."""
@@ -87,37 +88,47 @@ class Grammar:
         self.rare = self._enabled()
         self.before_reset = 0
         """Events still to draw once all requests have probably ended, the reset included; 0 if no reset is due."""
-        self.burst = choices.pick((3, 4, 6, 8, 12, 2, 6, 1))
-        self.short = choices.chance(35)
-        self.talks = "resume" in self.events and choices.chance(50)
+        self.burst = choices.pick(workload.bursts)
+        self.short = choices.chance(workload.short_answers)
+        self.talks = "resume" in self.events and choices.chance(workload.conversations)
         # A parked session may keep a seat: most traces leave seats to others.
-        self.sessions_max = max(config.max_num_seqs // 2, 1) if choices.chance(75) else SESSIONS_MAX
-        self.forks = self.talks and "fork" in self.events and choices.chance(40)
+        self.sessions_max = max(config.max_num_seqs // 2, 1) if choices.chance(workload.few_sessions) else SESSIONS_MAX
+        self.forks = self.talks and "fork" in self.events and choices.chance(workload.forks)
         self.waits = "async-loads" in capabilities.features and "external_load" in self.events
         """True if requests wait for loads. A load then often follows an arrival or a turn directly, before the request
         runs."""
-        self.cuts = self.talks and "truncate" in self.events and choices.chance(50)
+        self.cuts = self.talks and "truncate" in self.events and choices.chance(workload.truncations)
 
     def _enabled(self) -> list[tuple[int, Callable[[], AnyEvent]]]:
-        """Return the rare events that this trace uses, with percentages. Each is off in about half of the traces."""
-        idle_only = "reset-when-idle" in self.capabilities.features
-        rare: dict[str, tuple[int, Callable[[], AnyEvent]]] = {
-            "preempt": (12, self.preempt),
-            "abort": (8, self.abort),
-            "park": (8, self.park),
-            "evict": (8, self.evict),
-            "reset_prefix_cache": (5, self.idle_reset if idle_only else self.reset_prefix_cache),
-            "capture_graphs": (3, CaptureGraphs),
-            "sleep": (3, Sleep),
-            "external_load": (15, self.external_load),
-            "move_tier": (6, self.move_tier),
-            "select": (6, self.select),
-            "reorder": (12, self.reorder),
-            "repeat": (8, self.repeat),
-            "crop": (8, self.crop),
-            "reset": (3, Reset),
+        """Return the rare events that this trace uses, with percentages. Each is off in some of the traces."""
+        drawn_by: dict[type[AnyEvent], Callable[[], AnyEvent]] = {}
+        if "reset-when-idle" in self.capabilities.features:
+            drawn_by[ResetPrefixCache] = self.idle_reset
+        rare, chance = self.workload.rare, self.choices.chance
+        return [
+            (rare[tag], drawn_by.get(kind, partial(self.draw, kind)))
+            for kind in KINDS
+            if (tag := tag_of(kind)) in rare and tag in self.events and chance(self.workload.kind_used)
+        ]
+
+    def draw(self, kind: type[AnyEvent]) -> AnyEvent:
+        """Return a rare event: with a method of its own if its kind depends on what happened before, else field by
+        field, as their marks say."""
+        own: dict[type[AnyEvent], Callable[[], AnyEvent]] = {
+            Abort: self.abort,
+            ResetPrefixCache: self.reset_prefix_cache,
+            ExternalLoad: self.external_load,
+            Select: self.select,
+            Reorder: self.reorder,
+            Repeat: self.repeat,
         }
-        return [rare[tag] for tag in rare if tag in self.events and self.choices.chance(50)]
+        if kind in own:
+            return own[kind]()
+        values = {**defaults(kind), **{field: usual.value for field, usual in fields_with(kind, Usual)}}
+        values |= {field: self.choices.integer(draws.low, draws.high) for field, draws in fields_with(kind, Draws)}
+        for field, refers in fields_with(kind, Refers):
+            values[field] = self.holder() if refers.parked else self.live_name()
+        return kind(**values)
 
     def next_event(self) -> AnyEvent:
         """Return the next event of the trace."""
@@ -130,16 +141,16 @@ class Grammar:
     def all_events(self) -> tuple[AnyEvent, ...]:
         """Return the events of a trace: a number of them, then aborts, or more without arrivals until the requests have
         ended."""
-        count = self.choices.pick((8, 12, 12, 16, 25, 25, 50, EVENTS_MAX))
+        count = self.choices.pick(self.workload.events)
         events = [self.next_event() for _ in range(count)]
         if isinstance(self._last, Sleep):
             events.append(self.next_event())
         self.burst = 0
-        if "abort" in self.events and self.choices.chance(40):
+        if "abort" in self.events and self.choices.chance(self.workload.aborted_at_end):
             events += self.aborts()
         while self.left and len(events) < count + ENDING_MAX:
             events.append(self.next_event())
-        dummy = "dummy_run" in self.events and self.choices.chance(50)
+        dummy = "dummy_run" in self.events and self.choices.chance(self.workload.dummy_at_end)
         if dummy and not self.left:
             events.append(self.dummy_run())
         return tuple(events)
@@ -147,24 +158,24 @@ class Grammar:
     _last: AnyEvent | None = None
 
     def _draw(self) -> AnyEvent:
-        choices = self.choices
+        choices, workload = self.choices, self.workload
         if self.before_reset:
             return self.idle_reset()
         arriving = isinstance(self._last, Arrive | ExternalLoad)
-        if self.waits and isinstance(self._last, Arrive | Resume) and choices.chance(45):
+        if self.waits and isinstance(self._last, Turn) and choices.chance(workload.load_follows):
             return self.external_load()
         if not self.left:
             self.idle += 1
-            if self.history and "dummy_run" in self.events and choices.chance(25):
+            if self.history and "dummy_run" in self.events and choices.chance(workload.idle_dummy):
                 return self.dummy_run()
-            if self.history and self.idle < 3 and choices.chance(25):
+            if self.history and self.idle < 3 and choices.chance(workload.idle_step):
                 return self.step()
-            if self.sessions and choices.chance(75):
+            if self.sessions and choices.chance(workload.idle_turn):
                 return self.turn()
             return self.arrive()
-        if len(self.left) < self.burst and choices.chance(70 if arriving else 30):
+        if len(self.left) < self.burst and choices.chance(workload.arrival_in_burst if arriving else workload.arrival):
             return self.arrive()
-        if self.parked() and choices.chance(35):
+        if self.parked() and choices.chance(workload.turn):
             return self.turn()
         for percent, draw in self.rare:
             if choices.chance(percent):
@@ -178,10 +189,6 @@ class Grammar:
     def holder(self) -> str:
         """Return a request that is probably alive, or a session."""
         return self.choices.pick(list({**self.left, **self.sessions}) or ["r0"])
-
-    def preempt(self) -> Preempt:
-        """Return a preemption of a request, or of a session between its turns."""
-        return Preempt(self.holder())
 
     def abort(self) -> Abort:
         """Return an abort of a request or a session."""
@@ -199,17 +206,9 @@ class Grammar:
         self.sessions.clear()
         return [Abort(name) for name in names]
 
-    def park(self) -> Park:
-        """Return an early end of a session's turn."""
-        return Park(self.live_name())
-
-    def evict(self) -> Evict:
-        """Return an eviction of a few cached blocks."""
-        return Evict(self.choices.integer(1, 6))
-
     def reset_prefix_cache(self) -> ResetPrefixCache:
         """Return a reset of the prefix cache."""
-        return ResetPrefixCache(self.choices.chance(50))
+        return ResetPrefixCache(self.choices.chance(self.workload.reset_preempts))
 
     def idle_reset(self) -> Step | ResetPrefixCache:
         """Return the next step until all requests have ended, then the reset, which has no effect while they run."""
@@ -219,10 +218,6 @@ class Grammar:
             return self.step()
         self.before_reset -= 1
         return self.step() if self.before_reset else self.reset_prefix_cache()
-
-    def move_tier(self) -> MoveTier:
-        """Return a move of a request's blocks to the host's memory."""
-        return MoveTier(self.live_name(), "host")
 
     def parked(self, room: int = 0) -> list[str]:
         """Return the sessions that are probably parked and have room for as many tokens more."""
@@ -240,9 +235,9 @@ class Grammar:
         """Return the next turn, a truncation or a fork of a session that is probably parked. A session without room
         for another turn is closed by an abort, or forgotten where there are none: it would keep its blocks and seat."""
         name = self.pick_parked()
-        if self.cuts and self.choices.chance(40):
+        if self.cuts and self.choices.chance(self.workload.turn_truncates):
             return self.truncate(name)
-        if self.forks and self.may_fork() and self.choices.chance(25):
+        if self.forks and self.may_fork() and self.choices.chance(self.workload.turn_forks):
             return self.fork(name)
         if self.room(name) < 2:
             del self.sessions[name]
@@ -296,7 +291,7 @@ class Grammar:
         """Return a length in 1..most. Behind `before` tokens it ends near a block boundary: what meets a boundary is a
         sequence, not the last part of it."""
         choices, config = self.choices, self.config
-        if choices.chance(25):
+        if choices.chance(self.workload.length_anywhere):
             return choices.integer(1, most)
         size = choices.pick(config.groups).block_size
         k = config.num_speculative_tokens
@@ -308,22 +303,22 @@ class Grammar:
 
     def arrive(self) -> Arrive:
         """Return an arrival with a new prompt, or with one that shares a prefix with earlier ones."""
-        choices, config = self.choices, self.config
+        choices, config, workload = self.choices, self.config, self.workload
         name = f"r{len(self.history)}"
         new_max = min(config.max_model_len - 2, 6 if self.short else 3 * self.unit)
-        near = choices.chance(70)
+        near = choices.chance(workload.answer_near_boundary)
         max_new = self.length(new_max) if near else choices.integer(1, min(4, new_max))
-        session = self.talks and len(self.sessions) < self.sessions_max and choices.chance(60)
+        session = self.talks and len(self.sessions) < self.sessions_max and choices.chance(workload.session)
         room = (config.max_model_len - max_new) // (2 if session else 1)
-        path = self._shared_path(room) if self.history and choices.chance(75) else None
+        path = self._shared_path(room) if self.history and choices.chance(workload.shared_prompt) else None
         if path is None:
             # Short prompts meet boundaries as well, and leave the pool room for others.
-            most = min(room, 2 * self.unit) if choices.chance(40) else room
+            most = min(room, 2 * self.unit) if choices.chance(workload.short_prompt) else room
             path = ((choices.pick(self.documents), self.length(most)),)
         priority = self.priority() if config.policy == "priority" else 0
         total = sum(length for _, length in path)
         rest = config.max_model_len - total
-        if not session and rest <= 2 * self.unit and choices.chance(45):
+        if not session and rest <= 2 * self.unit and choices.chance(workload.full_length):
             max_new = rest
         elif near:
             max_new = self.length(max_new if session else min(new_max, rest), total)
@@ -337,7 +332,9 @@ class Grammar:
     def priority(self) -> int:
         """Return a priority; a smaller number is more important. Half of the arrivals are drawn to be at
         least as important as the one before: only a request that is more important than one that runs displaces it."""
-        most = self.history[-1].priority if self.history and self.choices.chance(50) else PRIORITY_MAX
+        most = (
+            self.history[-1].priority if self.history and self.choices.chance(self.workload.important) else PRIORITY_MAX
+        )
         return self.choices.integer(0, most)
 
     def _shared_path(self, room: int) -> tuple[tuple[str, int], ...] | None:
@@ -362,22 +359,26 @@ class Grammar:
 
     def step(self) -> Step:
         """Return an engine step, sometimes with a small budget, limits for requests, few or wrong drafts."""
-        choices, config = self.choices, self.config
+        choices, config, workload = self.choices, self.config, self.workload
         k = config.num_speculative_tokens
         drafts = right = 0
         per_request: dict[str, tuple[int, int]] = {}
         if k:
-            drafts = k if not self.capabilities.variable_drafts or choices.chance(70) else choices.integer(0, k)
+            drafts = (
+                k
+                if not self.capabilities.variable_drafts or choices.chance(workload.all_drafts)
+                else choices.integer(0, k)
+            )
             right = choices.integer(0, drafts)
-            if choices.chance(40):
+            if choices.chance(workload.own_drafts):
                 own = choices.integer(0, k) if self.capabilities.variable_drafts else drafts
                 per_request[self.live_name()] = (own, choices.integer(0, own))
         chunks = {}
-        if "chunks" in self.capabilities.features and choices.chance(12):
+        if "chunks" in self.capabilities.features and choices.chance(workload.request_limit):
             chunks[self.live_name()] = choices.integer(1, self.unit + 2)
-        budget = self.budget() if choices.chance(20) else None
+        budget = self.budget() if choices.chance(workload.smaller_budget) else None
         self.advance(budget or config.max_num_batched_tokens, right)
-        pad_to = choices.integer(1, 8) if choices.chance(10) else 0
+        pad_to = choices.integer(1, 8) if choices.chance(workload.padded) else 0
         return Step(budget, chunks, drafts, right, per_request, pad_to)
 
     def budget(self) -> int:
@@ -385,22 +386,22 @@ class Grammar:
         out, or cuts a prompt short, only if it is smaller than what the batch wants."""
         choices, most = self.choices, self.config.max_num_batched_tokens
         decode = 1 + self.config.num_speculative_tokens
-        if choices.chance(50):
+        if choices.chance(self.workload.any_budget):
             return choices.integer(decode, most)
         return min(choices.integer(1, max(len(self.left), 1)) * decode + choices.pick((0, 1, decode)), most)
 
     def external_load(self) -> ExternalLoad:
         """Return a KV connector that holds the beginning of the latest request, which is probably still waiting."""
-        name, chance = list(self.left or ["r0"])[-1], self.choices.chance
-        length, states = self.length(self.config.max_model_len), chance(85)
+        name, chance, workload = list(self.left or ["r0"])[-1], self.choices.chance, self.workload
+        length, states = self.length(self.config.max_model_len), chance(workload.load_states)
         if not self.waits:
-            return ExternalLoad(name, length, states, chance(20))
-        return ExternalLoad(name, length, states, chance(40), self.choices.integer(0, 4))
+            return ExternalLoad(name, length, states, chance(workload.load_fails))
+        return ExternalLoad(name, length, states, chance(workload.waited_load_fails), self.choices.integer(0, 4))
 
     def select(self) -> Select:
         """Return a selection of most of the requests that are probably in the batch, in any order."""
         names = list(self.left) or ["r0"]
-        kept = [name for name in names if self.choices.chance(75)] or names
+        kept = [name for name in names if self.choices.chance(self.workload.row_selected)] or names
         order = sorted(kept, key=lambda name: self.choices.integer(0, 3))
         self.left = {name: steps for name, steps in self.left.items() if name in order}
         return Select(tuple(order))
@@ -410,14 +411,10 @@ class Grammar:
         in the batch have no effect: an engine whose batches take no requests while they run is behind the estimate."""
         recent = [event.name for event in self.history[-2 * self.config.max_num_seqs :]]
         names = list(dict.fromkeys([*recent, *self.left])) or ["r0"]
-        if self.choices.chance(50):
+        if self.choices.chance(self.workload.rows_exchanged):
             shift = self.choices.integer(1, max(len(names) - 1, 1))
             return Reorder(dict(zip(names, names[shift:] + names[:shift], strict=True)))
         return Reorder({name: self.choices.pick(names) for name in names})
-
-    def crop(self) -> Crop:
-        """Return a crop of a few tokens."""
-        return Crop(self.choices.integer(1, 4))
 
     def repeat(self) -> Repeat:
         """Return two or three of each row."""
@@ -429,7 +426,9 @@ class Grammar:
 
     def dummy_run(self) -> DummyRun:
         """Return a dummy run, as of an idle data-parallel rank."""
-        return DummyRun(self.choices.integer(1, self.config.max_num_seqs), self.choices.chance(85))
+        return DummyRun(
+            self.choices.integer(1, self.config.max_num_seqs), self.choices.chance(self.workload.dummy_uniform)
+        )
 
 
 def draw_trace(
@@ -439,6 +438,7 @@ def draw_trace(
     overrides: Mapping[str, object] | None = None,
     supports: Callable[[Config], str] = lambda config: "",
     avoid: Sequence[Circumstances] = (),
+    workload: Workload = DEFAULT,
 ) -> Trace:
     """Return trace `index` of a campaign with this seed: a pure function of its arguments.
 
@@ -448,13 +448,14 @@ def draw_trace(
 
     def draw(choices: RandomChoices, origin: str) -> Trace:
         configured_by = choices if shared == 1 else RandomChoices(seed, -1 - index // shared)
-        return _draw(choices, configured_by, capabilities, overrides, supports, origin)
+        config = draw_valid_config(configured_by, supports, capabilities, overrides or {}, workload)
+        return Trace(config, Grammar(config, capabilities, choices, workload).all_events(), origin=origin)
 
     trace = draw(RandomChoices(seed, index), f"seed {seed}, trace {index}")
     if not any(each.apply_to(trace) for each in avoid):
         return trace
     choices = RandomChoices(seed, f"{index}/avoid")
-    if not choices.chance(AVOID_PERCENT):
+    if not choices.chance(workload.avoided):
         return trace
     for number in range(1, REDRAWS_MAX + 1):
         again = RandomChoices(seed, f"{index}/{number}")
@@ -462,16 +463,3 @@ def draw_trace(
         if not any(each.apply_to(trace) for each in avoid):
             break
     return trace
-
-
-def _draw(
-    choices: Choices,
-    configured_by: Choices,
-    capabilities: Capabilities,
-    overrides: Mapping[str, object] | None,
-    supports: Callable[[Config], str],
-    origin: str,
-) -> Trace:
-    config = draw_valid_config(configured_by, supports, capabilities, overrides or {})
-    grammar = Grammar(config, capabilities, choices)
-    return Trace(config, grammar.all_events(), origin=origin)

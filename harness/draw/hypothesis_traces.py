@@ -34,9 +34,10 @@ from hypothesis.stateful import run_state_machine_as_test
 from ...targets.base.protocol import Capabilities
 from ...targets.base.regular import start_of_regular
 from ...targets.base.trace import Config, Trace
-from .avoid import AVOID_PERCENT, REDRAWS_MAX, Circumstances
+from .avoid import REDRAWS_MAX, Circumstances
 from .choices import RandomChoices
 from .serving_rules import ServingRules
+from .workload import DEFAULT, Workload
 
 ROUND = 50
 EXAMPLES = 64
@@ -103,6 +104,7 @@ class HypothesisTraces:
         overrides: Mapping[str, object],
         folder: Path,
         avoid: Sequence[Circumstances] = (),
+        workload: Workload = DEFAULT,
     ) -> None:
         self._seed = seed
         self._overrides = dict(overrides)
@@ -111,6 +113,7 @@ class HypothesisTraces:
         set_hypothesis_home_dir(folder)
         self._database = ExampleFiles(folder / "examples")
         self._avoid = avoid
+        self._workload = workload
         self._rounds: dict[int, list[Drawn]] = {}
         self._lock = Lock()
 
@@ -152,7 +155,7 @@ class HypothesisTraces:
             run, before = f"{self._seed}/{number}/{part}", len(kept)
             for place, trace in enumerate(self._run(run, supports, None)):
                 avoids = any(each.apply_to(trace) for each in self._avoid)
-                drops = avoids and RandomChoices(self._seed, f"{run}/{place}").chance(AVOID_PERCENT)
+                drops = avoids and RandomChoices(self._seed, f"{run}/{place}").chance(self._workload.avoided)
                 chosen = avoided if drops else kept
                 if all(trace != drawn.trace for drawn in chosen):
                     chosen.append(Drawn(trace, run))
@@ -194,7 +197,7 @@ class HypothesisTraces:
                     raise failing[1]
 
         capabilities = self.capabilities
-        Records.overrides = self._overrides
+        Records.overrides, Records.workload = self._overrides, self._workload
         settings = hypothesis.settings(
             phases=(phase,),
             database=database,

@@ -14,11 +14,13 @@ from typing import Any, ClassVar
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
+from ...targets.base.alphabet import Refers, fields_with
 from ...targets.base.protocol import Capabilities
-from ...targets.base.trace import AnyEvent, Arrive, CaptureGraphs, Config, Event, Reset, Sleep, Step, Wake
+from ...targets.base.trace import KINDS, AnyEvent, Arrive, Config, Event, Sleep, Step, Wake, tag_of
 from .choices import Option, RandomChoices
 from .configurations import draw_valid_config
 from .grammar import Grammar
+from .workload import DEFAULT, Workload
 
 STEPS_MAX = 8
 """Steps of one rule."""
@@ -52,8 +54,8 @@ def openings(draw: st.DrawFn) -> tuple[Grammar, int, Arrive]:
     machine: ServingRules = draw(st.runner())
     choices = HypothesisChoices(draw)
     seeded = RandomChoices(choices.integer(0, SEEDS), "configuration")
-    config = draw_valid_config(seeded, machine.supports, machine.capabilities, machine.overrides)
-    grammar = Grammar(config, machine.capabilities, choices)
+    config = draw_valid_config(seeded, machine.supports, machine.capabilities, machine.overrides, machine.workload)
+    grammar = Grammar(config, machine.capabilities, choices, machine.workload)
     return grammar, choices.pick(PACES), grammar.arrive()
 
 
@@ -93,6 +95,7 @@ class ServingRules(RuleBasedStateMachine):
 
     overrides: ClassVar[Mapping[str, object]] = {}
     """Fields that are fixed in every configuration."""
+    workload: ClassVar[Workload] = DEFAULT
     capabilities: Capabilities
 
     def __init__(self) -> None:
@@ -134,34 +137,9 @@ class ServingRules(RuleBasedStateMachine):
         for event in steps:
             self.happen(event)
 
-    @serving_event(Grammar.preempt, when=lambda grammar: grammar.left or grammar.sessions)
-    def preempt(self, event: AnyEvent) -> None:
-        """A request loses its blocks and runs again later."""
-        self.happen(event)
-
-    @serving_event(Grammar.abort, when=lambda grammar: grammar.left or grammar.sessions)
-    def abort(self, event: AnyEvent) -> None:
-        """A client goes away."""
-        self.happen(event)
-
     @serving_event(Grammar.dummy_run, when=lambda grammar: not grammar.left)
     def dummy_run(self, event: AnyEvent) -> None:
         """An idle data-parallel rank executes a dummy run; a no-op while requests run."""
-        self.happen(event)
-
-    @serving_event(Grammar.reset_prefix_cache)
-    def reset_prefix_cache(self, event: AnyEvent) -> None:
-        """The prefix cache is emptied."""
-        self.happen(event)
-
-    @serving_event(Grammar.evict)
-    def evict(self, event: AnyEvent) -> None:
-        """Other requests take the blocks that were cached longest ago."""
-        self.happen(event)
-
-    @serving_event(Grammar.park, when=lambda grammar: grammar.left)
-    def park(self, event: AnyEvent) -> None:
-        """A session's turn ends early."""
         self.happen(event)
 
     @serving_event(lambda grammar: grammar.resume(grammar.pick_parked(2)), when=lambda grammar: grammar.parked(2))
@@ -179,48 +157,25 @@ class ServingRules(RuleBasedStateMachine):
         """A session goes on twice."""
         self.happen(event)
 
-    @serving_event(lambda grammar: CaptureGraphs())
-    def capture_graphs(self, event: AnyEvent) -> None:
-        """The engine captures its graphs anew."""
-        self.happen(event)
 
-    @serving_event(lambda grammar: Sleep())
-    def sleep(self, event: AnyEvent) -> None:
-        """The engine gives its memory back, and takes it again."""
-        self.happen(event)
-        self.happen(Wake())
+def _rare_rule(kind: type[AnyEvent]) -> Any:
+    """Return the rule for a rare kind of event. It waits for what its kind acts on."""
 
-    @serving_event(Grammar.external_load, when=lambda grammar: grammar.left)
-    def external_load(self, event: AnyEvent) -> None:
-        """A KV connector holds the beginning of a waiting request."""
-        self.happen(event)
+    def method(machine: ServingRules, event: AnyEvent) -> None:
+        machine.happen(event)
+        if isinstance(event, Sleep):  # no engine serves while it sleeps
+            machine.happen(Wake())
 
-    @serving_event(Grammar.move_tier, when=lambda grammar: grammar.left)
-    def move_tier(self, event: AnyEvent) -> None:
-        """A request's cached blocks move to the host's memory."""
-        self.happen(event)
+    def when(grammar: Grammar) -> object:
+        refers = [refers for _, refers in fields_with(kind, Refers)]
+        if not refers and kind.about.acts != "on the batch":
+            return True
+        return grammar.left or (any(one.parked for one in refers) and grammar.sessions)
 
-    @serving_event(Grammar.select, when=lambda grammar: grammar.left)
-    def select(self, event: AnyEvent) -> None:
-        """Some rows of a batch of plain caches stay."""
-        self.happen(event)
+    method.__name__, method.__doc__ = tag_of(kind), kind.__doc__
+    return serving_event(lambda grammar: grammar.draw(kind), when)(method)
 
-    @serving_event(Grammar.reorder, when=lambda grammar: grammar.left)
-    def reorder(self, event: AnyEvent) -> None:
-        """Rows are exchanged, or take over another row (beams)."""
-        self.happen(event)
 
-    @serving_event(Grammar.repeat, when=lambda grammar: grammar.left)
-    def repeat(self, event: AnyEvent) -> None:
-        """Each row goes on several times."""
-        self.happen(event)
-
-    @serving_event(Grammar.crop, when=lambda grammar: grammar.left)
-    def crop(self, event: AnyEvent) -> None:
-        """All rows lose their latest tokens."""
-        self.happen(event)
-
-    @serving_event(lambda grammar: Reset(), when=lambda grammar: grammar.left)
-    def reset(self, event: AnyEvent) -> None:
-        """The caches are emptied for a new batch."""
-        self.happen(event)
+for _kind in KINDS:
+    if _kind.about.percent:
+        setattr(ServingRules, tag_of(_kind), _rare_rule(_kind))

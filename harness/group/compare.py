@@ -33,6 +33,7 @@ from math import exp, hypot
 from statistics import fmean
 
 from ...targets.base.trace import Config
+from ..judge.oracles import subject_of
 from .evidence import Condition, Evidence, FindingEvidence
 from .weights import (
     BIAS,
@@ -54,12 +55,6 @@ from .weights import (
 
 EVIDENCE_MAX = 20
 """Traces of a finding whose evidence is kept, the first ones: enough for a mean."""
-SUBJECTS: Mapping[str, str] = {
-    **dict.fromkeys(("M7", "M8", "M9"), "resources"),
-    **dict.fromkeys(("M1", "M2", "M6"), "cache"),
-    **dict.fromkeys(("M3", "M4", "M5", "S1", "S2", "S3", "S4", "S5", "S6", "S7", "S8", "S9"), "device"),
-}
-"""What the rule of an oracle is about. Crashes, hangs and the like break no rule."""
 
 
 def likeness(one: Evidence, other: Evidence) -> float:
@@ -80,7 +75,7 @@ def likeness(one: Evidence, other: Evidence) -> float:
 
 def _other_subject(one: Evidence, other: Evidence) -> bool:
     """Return True if two failures break rules with different subjects."""
-    subjects = {SUBJECTS.get(each.signature.partition("-")[0], "") for each in (one, other)}
+    subjects = {subject_of(each.signature.partition("-")[0]) for each in (one, other)}
     return len(subjects - {""}) > 1
 
 

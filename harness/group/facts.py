@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from ...targets.base.trace import Arrive, DummyRun, Resume, Step, Trace
+from ...targets.base.trace import Arrive, DummyRun, Step, Trace, Turn, tag_of
 from ..judge.violation import Violation
 from ..record.activity import Activity, ActivityRow
 
@@ -42,7 +42,7 @@ def _run(trace: Trace, steps: Sequence[Activity]) -> _Run:
     ]
     prompts: dict[str, int] = {}
     for event in trace.events:
-        if isinstance(event, Arrive | Resume):
+        if isinstance(event, Turn):
             prompts[event.name] = prompts.get(event.name, 0) + sum(length for _, length in event.prompt)
     return _Run(trace, steps, min(blocks), prompts)
 
@@ -95,7 +95,7 @@ def _step_facts(run: _Run, steps: Sequence[Activity], at: int, name: str, when: 
     first = steps[at - 1].event + 1 if at else 0
     for event in run.trace.events[first : step.event]:
         if not isinstance(event, Step | Arrive | DummyRun):
-            yield f"{when} after {event.__struct_config__.tag}"
+            yield f"{when} after {tag_of(event)}"
     for index, row in enumerate(step.rows):
         whose = "own" if row.name == name or not name else "other"
         yield from (f"{whose} {when} {what}" for what in _row_facts(run, steps, at, row))

@@ -20,7 +20,7 @@ import msgspec
 from msgspec import structs
 
 from ...targets.base.protocol import Capabilities, TargetError
-from ...targets.base.trace import Trace, TraceError
+from ...targets.base.trace import Trace, TraceError, tag_of
 from ..draw.avoid import switch_values, traits_of
 from ..judge.outcome import Outcome
 from ..judge.violation import Violation
@@ -31,7 +31,7 @@ from .evidence import Evidence
 from .facts import facts_of
 from .origins import origins_of
 from .reduce import Reducer, until
-from .same_failure import relation, same_symptom
+from .same_failure import names_of, relation, same_symptom
 from .spectrum import Spectrum
 from .variants import Neighbour, neighbours, switched
 
@@ -89,7 +89,9 @@ class Investigation:
     ) -> Trace:
         """Return a shorter trace with the same symptom; the same trace if it does not fail again."""
         left = self._deadline - time.monotonic()
-        reducer = Reducer(trace, violation.signature, self._or_refuse, left, on_better, accepts=same_symptom(violation))
+        reducer = Reducer(
+            trace, violation.signature, self._or_refuse, left, on_better, accepts=same_symptom(violation, trace)
+        )
         reducer.attempt(until(violation, trace))
         for _ in range(ROUNDS):
             before = reducer.best
@@ -108,23 +110,25 @@ class Investigation:
             raise TraceError("refused")
         return outcome
 
-    def evidence(self, trace: Trace) -> Evidence | None:
-        """Return the evidence of a reduced trace, None if it does not fail."""
+    def evidence(self, trace: Trace, history: History | None = None) -> Evidence | None:
+        """Return the evidence of a reduced trace, None if it does not fail. `history` is that of the trace, None to
+        record it."""
         seen = self._engine.observe(trace, lines=True)
         self.runs += 1
         violation = seen.outcome.violation
         if violation is None:
             return None
         facts = facts_of(trace, seen.steps, violation)
-        _, history = self._engine.explain(trace)
-        self.runs += 1
+        if history is None:
+            _, history = self._engine.explain(trace)
+            self.runs += 1
         passing, needed = self._neighbours(trace, violation, frozenset(facts), seen.applied)
         spectrum = Spectrum(seen.executed, passing)
         return Evidence(
             signature=violation.signature,
-            relation=relation(violation),
+            relation=relation(violation, names_of(trace)),
             switches=self._necessary(trace),
-            events=tuple(str(event.__struct_config__.tag) for event in trace.events),
+            events=tuple(tag_of(event) for event in trace.events),
             facts=facts,
             origins=origins_of(trace, seen.steps, history, violation),
             needed=tuple(sorted(needed)),

@@ -192,7 +192,7 @@ def _problem(entry: Known) -> str:
 
 def _oracles_of(pattern: str) -> list[str]:
     """Return the oracles whose signatures a pattern may match: its beginning, up to the first *, fits "ORACLE-"."""
-    from ..tell.explain import oracle_ids
+    from ..judge.oracles import oracle_ids
 
     beginning = list(takewhile(lambda part: part != "*", _PATTERN_PARTS.findall(pattern)))
     return [

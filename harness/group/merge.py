@@ -344,7 +344,7 @@ def _check(parts: Sequence[Summary]) -> None:
     first = parts[0]
     sizes: dict[int, Summary] = {}
     for part in parts:
-        for name in ("target", "version", "overrides"):
+        for name in ("target", "version", "overrides", "workload"):
             if getattr(part, name) != getattr(first, name):
                 ours, theirs = getattr(first, name), getattr(part, name)
                 raise TraceError(
@@ -572,6 +572,7 @@ def _summary(parts: Sequence[Summary], findings: Sequence[Finding]) -> Summary:
         version=first.version,
         seed=min(part.seed for part in parts),
         overrides=first.overrides,
+        workload=first.workload,
         exit_reason=min((part.exit_reason for part in parts), key=_WORST_FIRST.index),
         traces=sum(part.traces for part in parts),
         steps=sum(part.steps for part in parts),
@@ -583,6 +584,8 @@ def _summary(parts: Sequence[Summary], findings: Sequence[Finding]) -> Summary:
         never_reached=_all_lack([part.never_reached for part in parts]),
         lost_workers=sum(part.lost_workers for part in parts),
         refused=sum(part.refused for part in parts),
+        not_run=_ordered(sum((Counter(part.not_run) for part in parts), Counter()), [part.not_run for part in parts]),
+        given_up=sum(part.given_up for part in parts),
         canary=_canary(parts),
         nodes=[
             Node(run_name(part), 0, part.traces, part.steps, part.lost_workers, part.seconds, "up") for part in parts

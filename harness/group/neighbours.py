@@ -15,7 +15,7 @@ import msgspec
 from msgspec import structs
 
 from ...targets.base.protocol import Capabilities
-from ...targets.base.trace import AnyEvent, Arrive, Config, Resume, Step, Trace, fits
+from ...targets.base.trace import AnyEvent, Arrive, Config, Step, Trace, Turn, fits
 from ..draw.choices import Choices, RandomChoices
 from ..draw.grammar import Grammar
 from .reduce import renamed, with_events
@@ -83,7 +83,7 @@ def _changed(event: AnyEvent, config: Config, capabilities: Capabilities, choice
         if field == "pad_to":
             return structs.replace(event, pad_to=choices.integer(0, config.max_num_seqs))
         return structs.replace(event, drafts=drafts, right=choices.integer(0, drafts))
-    if isinstance(event, Arrive | Resume):
+    if isinstance(event, Turn):
         if choices.chance(50):
             new = structs.replace(event, max_new_tokens=max(event.max_new_tokens + by, 1))
         else:

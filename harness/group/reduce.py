@@ -23,59 +23,19 @@ from collections.abc import Callable, Iterator, Mapping
 import msgspec
 
 from ...reference.tokens import CONTINUATION
+from ...targets.base.alphabet import Defines, Refers, Shrinks, Thins, Usual, defaults, fields_with
 from ...targets.base.protocol import TargetError
-from ...targets.base.trace import (
-    AnyEvent,
-    Arrive,
-    Config,
-    Crop,
-    DummyRun,
-    Evict,
-    ExternalLoad,
-    Fork,
-    Reorder,
-    Repeat,
-    ResetPrefixCache,
-    Resume,
-    Select,
-    Step,
-    Trace,
-    TraceError,
-    Truncate,
-)
+from ...targets.base.trace import AnyEvent, Arrive, Config, Step, Trace, TraceError, Turn
 from ..draw.overrides import RANKS
 from ..judge.outcome import Outcome
 from ..judge.violation import Violation
-
-NUMBERS: tuple[tuple[type[AnyEvent], str, int], ...] = (
-    (Step, "drafts", 0),
-    (Step, "right", 0),
-    (Step, "budget", 1),
-    (DummyRun, "rows", 1),
-    (Evict, "blocks", 1),
-    (ExternalLoad, "length", 1),
-    (ExternalLoad, "delay", 0),
-    (Truncate, "length", 0),
-    (Repeat, "times", 2),
-    (Crop, "tokens", 1),
-)
-"""Fields of events that get smaller, and how small they can be."""
-
-SWITCHES: tuple[tuple[type[AnyEvent], str, bool | int], ...] = (
-    (Arrive, "priority", 0),
-    (Arrive, "session", False),
-    (DummyRun, "uniform_decode", True),
-    (ResetPrefixCache, "preempt_running", False),
-    (ExternalLoad, "states", True),
-    (ExternalLoad, "breaks_off", False),
-)
-"""Fields of events that become usual at once."""
 
 BLOCK_SIZE_MIN = 4
 """Blocks get no smaller: shorter than a convolution window or a row of drafts they are a case of their own."""
 
 Run = Callable[[Trace], Outcome]
 Accepts = Callable[[Violation], bool]
+Entries = tuple[str, ...] | dict[str, object]
 
 
 class Reducer:
@@ -217,7 +177,7 @@ def begun_later(trace: Trace, first: int, last: int, tokens: int) -> Trace:
 
 def _begun_later(event: AnyEvent, tokens: int) -> AnyEvent:
     """Return an arrival with the first tokens of its answer in its prompt, any other event as it is."""
-    if not isinstance(event, Arrive | Resume) or event.max_new_tokens <= tokens:
+    if not isinstance(event, Turn) or event.max_new_tokens <= tokens:
         return event
     *path, (document, length) = event.prompt
     more = [(document, length + tokens)] if document == CONTINUATION else [(document, length), (CONTINUATION, tokens)]
@@ -230,33 +190,29 @@ def renamed(trace: Trace) -> Trace:
     documents = {CONTINUATION: CONTINUATION}
     events: list[AnyEvent] = []
     for event in trace.events:
-        changes: dict[str, object] = {}
-        if isinstance(event, Arrive | Resume | Fork):
-            requests.setdefault(event.name, f"r{len(requests)}")
-        if isinstance(event, Fork):
-            changes["parent"] = requests.get(event.parent, event.parent)
-        if isinstance(event, Arrive | Resume):
+        for field, _ in fields_with(type(event), Defines):
+            requests.setdefault(getattr(event, field), f"r{len(requests)}")
+        names = (*fields_with(type(event), Defines), *fields_with(type(event), Refers))
+        changes = {field: _renamed(getattr(event, field), requests) for field, _ in names}
+        if isinstance(event, Turn):
             for document, _ in event.prompt:
                 documents.setdefault(document, chr(ord("a") + (len(documents) - 1) % 26))
             changes["prompt"] = tuple((documents[document], length) for document, length in event.prompt)
-        elif isinstance(event, Step):
-            changes["chunks"] = {requests.get(name, name): limit for name, limit in event.chunks.items()}
-            changes["per_request"] = {requests.get(name, name): pair for name, pair in event.per_request.items()}
-        elif isinstance(event, Select):
-            changes["names"] = tuple(_renamed(name, requests) for name in event.names)
-        elif isinstance(event, Reorder):
-            sources = event.sources.items()
-            changes["sources"] = {_renamed(name, requests): _renamed(source, requests) for name, source in sources}
-        if hasattr(event, "name"):
-            changes["name"] = _renamed(event.name, requests)
         events.append(msgspec.structs.replace(event, **changes))
     return with_events(trace, tuple(events))
 
 
-def _renamed(name: str, requests: Mapping[str, str]) -> str:
-    """Return the new name of a request or of a copy of it (`reference.batch.copy_name`)."""
-    original, dot, copies = name.partition(".")
-    return requests.get(name) or requests.get(original, original) + dot + copies
+def _renamed(value: object, requests: Mapping[str, str]) -> object:
+    """Return a name, or what a field has instead of one name, with the new names of requests and of their copies
+    (`reference.batch.copy_name`)."""
+    if isinstance(value, str):
+        original, dot, copies = value.partition(".")
+        return requests.get(value) or requests.get(original, original) + dot + copies
+    if isinstance(value, tuple):
+        return tuple(_renamed(one, requests) for one in value)
+    if isinstance(value, dict):
+        return {_renamed(key, requests): _renamed(one, requests) for key, one in value.items()}
+    return value
 
 
 def smaller_numbers(value: int, least: int) -> list[int]:
@@ -265,39 +221,46 @@ def smaller_numbers(value: int, least: int) -> list[int]:
 
 
 def simpler_events(event: AnyEvent) -> Iterator[AnyEvent]:
-    """Yield simpler events to try."""
-    if isinstance(event, Step):
-        yield Step()
-        defaults = Step()
-        for field in Step.__struct_fields__:
-            yield msgspec.structs.replace(event, **{field: getattr(defaults, field)})
-        for field in ("chunks", "per_request"):
-            for name in getattr(event, field):
-                others = {other: limit for other, limit in getattr(event, field).items() if other != name}
-                yield msgspec.structs.replace(event, **{field: others})
-    for kind, field, least in NUMBERS:
-        if isinstance(event, kind):
-            for number in smaller_numbers(getattr(event, field) or least, least):
-                yield msgspec.structs.replace(event, **{field: number})
-    for kind, field, usual in SWITCHES:
-        if isinstance(event, kind) and getattr(event, field) != usual:
-            yield msgspec.structs.replace(event, **{field: usual})
-    if isinstance(event, Select) and len(event.names) > 1:
-        for name in event.names:
-            yield Select(tuple(other for other in event.names if other != name))
-    if isinstance(event, Reorder):
-        for name in event.sources:
-            yield Reorder({other: source for other, source in event.sources.items() if other != name})
-    if isinstance(event, Arrive | Resume):
-        for number in smaller_numbers(event.max_new_tokens, 1):
-            yield msgspec.structs.replace(event, max_new_tokens=number)
-        for index in range(len(event.prompt)):
-            if len(event.prompt) > 1:
-                yield msgspec.structs.replace(event, prompt=event.prompt[:index] + event.prompt[index + 1 :])
-        for index, (document, length) in enumerate(event.prompt):
-            for number in smaller_numbers(length, 1):
-                path = (*event.prompt[:index], (document, number), *event.prompt[index + 1 :])
-                yield msgspec.structs.replace(event, prompt=path)
+    """Yield simpler events to try: a plain one, fewer entries, smaller numbers, usual values, then a shorter prompt."""
+    kind, replace = type(event), msgspec.structs.replace
+    usual = defaults(kind)
+    if len(usual) == len(kind.__struct_fields__) > 1:  # a step; of others, single fields become usual
+        yield kind(**usual)
+        for field, value in usual.items():
+            yield replace(event, **{field: value})
+    for field, thins in fields_with(kind, Thins):
+        entries = getattr(event, field)
+        for left_out in entries if len(entries) > thins.least else ():
+            yield replace(event, **{field: _without(left_out, entries)})
+    for field, shrinks in fields_with(kind, Shrinks):
+        for number in smaller_numbers(getattr(event, field) or shrinks.least, shrinks.least):
+            yield replace(event, **{field: number})
+    for field, wanted in fields_with(kind, Usual):
+        if getattr(event, field) != wanted.value:
+            yield replace(event, **{field: wanted.value})
+    if isinstance(event, Turn):
+        yield from _shorter_turns(event)
+
+
+def _without(left_out: str, entries: Entries) -> Entries:
+    """Return the entries, names or a mapping from names, without one of them."""
+    if isinstance(entries, tuple):
+        return tuple(name for name in entries if name != left_out)
+    return {name: value for name, value in entries.items() if name != left_out}
+
+
+def _shorter_turns(event: Turn) -> Iterator[Turn]:
+    """Yield turns with a shorter answer or prompt."""
+    replace = msgspec.structs.replace
+    for number in smaller_numbers(event.max_new_tokens, 1):
+        yield replace(event, max_new_tokens=number)
+    for index in range(len(event.prompt)):
+        if len(event.prompt) > 1:
+            yield replace(event, prompt=event.prompt[:index] + event.prompt[index + 1 :])
+    for index, (document, length) in enumerate(event.prompt):
+        for number in smaller_numbers(length, 1):
+            path = (*event.prompt[:index], (document, number), *event.prompt[index + 1 :])
+            yield replace(event, prompt=path)
 
 
 def simpler_configurations(config: Config) -> Iterator[Config]:

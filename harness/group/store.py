@@ -120,8 +120,8 @@ def read_state(folder: Path, *, damaged_too: bool = False) -> Summary | None:
     """Return the state of the campaign in a folder, None where there is none.
 
     Each finding's `trace` and `events` are those of the file that is there now; findings whose trace is gone are left
-    out unless `damaged_too`. Raises TraceError for a file that cannot be read, that names other files, or that counts
-    what cannot be.
+    out unless `damaged_too`. Older versions counted refused traces among `traces`: that is put right. Raises TraceError
+    for a file that cannot be read, that names other files, or that counts what cannot be.
     """
     path, cure = folder / STATE_FILE, "; move it away, or choose another folder with -o"
     summary = read_json(path, Summary, "a state file", cure)
@@ -132,7 +132,10 @@ def read_state(folder: Path, *, damaged_too: bool = False) -> Summary | None:
         found = [_on_disk(folder, finding) for finding in summary.findings]
     except TraceError as error:
         raise TraceError(f"{path}: {one_line(str(error), ERROR_LENGTH_MAX)}{cure}") from None
-    return structs.replace(summary, findings=[one for one in found if damaged_too or not one.damaged])
+    counted = summary.done + sum(stop - start for start, stop in summary.beyond)
+    traces = summary.traces - (summary.refused if summary.traces == counted else 0)
+    findings = [one for one in found if damaged_too or not one.damaged]
+    return structs.replace(summary, findings=findings, traces=traces)
 
 
 def check_counted(summary: Summary) -> None:

@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 from msgspec import structs
 
+from ...targets.base.alphabet import AtMost, Varies, fields_with
 from ...targets.base.protocol import Capabilities
-from ...targets.base.trace import AnyEvent, Arrive, Config, Resume, Step, Trace
+from ...targets.base.trace import AnyEvent, Config, Trace, Turn
 from ..draw.overrides import RANKS
 
 
@@ -79,17 +80,17 @@ def neighbours(trace: Trace, request: str) -> list[Neighbour]:
 
 def _nearby(event: AnyEvent, config: Config) -> Iterator[tuple[str, AnyEvent]]:
     """Yield the same event with one number changed by one."""
-    if isinstance(event, Arrive | Resume):
+    if isinstance(event, Turn):
         document, length = event.prompt[-1]
         for change in (1, -1):
             if length + change >= 1:
                 path = (*event.prompt[:-1], (document, length + change))
                 yield f"prompt {change:+}", structs.replace(event, prompt=path)
         yield "new tokens +1", structs.replace(event, max_new_tokens=event.max_new_tokens + 1)
-    elif isinstance(event, Step):
-        for field in ("drafts", "right") if config.num_speculative_tokens else ():
-            for change in (1, -1):
-                if 0 <= (value := getattr(event, field) + change) <= config.num_speculative_tokens:
-                    yield f"{field} {change:+}", structs.replace(event, **{field: value})
-        if event.budget is not None:
-            yield "budget +1", structs.replace(event, budget=event.budget + 1)
+    bounds = dict(fields_with(type(event), AtMost))
+    for field, varies in fields_with(type(event), Varies):
+        value = getattr(event, field)
+        most = getattr(config, bounds[field].field) if field in bounds else None
+        for change in varies.by if value is not None and most != 0 else ():
+            if most is None or 0 <= value + change <= most:
+                yield f"{field} {change:+}", structs.replace(event, **{field: value + change})

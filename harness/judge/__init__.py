@@ -7,8 +7,12 @@ ranks             several engines as data-parallel ranks
 client_events     applies a trace's client events to the reference
 ledger_updates    applies the writes of a record to the reference
 oracles/          the invariants
-violation         a broken invariant
+violation         a broken invariant, as data
+verdict           the values of a violation: a state of a request, a key, zeroed memory, ...
+words             makes the sentences of violations; the one vocabulary for their values
+legacy            violations of files that earlier versions wrote
 outcome           the result of a run
+environment       what is no bug of an engine: no memory left, a device that is gone
 target_exception  an exception as a violation, and whose fault it is
 malformed         the field of a record or view that is not what the protocol allows
 differential      two targets on one trace (D1)

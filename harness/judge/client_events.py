@@ -1,10 +1,12 @@
-"""Applies client events to the reference: arrivals, aborts, and the turns of sessions.
+"""Applies client events to the reference: arrivals, aborts, the turns of sessions, operations on a batch.
 
-Events that a target cannot decline (`announce`) are applied before the target gets them; those that need its consent
-(`confirm`) afterwards, as far as its view shows that they took place.
+Each kind says when it acts (`alphabet.Acts`). What a target cannot decline is applied before the target gets it
+(`announce`); the rest afterwards (`confirm`), as far as the target took it and its view shows that it took place.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from ...reference.model import Reference
 from ...targets.base.observe import View
@@ -40,16 +42,29 @@ def announce(event: Event, reference: Reference, config: Config, names: set[str]
         reference.lives[event.name].load_breaks_off = True
 
 
-def confirm_batch(
-    event: Event, reference: Reference, before: View, refused: str, config: Config, names: set[str]
+def confirm(
+    event: Event, reference: Reference, before: View, view: View, refused: str, config: Config, names: set[str]
 ) -> None:
-    """Apply an event that acts on the batch, the running requests of the view `before` it."""
+    """Apply an event after it happened. `before` and `view` are the metadata before and after it, `refused` the reason
+    if it was refused."""
+    acts = event.about.acts
     reference.batch = None
-    rows = before.running
+    if acts == "on the batch":
+        _confirm_batch(event, reference, before.running, refused, config, names)
+    elif acts == "after":
+        _follow(event, reference, view)
+    elif acts == "with consent" and not refused:
+        _change_session(event, reference, view, names)
+
+
+def _confirm_batch(
+    event: Event, reference: Reference, rows: Sequence[str], refused: str, config: Config, names: set[str]
+) -> None:
+    """Apply an event that acts on the batch, the requests that were running before it."""
     if not rows or any(name not in reference.lives for name in rows):
         return
     if refused:
-        reference.batch = rows if isinstance(event, Select | Reorder | Repeat | Crop | Reset) else None
+        reference.batch = rows
     elif isinstance(event, Select):
         reference.select(rows, event.names)
     elif isinstance(event, Reorder):
@@ -62,20 +77,24 @@ def confirm_batch(
         reference.reset(rows)
 
 
-def confirm(event: Event, reference: Reference, view: View, refused: str, names: set[str]) -> None:
-    """Apply an event after it happened. `view` is the metadata after it, `refused` the reason if it was refused."""
+def _follow(event: Event, reference: Reference, view: View) -> None:
+    """Apply the end of a request or turn, as the view shows it."""
     if isinstance(event, Abort):
         reference.abort(event.name, lingers=event.name in view.running or event.name in view.waiting)
     elif isinstance(event, Park) and event.name in view.parked:
         life = reference.lives.get(event.name)
         if life is not None and not life.parked:
             reference.end(event.name)
-    elif isinstance(event, Fork) and not refused:
+
+
+def _change_session(event: Event, reference: Reference, view: View, names: set[str]) -> None:
+    """Apply a change of a parked session that the target agreed to."""
+    if isinstance(event, Fork):
         life = reference.lives.get(event.parent)
         if life is not None and life.parked and event.name not in names:
             names.add(event.name)
             reference.fork(event.name, event.parent, view.tables)
-    elif isinstance(event, Truncate) and not refused:
+    elif isinstance(event, Truncate):
         life = reference.lives.get(event.name)
         if life is not None and life.parked and 0 < event.length < life.known:
             table = view.tables.get(event.name, ())

@@ -17,9 +17,10 @@ from msgspec import Struct
 from ...targets.base.observe import Delivered, Effect, Planned, Record
 from ...targets.base.protocol import Target, TargetFactory
 from ...targets.base.proxy import FactoryProxy, TargetProxy
-from ...targets.base.trace import Config, Event, Step, Trace
+from ...targets.base.trace import Config, Event, Step, Trace, tag_of
 from .outcome import Outcome
 from .run import run_trace
+from .verdict import Quoted
 from .violation import Violation
 
 ORACLE = "D1"
@@ -102,15 +103,17 @@ def difference(
     return _differ(trace, names, min(len(one[1]), len(other[1])), "events", len(one[1]), len(other[1]))
 
 
-def _differ(trace: Trace, names: tuple[str, str], index: int, field: str, wanted: object, seen: object) -> Violation:
+def _differ(
+    trace: Trace, names: tuple[str, str], index: int, field: str, wanted: str | int, seen: str | int
+) -> Violation:
     event = trace.events[index] if index < len(trace.events) else Step()
     return Violation(
         oracle=ORACLE,
         field=field,
-        message=f"{ORACLE}: the targets differ in event {index}, {field}: {names[0]}: {wanted or 'nothing'}; "
-        f"{names[1]}: {seen or 'nothing'}",
-        expected=str(wanted),
-        observed=str(seen),
+        relation="targets-differ",
+        details={"what": field, "first": names[0], "second": names[1]},
+        expected=Quoted(wanted) if isinstance(wanted, str) else wanted,
+        observed=Quoted(seen) if isinstance(seen, str) else seen,
         event=index,
-        event_kind=str(event.__struct_config__.tag),
+        event_kind=tag_of(event),
     )

@@ -8,6 +8,7 @@ from msgspec import structs
 
 from ...targets.base.protocol import Target, TargetError, TargetFactory
 from ...targets.base.trace import Config, TraceError
+from .environment import FaultyEnvironment, fault_of
 from .lockstep import Lockstep
 from .outcome import Outcome
 from .target_exception import crash_violation, owner, text_of
@@ -29,56 +30,63 @@ class Engines:
     def open(self, rank: int = -1) -> Lockstep | Violation:
         """Open an engine and look at it for the first time. Return the finding if it raises.
 
-        Raises RefusedError if the target does not take the configuration.
+        Raises RefusedError if the target does not take the configuration, FaultyEnvironment if there is no memory for
+        it or no device.
         """
         capabilities = self._factory.capabilities
         try:
             target = self._factory.open(self._config)
-        except TargetError as error:
-            raise RefusedError(text_of(error)) from error
         except TraceError:
             raise
         except Exception as error:  # an engine that cannot be built for a configuration it should take
-            return crash_violation(None, error, capabilities.engine)
+            return self._failed(error)
         self._opened.append((rank, target))
         try:
             return Lockstep(target, self._config, capabilities.observes, capabilities.engine)
-        except TargetError as error:
-            raise RefusedError(text_of(error)) from error
         except Exception as error:
-            if owner(error, capabilities.engine)[0] == "hybridfuzz":
+            if owner(error, capabilities.engine)[0] == "hybridfuzz" and not isinstance(error, TargetError):
                 raise
-            return crash_violation(None, error, capabilities.engine)
+            return self._failed(error)
+
+    def _failed(self, error: Exception) -> Violation:
+        """Return the finding for what an engine raised while it was opened; raise what is none."""
+        if fault := fault_of(error):
+            raise FaultyEnvironment(fault) from error
+        if isinstance(error, TargetError):
+            raise RefusedError(text_of(error)) from error
+        return crash_violation(None, error, self._factory.capabilities.engine)
 
     def run(self, drive: Callable[[], Outcome]) -> Outcome:
         """Return the outcome of `drive`, which opens engines and drives them; then close them all.
 
-        An engine that cannot be closed is a finding unless there is one already: that one came first.
+        An engine that cannot be closed is a finding unless there is one already: that one came first. For want of
+        memory or a device it is FaultyEnvironment.
         """
         try:
             outcome = drive()
         except BaseException:
             self._close()
             raise
-        violation = self._close()
-        if violation is None or outcome.violation:
+        failed = self._close()
+        if failed is None or outcome.violation:
             return outcome
+        rank, error = failed
+        if fault := fault_of(error):
+            raise FaultyEnvironment(fault) from error
+        violation = on_rank(rank, crash_violation(None, error, self._factory.capabilities.engine, "close"))
         return structs.replace(outcome, violation=structs.replace(violation, event=outcome.events))
 
-    def _close(self) -> Violation | None:
-        """Close all engines, also after one that cannot be closed; return the first failure."""
+    def _close(self) -> tuple[int, Exception] | None:
+        """Close all engines, also after one that cannot be closed; return the first failure with its rank."""
         first = None
         for rank, target in self._opened:
             try:
                 target.close()
             except Exception as error:
-                first = first or on_rank(rank, crash_violation(None, error, self._factory.capabilities.engine, "close"))
+                first = first or (rank, error)
         return first
 
 
 def on_rank(rank: int, violation: Violation) -> Violation:
     """Return a violation that names its rank; -1 where there is only one."""
-    if rank < 0:
-        return violation
-    text = violation.message.removeprefix(f"{violation.oracle}: ")
-    return structs.replace(violation, rank=rank, message=f"{violation.oracle}: rank {rank}: {text}")
+    return structs.replace(violation, rank=rank) if rank >= 0 else violation

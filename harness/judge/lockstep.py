@@ -38,8 +38,10 @@ from ...targets.base.trace import (
     Step,
     TraceError,
     Wake,
+    tag_of,
 )
-from .client_events import announce, confirm, confirm_batch
+from .client_events import announce, confirm
+from .environment import FaultyEnvironment, fault_of
 from .ledger_updates import MOVES, take_over, take_over_slots, take_over_state
 from .malformed import fault_in_effect, fault_in_view
 from .oracles import IMPLEMENTED_HOOKS, ORACLES
@@ -48,6 +50,7 @@ from .oracles.liveness import Liveness
 from .outcome import Outcome
 from .reached_states import ReachedStates
 from .target_exception import crash_violation, ended_request, owner, record_violation
+from .verdict import Requests
 from .violation import Violation
 
 DRAIN_STEPS_PER_TOKEN = 3
@@ -93,19 +96,22 @@ class Lockstep:
         """Let one event happen in target and reference; return the first violation."""
         assert self.violation is None, "a trace ends at its first violation"
         context = self.context
-        context.event_index, context.event_kind = index, str(event.__struct_config__.tag)
+        context.event_index, context.event_kind = index, tag_of(event)
         announce(event, context.reference, self.config, self._names)
         self.asleep = isinstance(event, Sleep) or (self.asleep and not isinstance(event, Wake))
         self.violation = self._guarded(lambda: self._happen(event))
         return self.violation
 
     def _guarded(self, judge: Callable[[], Violation | None]) -> Violation | None:
-        """Return the violation that `judge` returns, or the one for what it raises."""
+        """Return the violation that `judge` returns, or the one for what it raises. A fault of the environment is none:
+        FaultyEnvironment."""
         try:
             return judge()
         except TraceError:  # an event that the target does not have
             raise
         except Exception as error:  # whatever a target raises is a finding, not the end of the campaign
+            if fault := fault_of(error):
+                raise FaultyEnvironment(fault) from error
             return self._raised(error)
 
     def _raised(self, error: Exception) -> Violation:
@@ -132,8 +138,7 @@ class Lockstep:
                 return violation
         context.before = before
         view = self.target.view()
-        confirm(event, context.reference, view, effect.refused, self._names)
-        confirm_batch(event, context.reference, context.before, effect.refused, self.config, self._names)
+        confirm(event, context.reference, before, view, effect.refused, self.config, self._names)
         context.refused = effect.refused
         if self._planned_view == view:
             view = self._planned_view  # oracles recognise a view that they have checked by its identity
@@ -275,8 +280,8 @@ class Lockstep:
 
     def _stuck(self, bound: int) -> Violation:
         view = self.context.before
-        names = ", ".join([*view.running, *view.waiting]) or "a step in flight"
-        return Liveness().violation(self.context, "drain", f"{names} did not end within {bound} plain steps")
+        names = (*view.running, *view.waiting)
+        return Liveness().violation(self.context, "drain", waiting=Requests(names) if names else None, steps=bound)
 
     def outcome(self, events: int) -> Outcome:
         """Return the result of this run."""

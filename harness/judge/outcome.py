@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from .environment import EnvironmentFault
 from .violation import Violation
 
 
@@ -11,6 +12,7 @@ class Outcome(Struct, frozen=True):
     """Result of one trace. `digest` is a CRC over everything observed: equal runs have equal digests.
 
     `refused` is the target's reason if it refused a drawn trace when it was opened: nothing ran.
+    `fault` is what the environment lacked for a drawn trace: whatever ran of it shows nothing.
     """
 
     violation: Violation | None
@@ -20,3 +22,9 @@ class Outcome(Struct, frozen=True):
     reached: dict[str, int]
     digest: int
     refused: str = ""
+    fault: EnvironmentFault | None = None
+
+    @property
+    def opened(self) -> bool:
+        """True if the trace ran, up to its end or a violation: only then does it count as a trace."""
+        return not self.refused and self.fault is None

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from msgspec import structs
 
 from ...targets.base.protocol import TargetFactory
-from ...targets.base.trace import Arrive, Config, DummyRun, Event, Resume, Step, Trace, TraceError, Wake
+from ...targets.base.trace import Config, DummyRun, Event, Step, Trace, TraceError, Turn, Wake
 from ..draw.overrides import RANKS
 from .engines import Engines, on_rank
 from .lockstep import DRAIN_STEPS_PER_TOKEN, Lockstep, unobserved
@@ -158,7 +158,7 @@ def _drive(
     tokens = sum(
         event.max_new_tokens + sum(length for _, length in event.prompt)
         for event in trace.events
-        if isinstance(event, Arrive | Resume)
+        if isinstance(event, Turn)
     )
     ranks.drain(len(trace.events), DRAIN_STEPS_PER_TOKEN * tokens + 4)
     return ranks.outcome(len(trace.events))

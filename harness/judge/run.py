@@ -23,6 +23,11 @@ def run_trace(factory: TargetFactory, trace: Trace, on_event: Callable[[int], No
     """
     if reason := refusal(trace, factory):
         raise TraceError(reason)
+    return run_taken(factory, trace, on_event)
+
+
+def run_taken(factory: TargetFactory, trace: Trace, on_event: Callable[[int], None] = unobserved) -> Outcome:
+    """Run a trace that the target takes: it was drawn for it, or `refusal` was asked."""
     if ranks_of(trace.config) > 1:
         return run_ranks(factory, trace, on_event=on_event)
     engines = Engines(factory, trace.config)

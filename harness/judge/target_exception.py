@@ -11,6 +11,7 @@ The outermost frame outside of hybridfuzz belongs to the adapter; the engine's p
 
 from __future__ import annotations
 
+import re
 import sys
 import traceback
 from pathlib import Path
@@ -21,10 +22,15 @@ from ...targets.base.protocol import EngineError, EngineStalled
 from ..quoting import DETAILS_MAX, clean, one_line
 from .malformed import Fault
 from .oracles.base import Context
+from .verdict import Quoted, Value
 from .violation import Violation, cleaned
 
 FIRST_LINE_MAX = 1_000
 """Characters that a finding's message keeps of an exception's first line."""
+KERNEL_MAX = 200
+"""Characters that it keeps of the name of a kernel."""
+_KERNEL = re.compile(r"^ *(?:Name of kernel launched that led to failure|Kernel name) *[=:] *(.+)$", re.MULTILINE)
+"""A device's fault is reported behind its first line: PyTorch with device-side assertions, core dumps."""
 ADAPTER_ORACLES = frozenset({"ADAPTER", "RECORD"})
 """Findings about a target's adapter, not about its engine."""
 _PACKAGE = __name__.partition(".")[0]
@@ -51,7 +57,7 @@ def owner(error: BaseException, engine: tuple[str, ...]) -> tuple[Owner, str]:
     if isinstance(error, EngineError):
         return "engine", of_engine or foreign[-1]
     adapter = _package(foreign[0])
-    for module in reversed(modules):
+    for module in reversed(foreign):
         if _within(module, engine):
             return "engine", module
         if _within(module, (adapter,)):
@@ -76,9 +82,10 @@ def _within(module: str, packages: tuple[str, ...]) -> bool:
 
 
 def _package(module: str) -> str:
-    """Return the package of an adapter's module: the folder of a target that comes with hybridfuzz, else the top."""
+    """Return the package of an adapter's module: `targets`, if it comes with hybridfuzz, with what adapters share; else
+    the top."""
     parts = module.split(".")
-    return ".".join(parts[:3] if parts[:2] == [_PACKAGE, "targets"] else parts[:1])
+    return ".".join(parts[:2] if parts[:2] == [_PACKAGE, "targets"] else parts[:1])
 
 
 def crash_violation(
@@ -103,21 +110,28 @@ def crash_violation(
     text = text_of(error)
     # An exception without a message, such as most assertions, says nothing; its source line does.
     first_line = (text.splitlines() or [""])[0] or (frame.line or "" if frame else "")
-    what = one_line(first_line, FIRST_LINE_MAX)
+    what = f"{type(error).__name__}: {one_line(first_line, FIRST_LINE_MAX)}"
+    if kernel := _KERNEL.search(text.removeprefix(first_line)):
+        what += f" (kernel {one_line(kernel[1], KERNEL_MAX)})"
     field = f"{type(error).__name__}-{function}".strip("-<>")
-    message = f"{oracle}: the {name} raised {type(error).__name__}: {what} at {where} ({_when(context, outside)})"
+    relation = "raised"
     if isinstance(error, NotATarget):
-        message = f"{oracle}: {what} ({_when(context, outside)})"
-    stalled = isinstance(error, EngineStalled)
-    if stalled:
-        oracle, field, message = "HANG", "no-progress", f"HANG: {what} ({_when(context, outside)})"
+        relation, what = "no-target", one_line(first_line, FIRST_LINE_MAX)
+    elif isinstance(error, EngineStalled):
+        oracle, field, relation = "HANG", "no-progress", "no-progress"
+        what = one_line(first_line, FIRST_LINE_MAX)
     return cleaned(
         Violation(
             oracle=oracle,
             field=field,
-            message=message,
-            expected="progress" if stalled else "no exception",
-            observed=_formatted(error, text),
+            relation=relation if context else f"{relation}-outside",
+            details={
+                "who": Quoted(name),
+                "error": Quoted(what),
+                "where": Quoted(where),
+                "moment": "opened" if outside == "open" else "closed",
+            },
+            observed=Quoted(_formatted(error, text)),
             step=context.step if context else -1,
             event=context.event_index if context else 0,
             event_kind=context.event_kind if context else outside,
@@ -129,28 +143,23 @@ def record_violation(context: Context, error: Exception, fault: Fault | None, mo
     """Return the finding for a malformed record or view, which `module` reported. `fault` is None if no field is known
     to be wrong, and hybridfuzz itself may be at fault."""
     what = f"{type(error).__name__}: {one_line((text_of(error).splitlines() or [''])[0], FIRST_LINE_MAX)}"
-    if fault is None:
-        message = f"hybridfuzz raised {what} while it processed what {module} reported; no field is known to be wrong"
-    else:
-        message = f"{module} reported {fault.field} = {one_line(fault.observed, 200)}, expected {fault.expected}"
+    details: dict[str, Value] = {"who": Quoted(module), "error": Quoted(what)}
+    if fault:
+        details |= {
+            "what": fault.field, "seen": Quoted(one_line(fault.observed, 200)), "wanted": Quoted(fault.expected)
+        }  # fmt: skip
     return cleaned(
         Violation(
             oracle="RECORD",
             field=fault.field.replace(".", "-") if fault else type(error).__name__,
-            message=f"RECORD: {message} ({_when(context)})",
-            expected=fault.expected if fault else "no exception",
-            observed=(f"{fault.observed}\n" if fault else "") + _formatted(error, text_of(error)),
+            relation="broken-record" if fault else "broken-processing",
+            details=details,
+            observed=Quoted((f"{fault.observed}\n" if fault else "") + _formatted(error, text_of(error))),
             step=context.step,
             event=context.event_index,
             event_kind=context.event_kind,
         )
     )
-
-
-def _when(context: Context | None, outside: Literal["open", "close"] = "open") -> str:
-    if context:
-        return f"event {context.event_index}, {context.event_kind}"
-    return "while it was opened" if outside == "open" else "while it was closed"
 
 
 def _innermost(stack: TracebackType | None, module: str) -> traceback.FrameSummary | None:
@@ -198,9 +207,7 @@ def ended_request(context: Context, name: str) -> Violation:
     return Violation(
         oracle="M9",
         field="ended",
-        message=f"M9: a step was planned for {name}, which has ended (step {context.step})",
-        expected="only live requests",
-        observed=name,
+        relation="planned-after-end",
         step=context.step,
         event=context.event_index,
         event_kind=context.event_kind,

@@ -23,19 +23,14 @@ from ...targets.base.trace import (
     Abort,
     Arrive,
     Config,
-    Crop,
     Event,
-    Fork,
-    Park,
     Prompt,
-    Reorder,
-    Repeat,
     Resume,
-    Select,
     Sleep,
     Step,
     Trace,
-    Truncate,
+    TraceError,
+    Turn,
     Wake,
     fits,
 )
@@ -53,8 +48,6 @@ RENAMINGS = (".2", ".3")
 MORE_TOKENS = 6
 MORE_BLOCKS = 16
 """What the violation's request gets in the last variation."""
-UNSUPPORTED = (Fork, Park, Truncate, Select, Reorder, Repeat, Crop)
-"""Events that change which tokens a client has; traces with them have no answers."""
 
 
 class Answer(Struct, frozen=True):
@@ -100,10 +93,13 @@ class Answers(Struct, frozen=True):
 def collect_answers(factory: TargetFactory, trace: Trace, request: str = "") -> Answers:
     """Run a trace without oracles, and variations of it as long as every answer is right; `request` is the violation's.
 
-    None for a trace with several ranks or with an event of UNSUPPORTED. An exception of the target ends a run.
+    None for a trace with several ranks, or with an event that changes which tokens a client has. An exception of the
+    target ends a run. TraceError for a trace that the target refuses.
     """
-    if ranks_of(trace.config) > 1 or any(isinstance(event, UNSUPPORTED) for event in trace.events):
+    if ranks_of(trace.config) > 1 or any(event.about.changes_answer for event in trace.events):
         return Answers()
+    if reason := refusal(trace, factory):
+        raise TraceError(reason)
     first = Answers(_answers(factory, trace))
     if not first.is_right:
         return first
@@ -152,7 +148,7 @@ def _renamed(trace: Trace, suffix: str) -> Trace:
         return tuple((name if name == CONTINUATION else f"{name[:NAME_MAX]}{suffix}", size) for name, size in prompt)
 
     events = [
-        structs.replace(event, prompt=path(event.prompt)) if isinstance(event, Arrive | Resume) else event
+        structs.replace(event, prompt=path(event.prompt)) if isinstance(event, Turn) else event
         for event in trace.events
     ]
     return structs.replace(trace, events=tuple(events))

@@ -6,7 +6,6 @@ allocated, published, freed) becomes a mark at the later view.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
@@ -28,12 +27,11 @@ from ...targets.base.observe import (
     View,
     Zeroed,
 )
-from ...targets.base.trace import Event, Fork, Resume, Truncate
-from ..judge.violation import Violation
+from ...targets.base.trace import Event, Fork, Resume, Truncate, tag_of
+from ..judge.violation import Violation, wanted_depth
 from .history import Mark, Moment, RequestStep, What
 from .tag_names import Names
 
-_STATE = re.compile(r"state@(\d+)")
 UNNAMED = "content that matches no known prefix"
 
 
@@ -52,7 +50,7 @@ class HistoryBuilder:
 
     def begin(self, event: Event) -> None:
         """Start the moment of an event that is about to happen."""
-        kind = str(event.__struct_config__.tag)
+        kind = tag_of(event)
         name = getattr(event, "name", "")
         self.moments.append(Moment(len(self.moments), kind, f"{kind} {name}".strip()))
         self._resuming = event if isinstance(event, Resume) else None
@@ -126,8 +124,8 @@ class HistoryBuilder:
 
     def wanted(self, violation: Violation | None) -> str:
         """Return the state that the violation expected, as marks name it; "" if it expected none."""
-        match = _STATE.search(violation.expected) if violation else None
-        return self._names.of(violation.request, int(match[1])) if match and violation else ""
+        depth = wanted_depth(violation) if violation else -1
+        return self._names.of(violation.request, depth) if violation and depth >= 0 else ""
 
     def marks_until(self, violation: Violation | None) -> Iterator[Mark]:
         """Yield all marks, then one for the violation."""

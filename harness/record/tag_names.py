@@ -71,6 +71,14 @@ class Names:
         truth = self._truths.get(request)
         return "" if truth is None else self.name(truth.tag(depth))
 
+    def holder(self, state: str) -> tuple[int, str]:
+        """Return (depth, the request that arrives first) of a state, given by its name; (-1, "") for no request's."""
+        for request, truth in self._truths.items():
+            for depth, tag in enumerate(truth.tags):
+                if depth and self.name(tag) == state:
+                    return depth, request
+        return -1, ""
+
     def name(self, tag: int, unknown: str = "") -> str:
         """Return "state@16 of document a", "state@7 of r0", "what padding row 0 wrote in step 5", ...
 

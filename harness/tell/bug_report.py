@@ -43,7 +43,6 @@ EVENTS_SHOWN = 24
 TOKENS_SHOWN = 12
 PLACES_SHOWN = 5
 ISSUE = re.compile(r"\\#(?=\d)")
-_STATE = re.compile(r"state@(\d+)")
 
 
 class OtherRun(Struct, frozen=True):
@@ -121,7 +120,7 @@ def _lines(case: ReproCase, has_picture: bool, with_script: bool, with_timeline:
     yield f"# {markdown_text(headline.title + on)}\n"
     yield OWNER
     yield f"{markdown_text(headline.impact)}\n"
-    yield f"**First deviation:** {markdown_text(_sentence(case.violation))}.\n"
+    yield f"**First deviation:** {markdown_text(case.violation.sentence)}.\n"
     yield from _implementations(case)
     yield "## Scenario\n"
     yield from _scenario(case)
@@ -258,12 +257,12 @@ def _pairs(flags: Sequence[str]) -> Iterator[str]:
 def _expected(case: ReproCase, explanation: Explanation | None) -> Iterator[str]:
     violation = case.violation
     if explanation:
-        yield f"**What must hold.** {markdown_text(_rule(case.spec, explanation.rule))}\n"
+        yield f"**What must hold.** {markdown_text(explanation.rule)}\n"
     who = violation.request or (f"block {violation.block}" if violation.block >= 0 else "engine")
-    observed = violation.observed.splitlines()
+    observed = violation.observed_words.splitlines()
     yield "| | expected | observed |\n| --- | --- | --- |"
-    seen = observed[0] if len(observed) == 1 else _sentence(violation)
-    wanted = _plain(violation.expected)
+    seen = observed[0] if len(observed) == 1 else violation.sentence
+    wanted = violation.expected_words
     at = f", step {violation.step}" if violation.step >= 0 else ""
     yield f"| {markdown_text(who + at)} | {markdown_text(wanted or 'see the rule')} | {markdown_text(seen)} |"
     if not case.answers.rows:
@@ -276,12 +275,6 @@ def _expected(case: ReproCase, explanation: Explanation | None) -> Iterator[str]
         name = f"{answer.request} (its prompt and answer sent again)" if answer.again else answer.request
         cells = [name, _tokens(answer.expected), _tokens(answer.observed)]
         yield f"| {' | '.join(markdown_text(cell) for cell in cells)} | {_grade(answer)} |"
-
-
-def _rule(spec: str, rule: str) -> str:
-    """Return a rule, without its sentence about numeric runs if the target has none."""
-    numeric = spec.startswith("hybrid") and "@" in spec
-    return rule if numeric else re.sub(r" In a numeric run, .*", "", rule)
 
 
 def _tokens(tokens: Sequence[int]) -> str:
@@ -346,9 +339,11 @@ def _fix(case: ReproCase, fix: TriedFix) -> Iterator[str]:
 
 
 def _story(case: ReproCase, explanation: Explanation, has_picture: bool, with_timeline: bool) -> Iterator[str]:
-    yield from (f"{number}. {markdown_text(_plain(words))}" for number, words in enumerate(explanation.story, 1))
-    diverge = explanation.apart.replace(f": {_sentence(case.violation)}.", ".", 1)  # said at the top
-    yield f"\n{markdown_text(_plain(diverge))}\n"
+    if any(kind == "mamba" for kind, _ in case.history.groups):
+        yield "Here state@n is the recurrent state after exactly n tokens of a prefix.\n"
+    yield from (f"{number}. {markdown_text(words)}" for number, words in enumerate(explanation.story, 1))
+    diverge = f"Expected and observed diverge here. {explanation.fate}".rstrip()  # the sentence is at the top
+    yield f"\n{markdown_text(diverge)}\n"
     if with_timeline and (table := plain_text(build_timeline(case.history))):
         picture = ["The same as a picture: `timeline.svg`.\n"] if has_picture else []
         yield from _collapsed("Blocks, step by step", [*picture, markdown_fence(table)])
@@ -421,15 +416,6 @@ def _collapsed(title: str, lines: Sequence[str]) -> Iterator[str]:
     yield f"<details><summary>{title}</summary>\n"
     yield from lines
     yield "\n</details>\n"
-
-
-def _plain(text: str) -> str:
-    """Return a text with "state@3" in words."""
-    return _STATE.sub(lambda match: f"state after {plural(int(match[1]), 'token')}", text)
-
-
-def _sentence(violation: Violation) -> str:
-    return violation.message.partition(": ")[2] or violation.message
 
 
 def _version() -> str:

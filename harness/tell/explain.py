@@ -7,14 +7,13 @@ none is specific to an oracle, a target or a bug.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, groupby
 
 from msgspec import Struct
 
-from ..judge.oracles import ORACLES
-from ..judge.violation import Violation
+from ..judge.oracles import contract
+from ..judge.violation import Violation, wanted_block
 from ..record.history import History, Mark, RequestStep
 from ..units import plural
 from .clauses import Blocks, clause, step_clause
@@ -22,52 +21,26 @@ from .clauses import Blocks, clause, step_clause
 FIRST_SHOWN, LAST_SHOWN = 4, 12
 """Sentences that are kept at both ends of a long story."""
 SUBJECTS_MAX = 6
-_RULES = {
-    "CRASH": "The target serves every legal trace without an exception, and its process stays alive.",
-    "ADAPTER": "The target's adapter, which is not the engine, raises no exception.",
-    "RECORD": "Each record and view has the fields, types and indices of the protocol.",
-    "HANG": "The target answers every event within the time limit.",
-    "PROTOCOL": "Only the worker writes to its pipe.",
-    "DETERMINISM": "The same trace on a fresh engine in the same process gives the same result.",
-}
 
 
 class Explanation(Struct, frozen=True):
-    """The rule, what happened (one sentence for each step), and where expected and observed diverge."""
+    """The rule, what happened (one sentence for each step), where expected and observed diverge (`sentence`), and what
+    became of the expected state."""
 
     rule: str
     story: tuple[str, ...]
-    apart: str
+    sentence: str
+    fate: str = ""
+
+    @property
+    def apart(self) -> str:
+        """Where expected and observed diverge, in full."""
+        return f"Expected and observed diverge here: {self.sentence}." + (f" {self.fate}" if self.fate else "")
 
     def text(self, indent: str = "") -> str:
         """Return all of it as indented lines."""
         story = [f"{indent}{number}. {sentence}" for number, sentence in enumerate(self.story, 1)]
         return "\n".join([f"{indent}What must hold: {self.rule}", *story, f"{indent}{self.apart}"])
-
-
-def oracle_ids() -> list[str]:
-    """Return the ids of all oracles, those included that are no class of their own, such as CRASH."""
-    return sorted({*_RULES, *(name for one in ORACLES for name in one.ids)})
-
-
-def contract(oracle: str, field: str = "") -> str:
-    """Return title and rule of an oracle id: the text after "S3: " in the docstrings of its classes, of the class with
-    the fewest ids first. With the field of a violation: of the classes that may report it.
-    """
-    judges = sorted((one for one in ORACLES if oracle in one.ids), key=lambda one: len(one.ids))
-    if field:
-        own = [one for one in judges if field in one.fields]
-        judges = own or [one for one in judges if not one.fields] or judges
-    rules = [rule for one in judges for rule in _rules(oracle, one.__doc__ or "")]
-    return f"{oracle} {judges[0].title}: {' '.join(rules)}" if rules else _RULES.get(oracle, oracle)
-
-
-def _rules(oracle: str, docstring: str) -> Iterator[str]:
-    parts = re.split(r"\b([MS]\d(?:, [MS]\d)*)(?: \([^)]*\))?: ", " ".join(docstring.split()))
-    for names, rule in zip(parts[1::2], parts[2::2], strict=True):
-        if oracle in names.split(", "):
-            text = (rule[0].upper() + rule[1:]).strip()
-            yield text if text.endswith((".", ".)")) else f"{text}."
 
 
 def explain(history: History) -> Explanation | None:
@@ -84,7 +57,9 @@ def explain(history: History) -> Explanation | None:
     if len(sentences) > FIRST_SHOWN + LAST_SHOWN:
         left_out = len(sentences) - FIRST_SHOWN - LAST_SHOWN
         sentences[FIRST_SHOWN:-LAST_SHOWN] = [f"({left_out} more {'steps' if left_out > 1 else 'step'}.)"]
-    return Explanation(contract(violation.oracle, violation.field), tuple(sentences), _apart(history, violation))
+    return Explanation(
+        contract(violation.oracle, violation.field), tuple(sentences), violation.sentence, _fate(history, violation)
+    )
 
 
 def subject_blocks(history: History, violation: Violation) -> list[int]:
@@ -94,8 +69,8 @@ def subject_blocks(history: History, violation: Violation) -> list[int]:
         for mark in history.marks:
             if mark.what == "copy" and mark.block == violation.block:
                 subjects[mark.other] = None
-        if match := re.fullmatch(r"block (\d{1,6})", violation.expected):
-            subjects[int(match[1])] = None
+        if (wanted := wanted_block(violation)) >= 0:
+            subjects[wanted] = None
         subjects |= {mark.block: None for mark in _holding_wanted(history)[-1:]}
         return list(subjects)[:SUBJECTS_MAX]
     held = {
@@ -181,9 +156,7 @@ def _head(history: History, moment: int, step: int) -> str:
     return f"Then {there.label.replace('_', ' ')}:"
 
 
-def _apart(history: History, violation: Violation) -> str:
-    message = violation.message.partition(": ")[2] or violation.message
-    parts = [f"Expected and observed diverge here: {message}."]
+def _fate(history: History, violation: Violation) -> str:
     holding = _holding_wanted(history)
     if holding:
         last = holding[-1]
@@ -196,10 +169,8 @@ def _apart(history: History, violation: Violation) -> str:
         word = "block" if history.num_blocks else "cache"
         place = f"That {word} held" if last.block == violation.block else f"{word.capitalize()} {last.block} held"
         column = f" (column {last.column})" if last.column >= 0 else ""
-        parts.append(f"{place} {history.wanted}{column} after step {last.step}{fate}.")
-    elif history.wanted:
-        parts.append(f"No step wrote {history.wanted}.")
-    return " ".join(parts)
+        return f"{place} {history.wanted}{column} after step {last.step}{fate}."
+    return f"No step wrote {history.wanted}." if history.wanted else ""
 
 
 _FATES = {"write": "overwrote", "dead write": "overwrote", "zero": "zeroed", "alloc": "reallocated"}

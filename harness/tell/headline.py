@@ -6,85 +6,19 @@ title is written for one bug.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
 from ...targets.base.trace import Abort, Arrive, DummyRun, Evict, ExternalLoad, Preempt, ResetPrefixCache, Resume, Trace
+from ..judge.oracles import consequence
+from ..judge.verdict import owner_of
 from ..judge.violation import Violation
 from ..record.answers import Answer
 from ..record.history import History, RequestStep
 from .scenario import requests_of, steps_of
 
-CONSEQUENCES = {
-    "M1": ("Cache blocks are miscounted", "Blocks leak, or are freed or handed out while they are in use."),
-    "M2": (
-        "The prefix cache publishes blocks that do not hold what their keys name",
-        "A later request with that prefix continues from {content}.",
-    ),
-    "M3": (
-        "The worker uses a cache block that is not the scheduler's",
-        "A state or KV is read from, or written to, memory that may belong to something else.",
-    ),
-    "M4": (
-        "A padding or dummy row writes into cache memory",
-        "If the block is cached or in use, a request continues from overwritten content.",
-    ),
-    "M5": (
-        "A request writes into a cache block that is shared or published",
-        "Other requests that use the block continue from overwritten content.",
-    ),
-    "M6": (
-        "A prefix-cache hit is longer than the cached content",
-        "The request skips tokens whose content was never computed.",
-    ),
-    "M7": (
-        "The admission check miscounts cache blocks",
-        "Requests are admitted without enough memory, or wait although there is enough.",
-    ),
-    "M8": ("A request waits forever", "The engine schedules nothing for it although it could be served."),
-    "M9": ("Cache memory leaks", "Memory is not returned: a long-running server loses capacity."),
-    "S1": (
-        "A prefix-cache entry holds {content}",
-        "A later request with that prefix continues from {content}.",
-    ),
-    "S2": (
-        "A request resumes from {content}",
-        "All of its following tokens are computed from it.",
-    ),
-    "S3": (
-        "A request continues from {content}",
-        "All of its following tokens are computed from it.",
-    ),
-    "S4": (
-        "A request reads cache memory that was never written for it",
-        "Its tokens depend on what an earlier request left in that memory.",
-    ),
-    "S5": (
-        "A prefix-cache entry is published before it is written",
-        "A later request with that prefix continues from memory that holds something else.",
-    ),
-    "S6": ("Wrong tokens", "The client receives other tokens than the model's."),
-    "S7": ("NaN in the output", "The client receives tokens that were chosen from NaN."),
-    "S8": ("Device work overtakes an earlier step", "An earlier step may read memory that is already overwritten."),
-    "S9": (
-        "A row of the batch's cache holds {content}",
-        "All of the row's following tokens are computed from it.",
-    ),
-    "HANG": ("The server hangs", "No request makes progress any more."),
-    "PROTOCOL": ("The worker's output is corrupted", "The engine writes into a stream that is not its own."),
-    "DETERMINISM": (
-        "The same requests give another result in a second run",
-        "Results depend on something that is not part of the requests.",
-    ),
-    "ADAPTER": ("The target's adapter fails", "The engine was not tested; the adapter needs a fix."),
-    "RECORD": ("The target's adapter reports an invalid record", "The engine was not tested; the adapter needs a fix."),
-    "D1": ("Two implementations behave differently", "At least one of them is wrong."),
-}
-"""Oracle -> (what happens, what follows from it). `{content}` is what the violation's cache group holds."""
 CONTENTS = {"mamba": "a wrong recurrent state", "attention": "wrong KV"}
-_OWNER = re.compile(r"\b(?:the state|the \w+ of position \d+) of (\S+)")
 
 
 class Headline(Struct, frozen=True):
@@ -126,14 +60,9 @@ def _consequence(violation: Violation) -> tuple[str, str]:
         kind, _, where = violation.field.partition("-")
         place = f" in {where}" if where else ""
         return f"The engine crashes with {kind}{place}", "All running requests are lost."
-    if violation.oracle == "M8" and violation.field in ("hit", "unpublished"):
-        return "Cached prefixes are not found", "They are computed again: throughput is lost, no wrong token by itself."
-    if violation.oracle == "M8" and violation.field == "lost":
-        return "A request is lost", "Its client waits forever."
     content = CONTENTS.get(violation.group_kind, "wrong content")
-    if violation.oracle == "S1" and violation.field == "stored":
-        return f"A KV connector saves {content}", f"A later request that loads it continues from {content}."
-    what, follows = CONSEQUENCES.get(violation.oracle, (f"Invariant {violation.oracle} is violated", ""))
+    found = consequence(violation.oracle, violation.field)
+    what, follows = found or (f"Invariant {violation.oracle} is violated", "")
     return what.replace("{content}", content), follows.replace("{content}", content)
 
 
@@ -167,8 +96,7 @@ def _token(tokens: Sequence[int], index: int) -> str:
 def _other_owner(trace: Trace, violation: Violation) -> str:
     """Return the request whose content the violation's request reads, "" if it is its own or no request's."""
     names = {event.name for event in trace.events if isinstance(event, Arrive)}
-    match = _OWNER.search(violation.observed)
-    owner = match[1] if match else ""
+    owner = owner_of(violation.observed)
     return owner if violation.request and owner in names - {violation.request} else ""
 
 

@@ -3,37 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from string import Formatter
+from typing import cast
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from ...reference.tokens import Truth
-from ...targets.base.trace import (
-    Abort,
-    Arrive,
-    CaptureGraphs,
-    Config,
-    Crop,
-    DummyRun,
-    Event,
-    Evict,
-    ExternalLoad,
-    Fork,
-    MoveTier,
-    Park,
-    Preempt,
-    Prompt,
-    Reorder,
-    Repeat,
-    Reset,
-    ResetPrefixCache,
-    Resume,
-    Select,
-    Sleep,
-    Step,
-    Trace,
-    Truncate,
-    Wake,
-)
+from ...targets.base.alphabet import Says, fields_with
+from ...targets.base.trace import Arrive, Config, DummyRun, Event, Prompt, Step, Trace
 from ..record.history import History, RequestStep
 from ..units import plural
 from .clauses import step_clause
@@ -139,32 +116,40 @@ def _idle(history: History, moments: Sequence[int]) -> str:
 
 
 def _words(event: Event, rows: Sequence[RequestStep], config: Config) -> str:
-    clauses = [step_clause(one) for one in rows]
-    planned = "; ".join(clauses)
-    match event:
-        case Step():
-            step = f"Step {rows[0].step}" if rows else "A step"
-            limits = _limits(event)
-            return f"{step}{limits}: {planned or 'nothing is scheduled'}"
-        case Arrive():
-            session = ", the first turn of a session" if event.session else ""
-            priority = f", priority {event.priority}" if event.priority else ""
-            length = sum(tokens for _, tokens in event.prompt)
-            most = plural(event.max_new_tokens, "new token")
-            return f"{event.name} arrives: {plural(length, 'prompt token')}, {most}{priority}{session}"
-        case Resume():
-            length = sum(tokens for _, tokens in event.prompt)
-            more = plural(event.max_new_tokens, "new token")
-            return f"The next turn of {event.name} arrives: {plural(length, 'further prompt token')}, {more}"
-        case DummyRun():
-            kind = "replaying a decode graph" if event.uniform_decode and config.graph_sizes else "eager"
-            words = (
-                f"Dummy run of {plural(event.rows, 'row')} ({kind}): this data-parallel rank is idle, another is not"
-            )
-            return f"{words}; {planned}" if planned else words
-        case _:
-            words = _other(event)
-            return f"{words}; {planned}" if planned else words
+    planned = "; ".join(step_clause(one) for one in rows)
+    if isinstance(event, Step):
+        step = f"Step {rows[0].step}" if rows else "A step"
+        return f"{step}{_limits(event)}: {planned or 'nothing is scheduled'}"
+    words = sentence(event, config)
+    return f"{words}; {planned}" if planned else words
+
+
+def sentence(event: Event, config: Config) -> str:
+    """Return what its kind and its fields say about an event."""
+    replays = isinstance(event, DummyRun) and event.uniform_decode and config.graph_sizes
+    graph = "replaying a decode graph" if replays else "eager"
+    words = _WORDS.format(event.about.sentence, graph=graph, **structs.asdict(event))
+    for field, says in fields_with(type(event), Says):
+        if value := getattr(event, field):
+            words += _WORDS.format(says.words, value)
+    return words
+
+
+class _Words(Formatter):
+    """Fills in sentences: `{field}`, or `{field:noun}` for a number of things, or of a prompt's tokens."""
+
+    def format_field(self, value: object, format_spec: str) -> str:
+        if format_spec:
+            number = value if isinstance(value, int) else sum(length for _, length in cast(Prompt, value))
+            return plural(number, format_spec)
+        if isinstance(value, tuple):
+            return ", ".join(value)
+        if isinstance(value, dict):
+            return ", ".join(f"{name} goes on as {source}" for name, source in value.items())
+        return str(value)
+
+
+_WORDS = _Words()
 
 
 def _limits(event: Step) -> str:
@@ -173,53 +158,6 @@ def _limits(event: Step) -> str:
     if event.pad_to:
         parts.append(f"decode batch padded to {plural(event.pad_to, 'row')}")
     return f" ({', '.join(parts)})" if parts else ""
-
-
-def _other(event: Event) -> str:
-    """Return an event that schedules nothing by itself."""
-    match event:
-        case Preempt():
-            return f"{event.name} is preempted"
-        case Abort():
-            return f"The client of {event.name} aborts it"
-        case ResetPrefixCache():
-            return "The prefix cache is reset" + (
-                "; running requests are preempted first" if event.preempt_running else ""
-            )
-        case Evict():
-            return f"Memory pressure: {plural(event.blocks, 'free block')} at most lose their keys, oldest first"
-        case CaptureGraphs():
-            return "The decode graphs are captured again"
-        case Sleep():
-            return "The engine sleeps: the pool's memory is released"
-        case Wake():
-            return "The engine wakes: the pool's memory is allocated again, with undefined content"
-        case ExternalLoad():
-            states = " and the state at the last boundary among them" if event.states else ""
-            broken = "; the first load fails" if event.breaks_off else ""
-            broken += f"; a load takes {plural(event.delay, 'step')} more" if event.delay else ""
-            return f"A KV connector holds the first {plural(event.length, 'token')} of {event.name}{states}{broken}"
-        case Fork():
-            return f"Session {event.parent} is forked: {event.name} begins as a copy of it"
-        case Truncate():
-            return f"Session {event.name} is cut to its first {plural(event.length, 'token')}"
-        case Park():
-            return f"The client ends the turn of {event.name} early; the session keeps its cache"
-        case Select():
-            return f"The batch keeps the rows of {', '.join(event.names)}, in this order; the others end"
-        case Reorder():
-            moved = (f"{name} goes on as {source}" for name, source in event.sources.items())
-            return f"Beam search reorders the batch: {', '.join(moved)}"
-        case Repeat():
-            return f"Each row is repeated {event.times} times"
-        case Crop():
-            return f"The last {plural(event.tokens, 'token')} of each row are cropped and computed again"
-        case Reset():
-            return "The caches of the batch are emptied; its requests start again"
-        case MoveTier():
-            return f"The cached content of {event.name} moves to tier {event.tier}"
-        case _:
-            return f"Event {event.__struct_config__.tag}"
 
 
 def _common(one: Truth, other: Truth) -> int:

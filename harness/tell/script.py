@@ -7,7 +7,6 @@ A script is run before it is handed out, with the environment and the home folde
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import time
 from collections.abc import Mapping
@@ -18,7 +17,7 @@ from msgspec import Struct
 from ...targets.base.launch import Launch
 from ...targets.base.repro import Failure, Script
 from ...targets.base.trace import Step, Trace, Wake
-from ..judge.violation import Violation
+from ..judge.violation import Violation, wanted_depth
 from ..quoting import clean
 from ..record.history import History
 from ..record.tag_names import Names
@@ -29,7 +28,6 @@ PACKAGE = "hybridfuzz"
 TAIL_LINES = 25
 OUTPUT_MAX = 100_000
 RUN_SECONDS = 900.0
-_STATE = re.compile(r"state@(\d+)")
 
 
 class ScriptVerdict(Struct, frozen=True):
@@ -46,8 +44,7 @@ def failure_of(trace: Trace, history: History, violation: Violation) -> Failure:
     drained = range(max(len(history.moments) - len(trace.events), 0))
     draining = [Wake() if history.moments[len(trace.events) + one].kind == "wake" else Step() for one in drained]
     events = (*trace.events[: len(history.moments)], *draining)
-    match = _STATE.search(violation.expected)
-    depth, holder = int(match[1]) if match else -1, violation.request
+    depth, holder = wanted_depth(violation), violation.request
     if depth < 0:
         starts = [
             turn.start for turn in history.request_steps if turn.step == violation.step and turn.request == holder
@@ -72,14 +69,7 @@ def failure_of(trace: Trace, history: History, violation: Violation) -> Failure:
 def _holder(trace: Trace, history: History, violation: Violation) -> tuple[int, str]:
     """Return (depth, a request with that prefix) for the key of the violation's block; (-1, "") if there is none."""
     keys = [mark.content for mark in history.marks if mark.what == "hash" and mark.block == violation.block]
-    match = _STATE.match(keys[-1]) if keys else None
-    names = Names(trace.events)
-    if match:
-        for event in trace.events:
-            name = getattr(event, "name", "")
-            if name and names.of(name, int(match[1])) == keys[-1]:
-                return int(match[1]), name
-    return -1, ""
+    return Names(trace.events).holder(keys[-1]) if keys else (-1, "")
 
 
 def run_script(path: Path, script: Script, launch: Launch) -> ScriptVerdict:

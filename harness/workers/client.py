@@ -7,7 +7,7 @@ for the request after it.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from threading import Event
 from typing import NamedTuple, TypeVar
@@ -18,16 +18,19 @@ from ...targets.base.launch import Launch
 from ...targets.base.protocol import TargetError
 from ...targets.base.trace import Config, Trace, TraceError
 from ..draw.avoid import Circumstances
+from ..draw.workload import DEFAULT, Workload
 from ..judge.differential import EventSummary
 from ..judge.engines import RefusedError
+from ..judge.environment import FaultyEnvironment
 from ..judge.outcome import Outcome
 from ..record.activity import Observation
 from ..record.answers import Answers
 from ..record.history import History
-from .losses import Ran, judge_loss, lost_outcome, unrepeated, was_killed
+from .losses import FROM_OUTSIDE, MEMORY_LIMIT, Ran, judge_loss, lost_outcome, unopened, unrepeated, was_killed
 from .messages import (
     Answer,
     Answered,
+    Busy,
     Done,
     Draw,
     Drawn,
@@ -93,6 +96,7 @@ class WorkerClient:
         self.launch = launch
         self.trace_seconds = trace_seconds
         self.memory_limit = memory_share() if memory_limit is None else memory_limit
+        self.on_busy: Callable[[str], None] = lambda what: None
         self._process: Process | None = None
         self._stopped = Event()
         self._has_started = False
@@ -153,10 +157,18 @@ class WorkerClient:
         try:
             reply = self._expect(Ready, self._limit(START_SECONDS))
         except Lost as lost:
+            if lost.fault:
+                raise FaultyEnvironment(lost.fault) from lost
             last = lost.last_words.splitlines()[-1:] or ["it printed nothing"]
             raise TargetError(f"target {self.spec!r} {lost.what} while starting: {last[0]}") from lost
         self._is_lost = False
         return reply
+
+    def pause(self) -> None:
+        """End the process, so that all its memory is free. The next request starts a new one."""
+        if self._process:
+            self._process.close()
+        self._is_lost, self._is_ahead = True, False
 
     def stop(self) -> None:
         """Kill the process now."""
@@ -184,9 +196,14 @@ class WorkerClient:
     def _answer(self, request: Request, trace: Trace, kind: type[Kind], *, twice: bool = False) -> Kind | Outcome:
         """Return the reply to a request that runs one trace; if the process is lost, the outcome of that.
 
-        A process that something else killed shows nothing about the trace: that one runs once more, if it can.
+        A process that something else killed shows nothing about the trace: that one runs once more, if it can. So does
+        a trace for which there was no memory or no device, in a new process; FaultyEnvironment if there is none again.
         """
-        answer = self._try(request, trace, kind, twice=twice)
+        try:
+            answer = self._try(request, trace, kind, twice=twice)
+        except FaultyEnvironment:
+            self.pause()
+            return self._try(request, trace, kind, twice=twice)
         if isinstance(answer, Outcome) and was_killed(answer):
             with suppress(TargetError, TraceError):  # the loss is all that is known; a next request raises it again
                 answer = self._try(request, trace, kind, twice=twice)
@@ -206,6 +223,8 @@ class WorkerClient:
                 else:
                     raise self._unexpected(reply, kind)
         except Lost as lost:
+            if lost.fault:
+                raise FaultyEnvironment(lost.fault) from lost
             return lost_outcome(lost, trace, event)
 
     def serve(self, trace: Trace, request: str = "") -> Answers:
@@ -219,7 +238,8 @@ class WorkerClient:
         return (reply.outcome, reply.summaries) if isinstance(reply, Summarized) else (reply, [])
 
     def fuzz(self, request: Fuzz) -> Iterator[Ran]:
-        """Draw and run many traces. After a violation the process waits, and the worker may be used otherwise.
+        """Draw and run many traces. After a violation, and after a fault of the environment, the process waits, and the
+        worker may be used otherwise.
 
         After any other trace but the last the process runs ahead: a caller that stops reading there must call `start`
         before it uses the worker again.
@@ -237,19 +257,29 @@ class WorkerClient:
                     trace = self._trace_of(request, first)
                     twice = bool(request.twice_every) and first % request.twice_every == 0
                     reply = self._expect(Done, self._trace_limit(twice=twice))
-                    self._is_ahead = first + stride < end and reply.outcome.violation is None
+                    is_waiting = bool(reply.outcome.violation or reply.outcome.fault)
+                    self._is_ahead = first + stride < end and not is_waiting
                     yield Ran(first, reply.outcome, reply.trace, seconds=reply.seconds, lines=reply.lines)
                     first += stride
-                    if reply.outcome.violation:
+                    if is_waiting:
                         break
             except Lost as lost:
-                ran = self._again(request, first, trace, lost)
+                ran = unopened(first, trace, lost.fault) if lost.fault else self._again(request, first, trace, lost)
+                if ran.outcome.fault and not request.takes_unopened:
+                    raise FaultyEnvironment(ran.outcome.fault) from lost
                 yield structs.replace(ran, seconds=time.monotonic() - waiting)
                 first += stride
 
-    def draw(self, seed: int, index: int, overrides: Overrides, avoid: Sequence[Circumstances] = ()) -> Trace:
+    def draw(
+        self,
+        seed: int,
+        index: int,
+        overrides: Overrides,
+        avoid: Sequence[Circumstances] = (),
+        workload: Workload = DEFAULT,
+    ) -> Trace:
         """Return a trace of a campaign, without running it."""
-        return self._ask(Draw(seed, index, overrides, avoid), Drawn, "while a trace was drawn").trace
+        return self._ask(Draw(seed, index, overrides, avoid, workload), Drawn, "while a trace was drawn").trace
 
     def supports(self, config: Config) -> str:
         """Return "", or the reason why the target does not support a configuration."""
@@ -270,6 +300,8 @@ class WorkerClient:
                 self._send(request)
                 return self._expect(kind, self._limit(START_SECONDS))
             except Lost as lost:
+                if lost.fault and last:
+                    raise FaultyEnvironment(lost.fault) from lost
                 if last or lost.field == TIME_LIMIT:
                     raise TargetError(f"target {self.spec!r} {lost.what} {when}") from lost
         raise AssertionError
@@ -283,10 +315,12 @@ class WorkerClient:
 
     def _again(self, request: Fuzz, index: int, trace: Trace | None, lost: Lost) -> Ran:
         """Run the trace at which a process was lost alone, in a new one; None if it was lost before it had drawn it."""
-        trace = trace or self.draw(request.seed, index, request.overrides, request.avoid)
+        trace = trace or self.draw(request.seed, index, request.overrides, request.avoid, request.workload)
         try:
             again = self.run(trace)
         except (TargetError, TraceError) as error:
+            if isinstance(error, FaultyEnvironment) and lost.field in (*FROM_OUTSIDE, MEMORY_LIMIT):
+                return unopened(index, trace, error.fault)  # the loss may have had the same reason
             return unrepeated(lost, index, trace, str(error))
         return judge_loss(lost, index, trace, again)
 
@@ -325,15 +359,28 @@ class WorkerClient:
             self._process.kill()
             raise Stopped
         try:
-            reply = self._process.receive(limit.deadline, limit.seconds)
+            reply, was_busy = self._process.receive(limit.deadline, limit.seconds), False
+            while isinstance(reply, Busy):
+                was_busy = True
+                self.on_busy(reply.what)
+                reply = self._process.receive(limit.deadline, limit.seconds)
         except Lost:
             if self._stopped.is_set():
                 raise Stopped from None
             self._is_lost, self._is_ahead = True, False
             raise
+        if was_busy:
+            self.on_busy("")
         if isinstance(reply, Failed):
-            if reply.kind == "internal":
-                raise InternalError(reply.message, reply.details)
-            errors = {"target": TargetError, "trace": TraceError, "refused": RefusedError}
-            raise errors[reply.kind](reply.message)
+            raise error_of(reply)
         return reply
+
+
+def error_of(failed: Failed) -> Exception:
+    """Return the error that a worker reported."""
+    if failed.fault:
+        return FaultyEnvironment(failed.fault)
+    if failed.kind == "internal":
+        return InternalError(failed.message, failed.details)
+    errors = {"trace": TraceError, "refused": RefusedError}
+    return errors.get(failed.kind, TargetError)(failed.message)

@@ -1,7 +1,8 @@
 """What the loss of a worker process means: it crashed, hung, took too much memory, or something killed it.
 
-The trace at which it was lost runs again alone, in a new process. If that fails, the failure is an ordinary finding. If
-it cannot run, as no new process starts, the loss is the result of the trace (`unrepeated`).
+A process that was lost for want of memory or a device (`Lost.fault`) says nothing about the engine: its trace did not
+run. For any other loss, the trace at which it was lost runs again alone, in a new process. If that fails, the failure
+is an ordinary finding. If it cannot run, as no new process starts, the loss is the result of the trace (`unrepeated`).
 If it runs clean, the loss is one of three things (`judge_loss`):
 
     a memory limit              a warning: many traces reach it together, and the process is replaced by design
@@ -14,10 +15,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from ...targets.base.trace import Step, Trace
+from ...targets.base.trace import Step, Trace, tag_of
+from ..judge.environment import EnvironmentFault
 from ..judge.outcome import Outcome
+from ..judge.verdict import Quoted, Value
 from ..judge.violation import Violation
 from .process import TIME_LIMIT, Lost
 
@@ -67,20 +70,33 @@ def judge_loss(lost: Lost, index: int, trace: Trace, again: Outcome) -> Ran:
     """Return the result of a trace at which a process was lost, given its outcome when it ran again alone."""
     if again.violation:
         return Ran(index, again, trace)
-    what = f"{lost.kind}: the target {lost.what} and did not when the trace ran again, alone"
+    violation = _violation(lost, "lost-once")
     if lost.field == MEMORY_LIMIT:
-        return Ran(index, again, trace, lost=what)
-    violation = Violation(oracle=lost.kind, field=lost.field, message=what, observed=lost.last_words)
+        return Ran(index, again, trace, lost=violation.message)
     if lost.field in FROM_OUTSIDE:
-        return Ran(index, again, trace, lost=what, flaky=violation)
+        return Ran(index, again, trace, lost=violation.message, flaky=violation)
     return Ran(index, Outcome(violation, again.steps, again.events, {}, {}, 0), trace)
+
+
+def unopened(index: int, trace: Trace | None, fault: EnvironmentFault) -> Ran:
+    """Return the result of a trace that could not run for want of memory or a device."""
+    return Ran(index, Outcome(None, 0, 0, {}, {}, 0, fault=fault), trace)
 
 
 def unrepeated(lost: Lost, index: int, trace: Trace, reason: str) -> Ran:
     """Return the result of a trace at which a process was lost and that could not run again, for this reason."""
-    what = f"{lost.kind}: the target {lost.what}, and the trace could not run again: {reason}"
-    violation = Violation(oracle=lost.kind, field=lost.field, message=what, observed=lost.last_words)
+    violation = _violation(lost, "lost-unrepeated", reason=Quoted(reason))
     return Ran(index, Outcome(violation, 0, 0, {}, {}, 0), trace)
+
+
+def _violation(lost: Lost, relation: str, **details: Value) -> Violation:
+    return Violation(
+        oracle=lost.kind,
+        field=lost.field,
+        relation=relation,
+        details={"what": Quoted(lost.what), **details},
+        observed=Quoted(lost.last_words),
+    )
 
 
 def was_killed(outcome: Outcome) -> bool:
@@ -92,17 +108,9 @@ def lost_outcome(lost: Lost, trace: Trace, event: int) -> Outcome:
     """Return a lost process as a finding at one event. Draining counts as the last event."""
     kind = ""
     with suppress(IndexError):
-        kind = str(trace.events[event].__struct_config__.tag)
+        kind = tag_of(trace.events[event])
     last = lost.last_words.splitlines()[-1:]
-    end = f"; its last output: {last[0][:200]}" if last else ""
-    violation = Violation(
-        oracle=lost.kind,
-        field=lost.field,
-        message=f"{lost.kind}: the target {lost.what} in event {event} ({kind}){end}",
-        expected="an answer",
-        observed=lost.last_words,
-        event=event,
-        event_kind=kind,
-    )
+    said = _violation(lost, "process-lost", last=Quoted(last[0][:200]) if last else None)
+    violation = structs.replace(said, event=event, event_kind=kind)
     steps = sum(isinstance(each, Step) for each in trace.events[: event + 1])
     return Outcome(violation, steps, event + 1, {}, {}, 0)

@@ -1,7 +1,7 @@
 """Messages between coordinator and worker: one JSON object a line, tagged by kind.
 
 coordinator  draw · supports · port · run · explain · answer · summarize · observe · fuzz
-worker       ready (once, unasked) · eventstarted · done · drawn · supported · ported · explained · answered ·
+worker       ready (once, unasked) · eventstarted · busy · done · drawn · supported · ported · explained · answered ·
              summarized · observed · failed · forked
 
 The first line that a worker gets is its seal; each of its lines begins with it (`outbox`).
@@ -18,7 +18,9 @@ from msgspec import Struct
 from ...targets.base.protocol import Capabilities
 from ...targets.base.trace import Config, Trace
 from ..draw.avoid import Circumstances
+from ..draw.workload import DEFAULT, Workload
 from ..judge.differential import EventSummary
+from ..judge.environment import EnvironmentFault
 from ..judge.outcome import Outcome
 from ..record.activity import Observation
 from ..record.answers import Answers
@@ -35,6 +37,7 @@ class Draw(Struct, frozen=True, tag="draw"):
     index: int
     overrides: Overrides
     avoid: Sequence[Circumstances] = ()
+    workload: Workload = DEFAULT
 
 
 class Supports(Struct, frozen=True, tag="supports"):
@@ -90,7 +93,8 @@ class Fuzz(Struct, frozen=True, tag="fuzz"):
     back with its result. Most traces to which circumstances in `avoid` apply are drawn again. Lines of `modules`
     (`Scope.modules`) that a trace reaches come with its result; none are recorded without any. With `traces`, these are
     run, in this order, and none is drawn. A trace that the target refuses when it is opened ends the request with an
-    error, unless it `takes_refusals`: then the refusal is the result, and the next trace runs.
+    error, unless it `takes_unopened`: then the refusal is the result, and the next trace runs. Likewise for a trace
+    that cannot run for want of memory or a device, but then the request ends with that result, as with a violation.
     """
 
     seed: int
@@ -103,7 +107,8 @@ class Fuzz(Struct, frozen=True, tag="fuzz"):
     avoid: Sequence[Circumstances] = ()
     modules: Sequence[str] = ()
     traces: Sequence[Trace] = ()
-    takes_refusals: bool = False
+    takes_unopened: bool = False
+    workload: Workload = DEFAULT
 
     @property
     def indexes(self) -> range:
@@ -124,8 +129,14 @@ class EventStarted(Struct, frozen=True, tag="eventstarted"):
     event: int
 
 
+class Busy(Struct, frozen=True, tag="busy"):
+    """What the worker waits for before the trace goes on, in a few words; until the next reply of another kind."""
+
+    what: str
+
+
 class Done(Struct, frozen=True, tag="done"):
-    """A trace has ended. `trace` comes with a violation, with a refusal, or if it is wanted.
+    """A trace has ended. `trace` comes with a violation, if it was not opened, or if it is wanted.
 
     `seconds` is the worker's CPU time for drawing and running it. `lines` are those, by module, that no earlier trace
     of this process has reached.
@@ -178,11 +189,12 @@ class Summarized(Struct, frozen=True, tag="summarized"):
 
 class Failed(Struct, frozen=True, tag="failed"):
     """The request cannot be served. "internal" is an error of hybridfuzz and has a traceback; "refused" is that of a
-    trace whose configuration the target refused when it was opened."""
+    trace whose configuration the target refused when it was opened; "environment" has a `fault`."""
 
-    kind: Literal["target", "trace", "refused", "internal"]
+    kind: Literal["target", "trace", "refused", "environment", "internal"]
     message: str
     details: str = ""
+    fault: EnvironmentFault | None = None
 
 
 class Forked(Struct, frozen=True, tag="forked"):
@@ -193,6 +205,7 @@ Request = Draw | Supports | Port | Run | Explain | Answer | Summarize | Observe 
 Reply = (
     Ready
     | EventStarted
+    | Busy
     | Done
     | Drawn
     | Supported

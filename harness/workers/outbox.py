@@ -8,6 +8,7 @@ a copy says that it is one and ends. This is no protection against a target that
 from __future__ import annotations
 
 import os
+from threading import Lock
 from typing import BinaryIO
 
 import msgspec
@@ -22,6 +23,7 @@ class Outbox:
     def __init__(self, stream: BinaryIO, seal: bytes) -> None:
         self._stream = stream
         self._seal = seal
+        self._sending = Lock()  # a compiler may speak from a thread of its own
         self._encode = msgspec.json.Encoder().encode
         self._own = os.getpid()
         self._pid = os.getpid
@@ -29,7 +31,8 @@ class Outbox:
     def send(self, reply: Reply) -> None:
         """Send a reply."""
         self.end_copy()
-        self._write(reply)
+        with self._sending:
+            self._write(reply)
 
     def end_copy(self) -> None:
         """Return in the worker. A copy of it, which a target has forked, says so and ends."""

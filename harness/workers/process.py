@@ -21,6 +21,7 @@ import msgspec
 from ...targets.base.environment import cache_folder
 from ...targets.base.launch import Launch
 from ...targets.base.protocol import TargetError
+from ..judge.environment import EnvironmentFault, fault_in_words
 from .descendants import end_descendants, end_with_home
 from .isolation import NETWORK, Home, environment, namespaces_missing
 from .messages import Forked, Reply, Request, decode_reply, encode
@@ -37,11 +38,15 @@ GLANCE_SECONDS = 0.5
 class Lost(Exception):
     """The worker process is gone.
 
-    `kind` is an oracle id, `field` a signal, exit status or the like.
+    `kind` is an oracle id, `field` a signal, exit status or the like. `fault` is what the environment lacked, if that
+    is why.
     """
 
-    def __init__(self, kind: str, field: str, what: str, last_words: str) -> None:
+    def __init__(
+        self, kind: str, field: str, what: str, last_words: str, fault: EnvironmentFault | None = None
+    ) -> None:
         super().__init__(what)
+        self.fault = fault
         self.kind = kind
         self.field = field
         self.what = what
@@ -73,6 +78,8 @@ class Process:
         assert self._popen.stdin and self._popen.stdout
         self._input, self._output = self._popen.stdin.fileno(), self._popen.stdout.fileno()
         self._buffer = b""
+        self._oom_kills = oom_kills()
+        """As it was when the last request was sent."""
         self._seal = secrets.token_hex(8).encode()
         self._write(self._seal + b"\n")
 
@@ -83,6 +90,7 @@ class Process:
 
     def send(self, request: Request) -> None:
         """Send a request. If the worker is gone, `receive` raises Lost."""
+        self._oom_kills = oom_kills()
         self._write(encode(request) + b"\n")
 
     def _write(self, line: bytes) -> None:
@@ -180,7 +188,11 @@ class Process:
                 name = signal.Signals(-code).name
             except ValueError:
                 name = f"signal-{-code}"
-            return Lost("CRASH", name, f"died of {name}", self._last_words())
+            words = self._last_words()
+            fault = fault_in_words(words) if name == "SIGABRT" else None
+            if name == "SIGKILL" and oom_kills() > self._oom_kills:
+                fault = EnvironmentFault("out of memory", "the kernel killed the worker")
+            return Lost("CRASH", name, f"died of {name}", words, fault)
         return Lost(
             "CRASH",
             f"exit-{code}",
@@ -193,6 +205,16 @@ class Process:
         size = self._errors.seek(0, os.SEEK_END)
         self._errors.seek(max(size - TAIL_BYTES, 0))
         return self._errors.read().decode(errors="replace").strip()
+
+
+def oom_kills() -> int:
+    """Return how many processes the kernel has killed for want of memory so far: here, and in this control group."""
+    count = 0
+    for path in (Path("/proc/vmstat"), Path("/sys/fs/cgroup/memory.events")):
+        with suppress(OSError, ValueError):  # another kernel, or no control group
+            counters = dict(line.split() for line in path.read_text().splitlines())
+            count += int(counters.get("oom_kill", 0))
+    return count
 
 
 def memory_share(workers: int = 1) -> int:

@@ -35,9 +35,11 @@ class Worker(Protocol):
     Each method may raise Stopped, NodeLost, TargetError, TraceError and InternalError; `start` also NodeRefused.
 
     trace_seconds    time limit of one trace; may be changed between calls
+    on_busy          told what the worker waits for, in a few words, and "" once it goes on; not by remote workers
     """
 
     trace_seconds: float
+    on_busy: Callable[[str], None]
 
     def __enter__(self) -> Worker: ...
 
@@ -53,6 +55,9 @@ class Worker(Protocol):
 
     def start(self) -> Ready:
         """Start, or start again. Return the target's capabilities."""
+
+    def pause(self) -> None:
+        """Give up all memory until the next call."""
 
     def stop(self) -> None:
         """End the current call soon, and refuse further ones."""

@@ -18,19 +18,21 @@ from typing import BinaryIO
 
 from msgspec import structs
 
-from ...targets.base.protocol import TargetError, TargetFactory
+from ...targets.base.protocol import Narrator, TargetError, TargetFactory
 from ...targets.base.registry import load_factory
 from ...targets.base.trace import Trace, TraceError
 from ..draw.adapt import port
 from ..draw.grammar import draw_trace
 from ..judge.differential import run_summarized
 from ..judge.engines import RefusedError
+from ..judge.environment import FaultyEnvironment, fault_of
 from ..judge.lockstep import unobserved
 from ..judge.outcome import Outcome
-from ..judge.run import run_trace
+from ..judge.run import run_taken, run_trace
 from ..judge.target_exception import NotATarget, is_of_target, text_of
+from ..judge.verdict import Quoted
 from ..judge.violation import Violation, cleaned
-from ..quoting import DETAILS_MAX, clean
+from ..quoting import DETAILS_MAX, clean, one_line
 from ..record.activity import record_activity
 from ..record.answers import collect_answers
 from ..record.line_recorder import LineRecorder
@@ -41,6 +43,7 @@ from .isolation import remove_home
 from .messages import (
     Answer,
     Answered,
+    Busy,
     Done,
     Draw,
     Drawn,
@@ -63,6 +66,9 @@ from .messages import (
 )
 from .outbox import Outbox
 from .own_code import OwnCode
+
+BUSY_MAX = 80
+"""Characters of what a target says that it waits for."""
 
 
 def claim_streams() -> tuple[BinaryIO, BinaryIO]:
@@ -90,22 +96,29 @@ def listen(inbox: BinaryIO) -> SimpleQueue[bytes]:
     return requests
 
 
-def run(factory: TargetFactory, trace: Trace, *, twice: bool, on_event: Callable[[int], None] = unobserved) -> Outcome:
-    """Run a trace; if `twice`, a clean result counts only if a second run has the same digest."""
-    outcome = run_trace(factory, trace, on_event)
+def run(
+    factory: TargetFactory,
+    trace: Trace,
+    *,
+    twice: bool,
+    drawn: bool = False,
+    on_event: Callable[[int], None] = unobserved,
+) -> Outcome:
+    """Run a trace; if `twice`, a clean result counts only if a second run has the same digest. One that was `drawn`
+    here has a configuration that the target supports."""
+    outcome = run_taken(factory, trace, on_event) if drawn else run_trace(factory, trace, on_event)
     if outcome.violation:
         return structs.replace(outcome, violation=cleaned(outcome.violation))
     if not twice:
         return outcome
-    again = run_trace(factory, trace, on_event)
+    again = run_taken(factory, trace, on_event)
     if again.digest == outcome.digest and not again.violation:
         return outcome
-    what = again.violation.message if again.violation else "it is clean, too, but other blocks or tokens were seen"
     violation = Violation(
         oracle="DETERMINISM",
         field="violation" if again.violation else "digest",
-        message="DETERMINISM: the trace ran clean, and then differently on a second engine in the "
-        f"same process: {what}",
+        relation="second-run-fails" if again.violation else "second-run-differs",
+        details={"again": Quoted(again.violation.message) if again.violation else None},
         expected=f"{outcome.digest:08x}",
         observed=f"{again.digest:08x}",
     )
@@ -149,31 +162,39 @@ def serve(request: Request, factory: TargetFactory, outbox: Outbox, recorder: Li
                 send(Drawn(trace))  # without it a crash would have no trace if the target cannot be started again
             twice = bool(request.twice_every) and index % request.twice_every == 0
             with recorder.recording(request.modules):
-                outcome = _run_or_refused(factory, trace, request, outbox, twice=twice)
+                outcome = _run_drawn(factory, trace, request, outbox, twice=twice)
             lines = recorder.new()
             seconds = time.process_time() - began
-            back = outcome.violation or outcome.refused or not outcome.reached.keys().isdisjoint(request.wanted)
+            back = outcome.violation or not outcome.opened or not outcome.reached.keys().isdisjoint(request.wanted)
             send(Done(outcome, trace if back else None, seconds, lines))
-            if outcome.violation:
+            if outcome.violation or outcome.fault:
                 return
 
 
-def _run_or_refused(factory: TargetFactory, trace: Trace, request: Fuzz, outbox: Outbox, *, twice: bool) -> Outcome:
-    """Run a drawn trace. One that only the opened engine refuses is an outcome if the request takes that."""
+def _run_drawn(factory: TargetFactory, trace: Trace, request: Fuzz, outbox: Outbox, *, twice: bool) -> Outcome:
+    """Run a drawn trace. One that is not opened is an outcome if the request takes that."""
     try:
-        return run(factory, trace, twice=twice, on_event=lambda _: outbox.end_copy())
+        return run(factory, trace, twice=twice, drawn=not request.traces, on_event=lambda _: outbox.end_copy())
     except RefusedError as error:
-        if not request.takes_refusals:
+        if not request.takes_unopened:
             raise TargetError(text_of(error)) from error
         return Outcome(None, 0, 0, {}, {}, 0, refused=clean(text_of(error)))
+    except FaultyEnvironment as error:
+        if not request.takes_unopened:
+            raise
+        return Outcome(None, 0, 0, {}, {}, 0, fault=error.fault)
 
 
 def _draw(factory: TargetFactory, request: Draw | Fuzz, index: int) -> Trace:
-    return draw_trace(factory.capabilities, request.seed, index, request.overrides, factory.supports, request.avoid)
+    return draw_trace(
+        factory.capabilities, request.seed, index, request.overrides, factory.supports, request.avoid, request.workload
+    )
 
 
 def failure(error: Exception, spec: str, code: OwnCode) -> Failed:
     """Return an error as a reply; its text may be a target's. It is internal if the target has no part in it."""
+    if fault := fault_of(error):
+        return Failed("environment", str(fault), fault=fault)
     if isinstance(error, TargetError):
         return Failed("target", clean(text_of(error)))
     if isinstance(error, TraceError):
@@ -186,7 +207,7 @@ def failure(error: Exception, spec: str, code: OwnCode) -> Failed:
     return Failed("internal", clean(f"{type(error).__name__}: {text_of(error)}"), details)
 
 
-def load(spec: str) -> TargetFactory:
+def load(spec: str) -> CheckedFactory:
     """Return the factory. An engine that cannot be imported is a TargetError, not an internal error."""
     try:
         return CheckedFactory(load_factory(spec), spec)
@@ -206,6 +227,8 @@ def main() -> int:
     requests = listen(inbox)
     try:
         factory = load(spec)
+        if isinstance(factory.factory, Narrator):
+            factory.factory.say = lambda what: outbox.send(Busy(one_line(what, BUSY_MAX)))
         outbox.send(Ready(factory.name, factory.capabilities))
     except Exception as error:
         outbox.send(failure(error, spec, code))

@@ -10,9 +10,9 @@ from msgspec import ValidationError, convert, structs
 
 from ...reference.layout import Mode
 from .protocol import Capabilities, Feature, Observation, TargetError, Usual
-from .trace import AnyEvent, Config, features_of
+from .trace import KINDS, Config, features_of, tag_of
 
-EVENTS = frozenset(str(event.__struct_config__.tag) for event in get_args(AnyEvent))
+EVENTS = frozenset(map(tag_of, KINDS))
 """Tags of all events."""
 VOCABULARIES: Mapping[str, frozenset[str]] = {
     "events": EVENTS,
@@ -60,8 +60,9 @@ def fault(capabilities: Capabilities) -> str:
 def _bad_events(events: Set[str]) -> str:
     if missing := {"arrive", "step"} - events:
         return f"events has no {' and no '.join(sorted(missing))}: every target understands arrive and step"
-    if "resume" not in events and (needing := {"park", "fork", "truncate"} & events):
-        return f"events has {min(needing)!r} but no 'resume': only sessions can do that"
+    needs = {tag_of(kind): kind.about.needs for kind in KINDS if kind.about.needs}
+    if unmet := {tag for tag in needs.keys() & events if needs[tag] not in events}:
+        return f"events has {min(unmet)!r} but no {needs[min(unmet)]!r}, without which it has no effect"
     return ""
 
 

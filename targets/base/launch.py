@@ -6,6 +6,9 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
+WORKERS = "HYBRIDFUZZ_WORKERS"
+"""Environment variable of a worker: how many workers of its campaign share this machine."""
+
 
 class Launch(Struct, frozen=True):
     """An interpreter, and environment variables to add to the current ones. `version` is for reports.

@@ -10,15 +10,12 @@ A scheduling decision is a `Planned`; device work is `Zeroed`, `Copied`, `Loaded
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import Struct, field
 
 from ...reference.prefix_cache import Key
 from .numbers import LayerOutput, NumericRow
-
-if TYPE_CHECKING:
-    from ...reference.tiny_model import TinyModel
 
 Table = Sequence[Sequence[int]]
 """Block ids by group, then column."""
@@ -269,14 +266,14 @@ class Forward(Struct, frozen=True, gc=False):
 class Numeric(Struct, frozen=True, gc=False):
     """The same forward on bytes; it comes before the `Forward` with its tags.
 
-    model     the model whose float64 reference gives the expected numbers
+    model     the model whose float64 reference gives the expected numbers; only its oracle looks inside
     accesses  as in the `Forward`, to explain a wrong number
     guards    guard pages whose bytes were changed
     failed    copies and zeroing since the last record that were not bit-exact, of `moves` in all
     """
 
     step: int
-    model: TinyModel
+    model: object
     rows: Sequence[NumericRow]
     outputs: Sequence[LayerOutput]
     accesses: Sequence[Access]

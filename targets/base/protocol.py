@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Literal, Protocol
+from collections.abc import Callable, Mapping
+from typing import Literal, Protocol, runtime_checkable
 
 from msgspec import Struct
 
@@ -191,6 +191,16 @@ class NumericTarget(Target, Protocol):
         ...
 
 
+@runtime_checkable
+class Narrator(Protocol):
+    """A factory that may take long before a trace runs, and says for what. The worker sets `say` before it opens one.
+
+    It is given a few words, such as "opening an engine", whenever what is waited for changes.
+    """
+
+    say: Callable[[str], None]
+
+
 class TargetFactory(Protocol):
     """A kind of target: has capabilities and opens one instance per trace."""
 
@@ -202,5 +212,13 @@ class TargetFactory(Protocol):
         ...
 
     def open(self, config: Config) -> Target:
-        """Build an engine. TargetError if it does not support the configuration: the trace is refused, and counted."""
+        """Build an engine for a configuration that `supports` takes: who opens has asked (`open_supported`), a trace is
+        refused before. TargetError if only the engine that is built shows that it does not take it."""
         ...
+
+
+def open_supported(factory: TargetFactory, config: Config) -> Target:
+    """Ask whether a configuration is supported, and build an engine for it. Raises TargetError with the reason."""
+    if reason := factory.supports(config):
+        raise TargetError(f"{factory.name}: {reason}; change the configuration")
+    return factory.open(config)

@@ -13,7 +13,8 @@ An engine is a folder beside this one. Its `factory.py` offers `make_factory(var
 are any, `variants()` (slug -> title). If the engine runs in an environment of its own, only the
 worker imports `factory.py` and the coordinator imports `environment.py`, which offers
 `prepare(version, progress) -> Launch`, `available() -> {target string: title}` and, if there is an
-index of them, `between(first, last, progress)` without importing the engine. No other code refers to the engine.
+index of them, `between(first, last, progress)` without importing the engine. `kits.py` may list
+what ways of running it cannot do (`limits()`). No other code refers to the engine.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from msgspec import Struct
 from .coverage_scope import SCOPE_FILE, Scope, read_scope
 from .declarations import check_capabilities
 from .deployment import Deployment
+from .kits import Limit
 from .launch import Launch
 from .protocol import Capabilities, TargetError, TargetFactory
 from .repro import Failure, Script
@@ -173,6 +175,15 @@ def describe(spec: str, trace: Trace, version: str = "") -> Deployment:
     device = parsed.device or (parsed.version if not _has(parsed.name, "environment") else "")
     described: Deployment = _module(parsed.name, "deployment").deployment(parsed.variant, trace, version, device)
     return described
+
+
+def kit_limits(spec: str) -> Sequence[Limit]:
+    """Return what the kits of an engine cannot do, () if it offers no table (`kits`)."""
+    parsed = parse(spec)
+    if parsed.name == "python" or not _has(parsed.name, "kits"):
+        return ()
+    limits: Sequence[Limit] = _module(parsed.name, "kits").limits()
+    return limits
 
 
 def confirmation(spec: str) -> ModuleType:

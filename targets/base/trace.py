@@ -8,13 +8,29 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from math import gcd
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal, get_args
 
 from msgspec import Meta, Struct, field
 
 from ...reference.layout import Group as LayoutGroup
 from ...reference.layout import smallest_pool
 from ...reference.tokens import kind_of
+from .alphabet import (
+    About,
+    AtMost,
+    Defines,
+    Draws,
+    NeedsEvent,
+    NeedsFeature,
+    Refers,
+    Says,
+    Shrinks,
+    Thins,
+    Trait,
+    Usual,
+    Varies,
+    changed,
+)
 
 SCHEMA_VERSION = 1
 
@@ -35,7 +51,10 @@ class TraceError(Exception):
 
 
 class Event(Struct, frozen=True, tag_field="event", forbid_unknown_fields=True, omit_defaults=True):
-    """Base of all events."""
+    """Base of all events. What grammar, reducer, lockstep and reports ask about a kind is in `about` and in the marks
+    of its fields (`alphabet`)."""
+
+    about: ClassVar[About] = About("Something happens")
 
 
 class Arrive(Event, frozen=True, tag="arrive"):
@@ -48,11 +67,13 @@ class Arrive(Event, frozen=True, tag="arrive"):
     turn or `Abort` closes the session.
     """
 
-    name: Name
+    about = About("{name} arrives: {prompt:prompt token}, {max_new_tokens:new token}", acts="before")
+
+    name: Annotated[Name, Defines()]
     prompt: Prompt
     max_new_tokens: Positive
-    priority: Priority = 0
-    session: bool = False
+    priority: Annotated[Priority, Usual(0), Trait("a priority"), Says(", priority {}")] = 0
+    session: Annotated[bool, Usual(False), NeedsEvent("resume"), Says(", the first turn of a session")] = False
 
 
 class Step(Event, frozen=True, tag="step"):
@@ -66,55 +87,92 @@ class Step(Event, frozen=True, tag="step"):
     pad_to   rows to pad a decode batch to, 0 for the smallest captured graph
     """
 
-    budget: Positive | None = None
-    chunks: Annotated[dict[Name, Positive], Meta(max_length=256)] = field(default_factory=dict)
-    drafts: Drafts = 0
-    right: Drafts = 0
-    per_request: Annotated[dict[Name, tuple[Drafts, Drafts]], Meta(max_length=256)] = field(default_factory=dict)
+    about = About("The engine takes a step")
+
+    budget: Annotated[Positive | None, Shrinks(1), Varies((1,)), Trait("a step with a smaller budget")] = None
+    chunks: Annotated[
+        dict[Name, Positive],
+        Meta(max_length=256),
+        Refers(),
+        Thins(),
+        NeedsFeature("chunks"),
+        Trait("a step with a limit for a request"),
+    ] = field(default_factory=dict)
+    drafts: Annotated[Drafts, Shrinks(0), Varies((1, -1)), AtMost("num_speculative_tokens")] = 0
+    right: Annotated[
+        Drafts, Shrinks(0), Varies((1, -1)), AtMost("num_speculative_tokens"), Trait("accepted drafts")
+    ] = 0
+    per_request: Annotated[dict[Name, tuple[Drafts, Drafts]], Meta(max_length=256), Refers(), Thins()] = field(
+        default_factory=dict
+    )
     pad_to: Count = 0
 
 
 class Preempt(Event, frozen=True, tag="preempt"):
     """A running request loses its blocks and waits again; a parked session loses the blocks that it kept."""
 
-    name: Name
+    about = About("{name} is preempted", percent=12)
+
+    name: Annotated[Name, Refers(parked=True)]
 
 
 class Abort(Event, frozen=True, tag="abort"):
     """The client aborts a request, or closes a session."""
 
-    name: Name
+    about = About("The client of {name} aborts it", percent=8, acts="after")
+
+    name: Annotated[Name, Refers(parked=True)]
 
 
-class DummyRun(Event, frozen=True, tag="dummy_run"):
-    """An idle data-parallel rank executes `rows` dummy rows, replaying a decode graph if `uniform_decode`."""
+class Park(Event, frozen=True, tag="park"):
+    """The client ends a running turn of a session before its length; its caches stay with the session.
 
-    rows: Rows
-    uniform_decode: bool = True
+    Steps in flight run first, and what they deliver counts.
+    """
 
+    about = About(
+        "The client ends the turn of {name} early; the session keeps its cache",
+        percent=8,
+        acts="after",
+        needs="resume",
+        changes_answer=True,
+    )
 
-class CaptureGraphs(Event, frozen=True, tag="capture_graphs"):
-    """Capture the decode graphs (again)."""
-
-
-class ResetPrefixCache(Event, frozen=True, tag="reset_prefix_cache"):
-    """Forget all cached prefixes; with `preempt_running` the running requests are preempted first."""
-
-    preempt_running: bool = False
+    name: Annotated[Name, Refers()]
 
 
 class Evict(Event, frozen=True, tag="evict"):
     """Pool pressure: up to `blocks` free blocks lose their keys, oldest first."""
 
-    blocks: Blocks
+    about = About("Memory pressure: {blocks:free block} at most lose their keys, oldest first", percent=8)
+
+    blocks: Annotated[Blocks, Shrinks(1), Draws(1, 6)]
+
+
+class ResetPrefixCache(Event, frozen=True, tag="reset_prefix_cache"):
+    """Forget all cached prefixes; with `preempt_running` the running requests are preempted first."""
+
+    about = About("The prefix cache is reset", percent=5)
+
+    preempt_running: Annotated[bool, Usual(False), Says("; running requests are preempted first")] = False
+
+
+class CaptureGraphs(Event, frozen=True, tag="capture_graphs"):
+    """Capture the decode graphs (again)."""
+
+    about = About("The decode graphs are captured again", percent=3)
 
 
 class Sleep(Event, frozen=True, tag="sleep"):
     """The pool's memory is released to the device; its content is lost."""
 
+    about = About("The engine sleeps: the pool's memory is released", percent=3)
+
 
 class Wake(Event, frozen=True, tag="wake"):
     """The pool's memory is allocated again, with undefined content."""
+
+    about = About("The engine wakes: the pool's memory is allocated again, with undefined content")
 
 
 class ExternalLoad(Event, frozen=True, tag="external_load"):
@@ -123,19 +181,97 @@ class ExternalLoad(Event, frozen=True, tag="external_load"):
     the scheduler but never completes. `delay` is the number of steps that a load takes longer, where requests wait
     for loads while others run ("async-loads")."""
 
-    name: Name
-    length: Positive
-    states: bool = True
-    breaks_off: bool = False
-    delay: Annotated[int, Meta(ge=0, le=4)] = 0
+    about = About("A KV connector holds the first {length:token} of {name}", percent=15, acts="before")
+
+    name: Annotated[Name, Refers()]
+    length: Annotated[Positive, Shrinks(1)]
+    states: Annotated[bool, Usual(True), Says(" and the state at the last boundary among them")] = True
+    breaks_off: Annotated[bool, Usual(False), Says("; the first load fails")] = False
+    delay: Annotated[int, Meta(ge=0, le=4), Shrinks(0), Says("; a load takes {:step} more")] = 0
+
+
+class MoveTier(Event, frozen=True, tag="move_tier"):
+    """Move the cached content of `name` to another memory tier."""
+
+    about = About("The cached content of {name} moves to tier {tier}", percent=6)
+
+    name: Annotated[Name, Refers()]
+    tier: Annotated[Name, Usual("host")]
+
+
+class Select(Event, frozen=True, tag="select"):
+    """The batch keeps the rows in `names`, in this order; the requests of the other rows end, as if aborted. Names that
+    are not in the batch are ignored; without any that is, nothing happens."""
+
+    about = About(
+        "The batch keeps the rows of {names}, in this order; the others end",
+        percent=6,
+        acts="on the batch",
+        changes_answer=True,
+    )
+
+    names: Annotated[tuple[Name, ...], Meta(max_length=64), Refers(), Thins(1)]
+
+
+class Reorder(Event, frozen=True, tag="reorder"):
+    """Each row in `sources` gets the caches and tokens of its source, as in beam search: see `reference.batch`."""
+
+    about = About("Beam search reorders the batch: {sources}", percent=12, acts="on the batch", changes_answer=True)
+
+    sources: Annotated[dict[Name, Name], Meta(max_length=64), Refers(), Thins()]
+
+
+class Repeat(Event, frozen=True, tag="repeat"):
+    """Each row is repeated, so that there are `times` of it next to each other: see `reference.batch`."""
+
+    about = About("Each row is repeated {times} times", percent=8, acts="on the batch", changes_answer=True)
+
+    times: Annotated[int, Meta(ge=2, le=4), Shrinks(2)]
+
+
+class Crop(Event, frozen=True, tag="crop"):
+    """Each row forgets the last `tokens` tokens that it computed; the next step computes them again. Nothing happens
+    unless each row has computed more than that. An engine refuses it if its states cannot follow."""
+
+    about = About(
+        "The last {tokens:token} of each row are cropped and computed again",
+        percent=8,
+        acts="on the batch",
+        changes_answer=True,
+    )
+
+    tokens: Annotated[Positive, Shrinks(1), Draws(1, 4)]
+
+
+class Reset(Event, frozen=True, tag="reset"):
+    """The caches of the batch are emptied in place; its requests wait again, ahead of the others, with nothing
+    computed."""
+
+    about = About("The caches of the batch are emptied; its requests start again", percent=3, acts="on the batch")
+
+
+class DummyRun(Event, frozen=True, tag="dummy_run"):
+    """An idle data-parallel rank executes `rows` dummy rows, replaying a decode graph if `uniform_decode`."""
+
+    about = About("Dummy run of {rows:row} ({graph}): this data-parallel rank is idle, another is not")
+
+    rows: Annotated[Rows, Shrinks(1), AtMost("max_num_seqs")]
+    uniform_decode: Annotated[bool, Usual(True)] = True
 
 
 class Fork(Event, frozen=True, tag="fork"):
     """`name`, which must be new, becomes a copy of the parked session `parent`: the same tokens, in copied blocks or in
     shared ones that will not be written to. An engine refuses it if it lacks the memory."""
 
-    name: Name
-    parent: Name
+    about = About(
+        "Session {parent} is forked: {name} begins as a copy of it",
+        acts="with consent",
+        needs="resume",
+        changes_answer=True,
+    )
+
+    name: Annotated[Name, Defines()]
+    parent: Annotated[Name, Refers(parked=True)]
 
 
 class Truncate(Event, frozen=True, tag="truncate"):
@@ -145,72 +281,43 @@ class Truncate(Event, frozen=True, tag="truncate"):
     `length` and computes the rest again, or refuses and leaves the session as it is.
     """
 
-    name: Name
-    length: Count
+    about = About(
+        "Session {name} is cut to its first {length:token}", acts="with consent", needs="resume", changes_answer=True
+    )
 
-
-class Select(Event, frozen=True, tag="select"):
-    """The batch keeps the rows in `names`, in this order; the requests of the other rows end, as if aborted. Names that
-    are not in the batch are ignored; without any that is, nothing happens."""
-
-    names: Annotated[tuple[Name, ...], Meta(max_length=64)]
-
-
-class Reorder(Event, frozen=True, tag="reorder"):
-    """Each row in `sources` gets the caches and tokens of its source, as in beam search: see `reference.batch`."""
-
-    sources: Annotated[dict[Name, Name], Meta(max_length=64)]
-
-
-class Repeat(Event, frozen=True, tag="repeat"):
-    """Each row is repeated, so that there are `times` of it next to each other: see `reference.batch`."""
-
-    times: Annotated[int, Meta(ge=2, le=4)]
-
-
-class Crop(Event, frozen=True, tag="crop"):
-    """Each row forgets the last `tokens` tokens that it computed; the next step computes them again. Nothing happens
-    unless each row has computed more than that. An engine refuses it if its states cannot follow."""
-
-    tokens: Positive
-
-
-class Reset(Event, frozen=True, tag="reset"):
-    """The caches of the batch are emptied in place; its requests wait again, ahead of the others, with nothing
-    computed."""
-
-
-class MoveTier(Event, frozen=True, tag="move_tier"):
-    """Move the cached content of `name` to another memory tier."""
-
-    name: Name
-    tier: Name
-
-
-class Park(Event, frozen=True, tag="park"):
-    """The client ends a running turn of a session before its length; its caches stay with the session.
-
-    Steps in flight run first, and what they deliver counts.
-    """
-
-    name: Name
+    name: Annotated[Name, Refers(parked=True)]
+    length: Annotated[Count, Shrinks(0)]
 
 
 class Resume(Event, frozen=True, tag="resume"):
     """The next turn of a parked session: everything that its client has seen, then `prompt`. An engine may drop tokens
     at the end of what the client has seen (`reference.layout.Layout.resume_drops`)."""
 
-    name: Name
+    about = About(
+        "The next turn of {name} arrives: {prompt:further prompt token}, {max_new_tokens:new token}", acts="before"
+    )
+
+    name: Annotated[Name, Defines()]
     prompt: Prompt
     max_new_tokens: Positive
 
 
 AnyEvent = (
-    Arrive | Step | Preempt | Abort | DummyRun | CaptureGraphs | ResetPrefixCache | Evict | Sleep | Wake
-    | ExternalLoad | Fork | Truncate | MoveTier | Park | Resume | Select | Reorder | Repeat | Crop | Reset
+    Arrive | Step | Preempt | Abort | Park | Evict | ResetPrefixCache | CaptureGraphs | Sleep | Wake | ExternalLoad
+    | MoveTier | Select | Reorder | Repeat | Crop | Reset | DummyRun | Fork | Truncate | Resume
 )  # fmt: skip
+"""In the order in which the grammar offers the rare ones: put a new kind at the end, so that a seed draws as before."""
+KINDS: tuple[type[AnyEvent], ...] = get_args(AnyEvent)
+Turn = Arrive | Resume
+"""Events with a prompt: a request, or the next turn of a session."""
 
-BATCH_EVENTS = frozenset({"select", "reorder", "repeat", "crop", "reset"})
+
+def tag_of(event: Event | type[Event]) -> str:
+    """Return the tag of an event or of a kind of event."""
+    return str(event.__struct_config__.tag)
+
+
+BATCH_EVENTS = frozenset(tag_of(kind) for kind in KINDS if kind.about.acts == "on the batch")
 """Tags of the events that act on a whole batch of plain caches. The batch is `View.running`, in the order of its rows;
 a target may execute them only between two steps."""
 
@@ -310,13 +417,14 @@ def check_config(config: Config) -> None:
 
 def needed_events(events: Iterable[Event]) -> set[str]:
     """Return the event tags that a target must know to run these events; a session may need "resume"."""
-    tags = {str(event.__struct_config__.tag) for event in events}
-    return tags | {"resume" for event in events if isinstance(event, Arrive) and event.session}
+    return {tag_of(event) for event in events} | {
+        needs.tag for event in events for _, needs in changed(event, NeedsEvent)
+    }
 
 
 def needed_kinds(events: Iterable[Event]) -> set[str]:
     """Return the features that a target must have for the documents of these events."""
-    prompts = [event.prompt for event in events if isinstance(event, Arrive | Resume)]
+    prompts = [event.prompt for event in events if isinstance(event, Turn)]
     return features_of(document for prompt in prompts for document, _ in prompt)
 
 
@@ -325,7 +433,7 @@ def features_of(documents: Iterable[str]) -> set[str]:
     return {"images" if kind == "image" else "adapters" for document in documents if (kind := kind_of(document))}
 
 
-def fits(config: Config, event: Arrive | Resume, known: int = 0) -> bool:
+def fits(config: Config, event: Turn, known: int = 0) -> bool:
     """Return True if a request, or the next turn of a session with `known` tokens, is within `max_model_len`. A target
     ignores one that is not."""
     return known + sum(length for _, length in event.prompt) + event.max_new_tokens <= config.max_model_len

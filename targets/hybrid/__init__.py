@@ -9,7 +9,6 @@ offload/        the KV connector and the store outside the pool
 plan            the messages between scheduler and worker
 tag_memory      pages of tags: the shadow of the pool's bytes
 layout          groups and pool of one configuration
-device/         the operations of a hybrid model on bytes: Triton kernels, and a plain torch reference
 numeric/        repeats each trace on real bytes
 mutants/        known bugs, one small class each, in a file named after the part that it breaks
 repro           reproducer scripts for this target

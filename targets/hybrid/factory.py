@@ -1,10 +1,8 @@
-"""Factories for the built-in target and its mutants, symbolic or with a numeric run."""
+"""Factories for the built-in target and its mutants. A numeric run comes through one door: `with_bytes`."""
 
 from __future__ import annotations
 
-import msgspec
-
-from ..base.protocol import Capabilities, TargetError
+from ..base.protocol import Capabilities, TargetError, TargetFactory
 from ..base.trace import Config
 from .target import HybridTarget
 
@@ -68,7 +66,7 @@ class HybridFactory:
 
     def __init__(self, name: str, target_class: type[HybridTarget]) -> None:
         self.name = name
-        self._target_class = target_class
+        self.target_class = target_class
 
     def supports(self, config: Config) -> str:
         """Return why a configuration is not supported, "" if it is.
@@ -84,7 +82,7 @@ class HybridFactory:
 
     def open(self, config: Config) -> HybridTarget:
         """Return a new engine for one trace."""
-        return self._target_class(config)
+        return self.target_class(config)
 
 
 def variants() -> dict[str, str]:
@@ -95,69 +93,40 @@ def variants() -> dict[str, str]:
 
 
 DEVICES = ("cpu", "cuda", "interpreter")
+"""Where a numeric run can repeat a trace on bytes (`numeric.factory`)."""
 BYTES_ALONE = "-bytes"
 """Suffix of a device name: the oracles see only the bytes, neither block tables nor tags."""
-NUMERIC_OPTIONS = {
-    "kv_dtype": ("fp8", "fp8", "fp16", "bf16"),
-    "state_dtype": ("fp32", "fp32", "bf16"),
-    "mixer": ("mamba2", "mamba2", "gated_delta_net"),
-    "page_layout": ("padded", "padded", "scaled"),
-    "kernel_block": ("0", "0", "2", "4", "8"),
-}
-LONG_BLOCKS = ((8, 24), (8, 32), (16, 32))
-"""(mamba, attention) block sizes where one attention block is large enough for a state of any kind."""
 
 
 def missing_devices() -> dict[str, str]:
     """Return why each device cannot be used here, "" if it can."""
-    from .numeric.backend import missing
+    from .numeric.factory import missing
 
     return {device: missing(device) for device in DEVICES}
 
 
-class NumericFactory(HybridFactory):
-    """Factory for targets with a numeric run beside the symbolic one. Raises TargetError if the device is missing."""
+def with_bytes(symbolic: HybridFactory, device: str) -> TargetFactory:
+    """Return a factory that adds a numeric run: on one of DEVICES, optionally with the suffix BYTES_ALONE.
 
-    def __init__(self, name: str, target_class: type[HybridTarget], device: str) -> None:
-        from .numeric.backend import Device
-        from .numeric.target import numeric
-
-        super().__init__(name, numeric(target_class, Device(device.removesuffix(BYTES_ALONE))))
-        observes = frozenset({"numeric"})
-        if not device.endswith(BYTES_ALONE):
-            observes |= CAPABILITIES.observes
-        self.capabilities = msgspec.structs.replace(
-            CAPABILITIES,
-            observes=observes,
-            options={**CAPABILITIES.options, **NUMERIC_OPTIONS},
-            block_sizes=CAPABILITIES.block_sizes + LONG_BLOCKS,
-        )
-
-    def supports(self, config: Config) -> str:
-        """Return why a configuration is not supported, "" if it is. Options and page layout must exist."""
-        from .layout import build_layout
-        from .numeric.device_state import build_model
-        from .numeric.paging import Paging
-
-        for option, values in NUMERIC_OPTIONS.items():
-            if config.options.get(option, values[0]) not in values:
-                return f"{option} must be one of {', '.join(dict.fromkeys(values))}"
-        reason = Paging.of(config.options).unsupported(build_layout(config), build_model(config))
-        return reason or super().supports(config)
-
-
-def make_factory(slug: str = "", device: str = "") -> HybridFactory:
-    """Return the factory of the clean target ("") or of the mutant `slug`. Raises KeyError for an unknown slug.
-
-    `device` adds a numeric run: one of DEVICES, optionally with the suffix BYTES_ALONE. Raises TargetError for others.
+    Raises TargetError for other devices, and for one that cannot be used here.
     """
-    target_class, name = HybridTarget, "hybrid"
+    name = f"{symbolic.name}@{device}"
+    if device.removesuffix(BYTES_ALONE) not in DEVICES:
+        raise TargetError(f"target {name}: no such device: known: symbolic, {', '.join(DEVICES)}")
+    from .numeric.factory import NumericFactory
+
+    alone = device.endswith(BYTES_ALONE)
+    return NumericFactory(name, symbolic, symbolic.target_class, device.removesuffix(BYTES_ALONE), bytes_alone=alone)
+
+
+def make_factory(slug: str = "", device: str = "") -> TargetFactory:
+    """Return the factory of the clean target ("") or of the mutant `slug`, on a device with a numeric run.
+
+    Raises KeyError for an unknown slug, and like `with_bytes`.
+    """
+    symbolic = HybridFactory("hybrid", HybridTarget)
     if slug:
         from .mutants import MUTANTS
 
-        target_class, name = MUTANTS[slug], f"hybrid:{slug}"
-    if not device:
-        return HybridFactory(name, target_class)
-    if device.removesuffix(BYTES_ALONE) not in DEVICES:
-        raise TargetError(f"target {name}@{device}: no such device: known: symbolic, {', '.join(DEVICES)}")
-    return NumericFactory(f"{name}@{device}", target_class, device)
+        symbolic = HybridFactory(f"hybrid:{slug}", MUTANTS[slug])
+    return with_bytes(symbolic, device) if device else symbolic

@@ -88,9 +88,6 @@ class SglangFactory:
 
     def open(self, config: Config) -> Target:
         """Build an engine for one trace."""
-        reason = self.supports(config)
-        if reason:
-            raise TargetError(f"{self.name}: {reason}; change the configuration")
         from .target import SglangTarget
 
         if self.tree_core:

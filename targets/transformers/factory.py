@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..base.protocol import Capabilities, Target, TargetError
+from ..base.protocol import Capabilities, Target
 from ..base.releases import cannot_import
 from ..base.trace import Config
 from .families import FAMILIES
@@ -53,8 +53,6 @@ class TransformersFactory:
 
     def open(self, config: Config) -> Target:
         """Build a client for one trace."""
-        if reason := self.supports(config):
-            raise TargetError(f"{self.name}: {reason}; change the configuration")
         from .target import TransformersTarget
 
         return TransformersTarget(config, self.models, self.features)

@@ -10,6 +10,10 @@ From a version to a server:
     versions        detects what the imported vLLM has, and bridges differences between versions
     factory         capabilities of a release; opens one engine per trace
     options         the options of a trace
+    kits            what shadow layers, real models and scripts cannot do, and why
+    models          tiny hybrid models: configuration and weights
+    sizes           the numbers of a trace's configuration
+    settings        a `VllmConfig` from these numbers, for every kit
     configuration   a trace's configuration as a `VllmConfig`
     layout          the cache that vLLM built, in the reference's terms
     bringup         runner, cache allocation, captured graphs, scheduler
@@ -32,7 +36,8 @@ From a finding to a report:
     deployment      the server that a trace stands for
     confirmation    forms of a failing trace that real models can run, and what they compute
     repro           stand-alone reproducers; repro_engine is the engine that they inline
+    inlined         copies what the reproducers share with the adapter
 
-Only `release`, `factory`, `options`, `deployment`, `confirmation` and `repro` may be imported where vLLM is not
-installed.
+Only `release`, `factory`, `options`, `kits`, `models`, `sizes`, `inlined`, `deployment`, `confirmation` and `repro` may
+be imported where vLLM is not installed.
 """

@@ -25,8 +25,9 @@ from vllm.v1.structured_output import StructuredOutputManager
 
 from ..base.protocol import TargetError
 from ..base.trace import Config, Group
-from . import graphs
-from .configuration import block_size, configure, head_size, layer_groups
+from . import graphs, kernels
+from .configuration import configure
+from .counterparts.no_store import NullStore
 from .layout import layout_of
 from .options import (
     drafts_on_device,
@@ -41,10 +42,11 @@ from .options import (
 )
 from .rows.contracts import contract
 from .runner_adapter import RunnerAdapter, RunnerV1, RunnerV2
-from .shadow import hooks
+from .shadow import patches
 from .shadow.drafter import Drafter, Speculator, device_proposer, ngram_proposer, set_draft_counts
-from .shadow.hooks import Recorder
 from .shadow.layers import ShadowAttention, ShadowModel
+from .shadow.recorder import Recorder
+from .sizes import block_size, head_size, layer_groups
 from .versions import as_on_gpu, compat, features, old_releases
 from .versions.wrapping import replaced
 
@@ -73,13 +75,11 @@ def prepare_process() -> None:
     """Patch vLLM and set up its "distributed" environment of one process, once. Raises TargetError without Triton."""
     from vllm.v1.sample.sampler import Sampler
 
-    from .interpreter import install as install_interpreter
-
     _check_triton()
     torch.set_num_threads(1)
     logging.getLogger("vllm").setLevel(logging.ERROR)
-    install_interpreter()
-    hooks.install()
+    kernels.install()
+    patches.install()
     graphs.prepare_process()
     # Tiles spread a copy of megabytes over a GPU; a tag is 8 bytes, and each tile is a call of the interpreter.
     as_on_gpu.copy_in_one_tile()
@@ -126,7 +126,8 @@ class Engine:
             self.runner = self._build_v2(model) if self.is_v2 else self._build_v1(model)
             if has_adapters(config) and has_graphs(config):
                 self._capture_with_adapters()
-            plan = compat.plan_cache(vllm_config, self.runner.get_kv_cache_spec(), _MEMORY)
+            with compat.too_small_is_a_refusal():
+                plan = compat.plan_cache(vllm_config, self.runner.get_kv_cache_spec(), _MEMORY)
             if features.has_connectors():
                 kv_connector().begin_worker(vllm_config, plan.worker)
             with replaced(*as_on_gpu.without_replay_kernel()):
@@ -149,8 +150,7 @@ class Engine:
             self.hasher = compat.block_hasher(vllm_config, plan.hash_block_size) if caching else None
         self.hash_block_size = plan.hash_block_size
         self.layout = layout_of(config, self.is_v2, plan.worker)
-        if self.store:
-            self.store.attach(self.layout, self.layers)
+        self.store.attach(self.layout, self.layers)
         kind = RunnerV2 if self.is_v2 else RunnerV1
         self.worker: RunnerAdapter = kind(self.runner, self.recorder)
         self.worker.ranks = ranks
@@ -191,7 +191,7 @@ class Engine:
 
     def _connect(self) -> Any:
         if not features.has_connectors():
-            return None
+            return NullStore()
         return kv_connector().connect(self.vllm_config, self.config, self.recorder, self.drafter.truths)
 
     def _as_one_of_two(self) -> AbstractContextManager[None]:

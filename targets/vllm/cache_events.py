@@ -13,7 +13,9 @@ from typing import Any
 
 from vllm.config import KVEventsConfig
 from vllm.distributed.kv_events import AllBlocksCleared, BlockRemoved, BlockStored
-from vllm.v1.core.kv_cache_utils import get_block_hash, get_group_id, maybe_convert_block_hash
+from vllm.v1.core.kv_cache_utils import maybe_convert_block_hash
+
+from .versions.pool import pool_of, split
 
 
 def switch_on(vllm_config: Any) -> None:
@@ -27,7 +29,7 @@ class Subscriber:
     def __init__(self, scheduler: Any) -> None:
         self.stored: Counter[tuple[int, Any]] = Counter()
         """(group, hash) -> blocks that are believed to be cached under it."""
-        self._pool = scheduler.kv_cache_manager.block_pool
+        self._pool = pool_of(scheduler)
         self._keys: dict[Any, tuple[int, Any]] = {}
         scheduler.kv_event_publisher = self
 
@@ -45,15 +47,16 @@ class Subscriber:
         """Return the number of keys that are not reported as often as blocks have them, once the events that wait for
         the end of the step are counted."""
         believed = self.stored.copy()
-        _take_over(believed, self._pool.kv_event_queue)
-        for label, blocks in self._pool.cached_block_hash_to_block._cache.items():
-            believed[self._key(label)] -= len(blocks) if isinstance(blocks, dict) else 1
+        _take_over(believed, self._pool.unpublished_events())
+        for label, blocks in self._pool.cached():
+            believed[self._key(label)] -= len(blocks)
         return sum(1 for count in believed.values() if count)
 
     def _key(self, label: Any) -> tuple[int, Any]:
         key = self._keys.get(label)
         if key is None:
-            key = self._keys[label] = get_group_id(label), maybe_convert_block_hash(get_block_hash(label))
+            group, block_hash = split(label)
+            key = self._keys[label] = group, maybe_convert_block_hash(block_hash)
         return key
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from msgspec import structs
 
 from ..base.confirmation import ALONE, Rows
-from ..base.protocol import TargetError
+from ..base.protocol import TargetError, open_supported
 from ..base.trace import Step, Trace
 from .gpu.scaling import candidates
 from .options import options_of
@@ -59,7 +59,7 @@ def configured(trace: Trace, options: Mapping[str, str]) -> Trace:
 
 def computed(factory: Any, trace: Trace) -> Rows:
     """What the real model computes for each token that is its request's own. An exception of the engine ends it."""
-    target = factory.open(trace.config)
+    target: Any = open_supported(factory, trace.config)
     rows: Rows = {}
     try:
         for index, event in enumerate([*trace.events, *[Step()] * STEPS_MAX]):

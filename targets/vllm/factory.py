@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
-from ..base.protocol import Capabilities, Target, TargetError, TargetFactory
+from ..base.protocol import Capabilities, Target, TargetFactory, open_supported
 from ..base.releases import cannot_import
 from ..base.trace import Config, Group
-from .options import PLAIN, drafts_on_device, has_peer, is_v2, options_of, ring_entries, varies_sampling
+from .kits import CONV_WIDTHS, Case, refusal
+from .options import options_of
 from .release import Release, installed
 
-_DEFAULTS = {"runner": PLAIN.runner, "mixer": PLAIN.mixer}
-"""Options whose default a release may lack; the others fall back to the first of its values."""
 _EVENTS = frozenset({"arrive", "step", "preempt", "abort", "dummy_run", "reset_prefix_cache", "evict"})
 _CONNECTORS = ("none", "none", "store", "transfer")
 _LIMITED_CONNECTORS = ("none", "none", "none", "store", "transfer", "sync")
@@ -33,7 +30,7 @@ def capabilities_of(release: Release) -> Capabilities:
     """Return what the target can do with a release."""
     connectors, inputs = release.connectors, release.inputs
     names = _LIMITED_CONNECTORS if release.sync_loads else _CONNECTORS
-    # `supports`: neither a drafter's own graphs nor any with chunked-local attention.
+    # `kits`: neither a drafter's own graphs nor any with chunked-local attention.
     groups_without_graphs = frozenset(
         ({"draft-group"} if release.draft_groups else set()) | ({"attention-chunks"} if release.local_groups else set())
     )
@@ -57,7 +54,7 @@ def capabilities_of(release: Release) -> Capabilities:
         attention_chunks=(1, 2, 3) if release.local_groups else (),
         draft_block_sizes=(4, 8, 16) if release.draft_groups else (),
         policies=("fcfs", "priority"),
-        conv_widths=(4,),
+        conv_widths=CONV_WIDTHS,
         # retention: the state of every boundary is published, or of those that vLLM chooses by default, or also
         # those where prompts fork.
         # graphs: decode batches are padded to the trace's graph sizes and replayed, or everything is eager.
@@ -119,140 +116,11 @@ class VllmFactory:
 
     def supports(self, config: Config) -> str:
         """Return "", or the reason why a configuration is not supported; the workload then draws another one."""
-        options = options_of(config)
-        if {group.kind for group in config.groups} != {"mamba", "attention"}:
-            return "it needs groups of both kinds, mamba and attention"
-        if reason := self._local(config) or self._sizes(config) or self._draft(config):
-            return reason
-        if config.conv_width not in self.capabilities.conv_widths:
-            return f"conv_width must be {self.capabilities.conv_widths[0]}"
-        if config.num_speculative_tokens and config.mamba_cache_mode not in self.release.speculative_modes:
-            return f"this release does not speculate with mamba_cache_mode={config.mamba_cache_mode}"
-        if config.mamba_cache_mode not in self.release.modes:
-            return f"mamba_cache_mode={config.mamba_cache_mode} is not supported"
-        for name, drivable in self.capabilities.options.items():
-            value = config.options.get(name, _DEFAULTS.get(name, drivable[0]))
-            if value not in drivable:
-                return f"{name}={value} is not driven on this release"
-        if config.mamba_cache_mode == "align":
-            size = max(group.block_size for group in config.groups)
-            for name in sorted(self.release.limits_of_a_block):
-                if 0 < getattr(config, name) < size:
-                    return f"this release wants {name} to be at least a block in mode align"
-        if has_peer(config) and not self.release.coordinates:
-            return "this release's coordination of data-parallel ranks is not driven"
-        if config.async_depth and config.enable_prefix_caching and not self.release.caches_asynchronously:
-            return "this release does not schedule ahead with a prefix cache"
-        if drafts_on_device(config) and not self.release.device_drafts:
-            return "the V1 runner of this release does not schedule ahead of its drafts"
-        is_plain = not config.eagle_block_drop and not any(group.draft for group in config.groups)
-        ahead = config.async_depth > 0 and config.num_speculative_tokens > 0 and is_v2(config)
-        if ahead and is_plain and not self.release.v2_drafts_ahead:
-            return "the V2 runner of this release does not schedule ahead of drafts without EAGLE's rules"
-        if config.eagle_block_drop and options.runner == "v1":
-            return "the V1 runner would load a real drafter for eagle_block_drop"
-        if options.pipeline != "none" and (not config.async_depth or config.num_speculative_tokens):
-            return "pipeline stages are driven with steps in flight and without drafts"
-        mixer = options.mixer
-        if options.metadata == "shared" and not (mixer == "gdn" and is_v2(config)):
-            return "only GDN layers on the V2 runner share metadata"
-        if options.replay and not ring_entries(config):
-            return "ReplaySSM needs mixer=mamba2 on the V1 runner, without drafts, connectors and mode all"
-        if options.sampling == "varied" and not varies_sampling(config):
-            return "sampling parameters move with rows on the V1 runner without drafts: use sampling=greedy"
-        if mixer in self.release.plain_mixers and config.num_speculative_tokens:
-            return f"mixer={mixer} does not speculate in this release"
-        if config.mamba_cache_mode == "all":
-            if mixer not in ("mamba1", "mamba2"):
-                return "mode all needs mixer=mamba1 or mamba2"
-            if config.num_speculative_tokens and is_v2(config):
-                return "in mode all the mixer asserts columns of verifications, which the V2 runner does not pass"
-            if self.release.aligns_tables and options.graphs != "none":
-                return "graphs in mode all need blocks of 128 tokens in this release"
-            if any(group.kind == "mamba" and group.block_size % 8 for group in config.groups):
-                return "the convolution's kernel needs blocks of a multiple of 8 tokens in mode all"
-        if self.release.state_per_seat and options.graphs != "none" and config.max_num_seqs > config.num_blocks:
-            return "with graphs the pool needs a block for each request: raise num_blocks or lower max_num_seqs"
-        if mixer == "mamba2":
-            spare = sum(group.kind == "mamba" for group in config.groups)
-            if config.num_blocks < config.smallest_pool() + spare:
-                return "a chunk of a Mamba 2 layer may need one more block for a state: raise num_blocks"
-        return ""
-
-    def _sizes(self, config: Config) -> str:
-        """Return "", or the reason why block sizes and the unit of keys are not supported."""
-        options = options_of(config)
-        unit, is_mamba2 = options.prefix_match_unit, options.mixer == "mamba2"
-        if unit and config.hash_block_size % unit:
-            return "every block size must be a multiple of prefix_match_unit"
-        if 0 < unit < config.conv_width - 1 and is_mamba2:
-            return (
-                "a chunk of a Mamba 2 layer may leave a state after prefix_match_unit tokens, whose window it must hold"
-            )
-        inner = sum(group.kind == "mamba" for group in config.groups) * is_mamba2
-        if unit and config.num_blocks < config.smallest_pool() + inner + len(config.groups):
-            return "a hit inside a block may need one more block for each group: raise num_blocks"
-        if len({group.block_size for group in config.groups}) > 1 and not self.release.partial_hits:
-            return "this release gives all groups blocks of one size"
-        states = max(group.block_size for group in config.groups if group.kind == "mamba")
-        if config.mamba_cache_mode != "none" and config.num_speculative_tokens >= states:
-            return "a step must not cross two boundaries of states by its drafts: lower num_speculative_tokens"
-        if any(group.block_size % states for group in config.groups):
-            return "the planner makes attention blocks as large as the blocks of states, or a multiple"
-        return ""
-
-    def _draft(self, config: Config) -> str:
-        """Return "", or the reason why a group of the drafter is not supported."""
-        drafting = [group for group in config.groups if group.draft]
-        if not drafting:
-            return ""
-        if not self.release.draft_groups:
-            return "the drafter of this release has no group of its own here"
-        if len(drafting) > 1 or not config.num_speculative_tokens or not is_v2(config):
-            return "the V2 runner has one drafter with a group, if there are drafts"
-        if options_of(config).graphs != "none":
-            return "the drafter's own graphs are not driven"
-        if any(group.window or group.chunk for group in drafting):
-            return "the drafter attends to everything"
-        if not any(group.kind == "attention" and not group.draft for group in config.groups):
-            return "the model needs attention of its own"
-        # Layers of one shape form groups as large as the smallest number of layers of any shape.
-        shapes = Counter(
-            (group.kind, group.kind == "attention" and group.block_size, group.window, group.chunk)
-            for group in config.groups
-        )
-        if {group.layers for group in config.groups} != {1} or min(shapes.values()) > 1:
-            return "vLLM would put the drafter's layer into a group of the model's"
-        return ""
-
-    def _local(self, config: Config) -> str:
-        """Return "", or the reason why groups of local attention are not supported."""
-        local = [group for group in config.groups if group.window or group.chunk]
-        if not local:
-            return ""
-        if not self.release.local_groups:
-            return "this release has no groups of local attention beside full attention and states"
-        if not any(group.kind == "attention" and group not in local for group in config.groups):
-            return "local attention needs a group of full attention beside it"
-        largest = max(group.block_size for group in config.groups if group.kind == "attention")
-        if any(largest % group.block_size for group in local):
-            return "the largest attention block must be a multiple of the others"
-        if config.num_blocks < config.smallest_pool() + len(local):
-            return "a window that begins inside a block needs one more block: raise num_blocks"
-        if any(group.chunk for group in local):
-            if options_of(config).graphs != "none":
-                return "vLLM captures no graphs with chunked-local attention"
-            if config.num_speculative_tokens and (config.eagle_block_drop or options_of(config).runner != "v1"):
-                return "vLLM refuses chunked-local attention with EAGLE's rules"
-            if len({group.block_size for group in config.groups}) > 1:
-                return "vLLM refuses chunked-local attention with unequal block sizes"
-        return ""
+        case = Case(config, options_of(config), self.release, self.capabilities.options)
+        return refusal("shadow", case)
 
     def open(self, config: Config) -> Target:
         """Build an engine for one trace."""
-        reason = self.supports(config)
-        if reason:
-            raise TargetError(f"{self.name}: {reason}; change the configuration")
         from .target import VllmTarget
 
         return VllmTarget(config)
@@ -286,5 +154,5 @@ def make_factory(variant: str, device: str = "") -> TargetFactory:
         enable_prefix_caching=release.modes[0] != "none",
         options={"runner": release.runners[0]},
     )
-    factory.open(trial).close()
+    open_supported(factory, trial).close()
     return factory

@@ -17,7 +17,7 @@ from vllm.config import CUDAGraphMode
 from vllm.forward_context import get_forward_context, override_forward_context
 from vllm.platforms import current_platform
 
-from .shadow.hooks import Recorder
+from .shadow.recorder import Recorder
 from .versions.wrapping import parameters, replaced
 
 

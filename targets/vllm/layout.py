@@ -13,8 +13,9 @@ from typing import Any, Literal, NamedTuple
 from ...reference.layout import Group, Layout
 from ..base.protocol import TargetError
 from ..base.trace import Config
-from .configuration import drafts_as_eagle, hash_unit
+from .configuration import drafts_as_eagle
 from .options import DRAFT_LAYER, DROPPED_TOKENS, multiplies_masked, options_of, state_parts
+from .sizes import hash_unit
 
 
 def _shape(group: Group) -> tuple[str, int, int, bool, int, int]:

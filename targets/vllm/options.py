@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 import msgspec
@@ -21,8 +20,6 @@ SYNC_LOAD_TOKENS = 24
 
 PREFILL_INTERVAL = 3
 """Steps from one with prefills to the next, with prefills=spaced."""
-UNSCRIPTED = ("reports", "reset", "prefills", "pipeline", "inputs", "sampling", "replay", "conv_layout")
-"""Options that reproducers lack."""
 
 
 class Options(Struct, frozen=True):
@@ -33,10 +30,10 @@ class Options(Struct, frozen=True):
     """
 
     runner: str = "v2"
-    mixer: str = "gdn"
-    dtype: str = "float32"
     retention: str = "dense"
     graphs: str = "none"
+    mixer: str = "gdn"
+    dtype: str = "float32"
     attention: str = "flash"
     metadata: str = "each"
     data_parallel: int = 1
@@ -46,12 +43,12 @@ class Options(Struct, frozen=True):
     reports: str = "none"
     reset: str = "direct"
     prefills: str = "eager"
-    admission: str = "prompt"
     pipeline: str = "none"
-    inputs: str = "tokens"
-    sampling: str = "greedy"
+    admission: str = "prompt"
     replay: int = 0
     conv_layout: str = "SD"
+    sampling: str = "greedy"
+    inputs: str = "tokens"
 
 
 PLAIN = Options()
@@ -63,14 +60,6 @@ def options_of(config: Config) -> Options:
         return msgspec.convert(config.options, Options, strict=False)
     except msgspec.ValidationError as error:
         raise TraceError(f"configuration: options: {error}") from error
-
-
-def changed(options: Options, names: Iterable[str]) -> str:
-    """Return "", or the first of some options that is not at its default, with its value."""
-    for name in names:
-        if (value := getattr(options, name)) != getattr(PLAIN, name):
-            return f"{name}={value}"
-    return ""
 
 
 class StateParts(NamedTuple):

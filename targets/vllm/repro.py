@@ -6,8 +6,9 @@ block of a key; other failures are refused, never approximated.
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Iterator
+import json
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
 from importlib.resources import files
 
 from ...reference.tokens import Truth
@@ -21,15 +22,19 @@ from ..base.trace import (
     Event,
     Evict,
     ExternalLoad,
-    Group,
     Preempt,
     ResetPrefixCache,
+    Resume,
     Step,
     Trace,
 )
-from .options import SYNC_LOAD_TOKENS, UNSCRIPTED, changed, drafts_on_device, has_graphs, options_of
+from .inlined import Part, definitions, import_block, whole
+from .kits import Case, refusal
+from .options import DROPPED_TOKENS, SYNC_LOAD_TOKENS, has_graphs, options_of
+from .sizes import Sizes, layer_groups, sizes_of
 
 ABOUT = "Needs vLLM and torch, no GPU. Fails with an AssertionError where the bug is.\n"
+_REQUIRED = object()
 IDLE_MAX = 8
 """Steps in a row that may schedule nothing while requests wait, as the oracle of liveness allows."""
 ENVIRONMENT = """\
@@ -41,39 +46,23 @@ os.environ |= {"VLLM_TARGET_DEVICE": "cpu", "VLLM_NO_USAGE_STATS": "1", "VLLM_LO
 def write_scripts(variant: str, trace: Trace, failure: Failure) -> list[Script]:
     """Return the reproducer. Raises TargetError for a failure that cannot be shown without hybridfuzz."""
     del variant
-    if has_graphs(trace.config):
-        raise TargetError("no stand-alone script can show a failure that needs captured graphs: it runs eagerly")
-    if options_of(trace.config).mixer != "gdn":
-        raise TargetError("no stand-alone script can show a failure of state layers other than gated delta nets")
-    connector = options_of(trace.config).connector
-    if connector not in ("none", "store", "sync"):
-        raise TargetError("no stand-alone script can show a failure that needs a KV connector which hands blocks over")
-    if drafts_on_device(trace.config):
-        raise TargetError("no stand-alone script can show a failure of V1 that needs a drafter on the device")
-    if any(group != Group(group.kind, group.block_size, group.layers) for group in trace.config.groups):
-        raise TargetError("no stand-alone script can show a failure that needs local attention or the drafter's groups")
-    if any(len(sizes) > 1 for sizes in _block_sizes(trace.config).values()):
-        raise TargetError("no stand-alone script can show a failure that needs blocks of more than two sizes")
-    if any(isinstance(event, Arrive) and event.session for event in failure.events):
-        raise TargetError("no stand-alone script can show a failure that needs streaming input sessions yet")
-    if needed := changed(options_of(trace.config), UNSCRIPTED):
-        raise TargetError(f"no stand-alone script can show a failure that needs {needed}")
+    case = Case(trace.config, options_of(trace.config), failure=failure)
+    if reason := refusal("script", case):
+        raise TargetError(f"no stand-alone script can show {reason}")
     assertion, promise = _assertion(failure)
-    calls = [line for event in failure.events for line in _calls(event, trace.config)]
-    sources = ["layers", "config", *(["connector"] if connector != "none" else []), "engine"]
-    parts = [_source(name) for name in sources]
-    imports = sorted({line for part, _ in parts for line in part if line.startswith("import ")} | {"import os"})
-    imports += sorted({line for part, _ in parts for line in part if line.startswith("from ")})
+    calls = _all_calls(failure.events, trace.config)
+    parts = list(_parts(case))
     text = "\n".join(
         [
             f'"""{python_comment(failure.message)}\n\n{ABOUT}"""\n',
+            "from __future__ import annotations\n",
             "import os\n",
             ENVIRONMENT,
-            *(f"{line}  # noqa: E402" for line in imports if line != "import os"),
+            *(f"{line}  # noqa: E402" for line in import_block(parts) if line != "import os"),
             "",
-            *(body for _, body in parts),
+            *(f"\n{part.text}\n" for part in parts),
             "\n# ---- The trace, call by call.\n",
-            _opening(trace.config),
+            _opening(case),
             *calls,
             "",
             assertion,
@@ -84,68 +73,100 @@ def write_scripts(variant: str, trace: Trace, failure: Failure) -> list[Script]:
     return [Script(text, promise, "vllm, torch")]
 
 
-def _source(name: str) -> tuple[list[str], str]:
-    """Return (imports of third-party packages, one per line; everything after the imports) of an inlined file."""
-    text = (files(__package__) / "repro_engine" / f"{name}.py").read_text(encoding="utf-8")
-    lines, imports, last = text.splitlines(), [], 0
-    for node in ast.parse(text).body[1:]:
-        if not isinstance(node, ast.Import | ast.ImportFrom):
-            break
-        last = node.end_lineno or node.lineno
-        if not (isinstance(node, ast.ImportFrom) and node.level):
-            imports.append(ast.unparse(node))
-    return imports, "\n".join(lines[last:]).strip("\n") + "\n\n"
+ROWS = {
+    "gdn": ("rows/metadata.py", "state_rows"),
+    "mamba1": ("rows/contracts.py", "mamba2_rows"),
+    "mamba2": ("rows/contracts.py", "mamba2_rows"),
+    "linear": ("rows/linear_attention.py", "linear_rows"),
+}
+"""Option `mixer` -> what reads the rows of a layer from vLLM's metadata."""
 
 
-def _block_sizes(config: Config) -> dict[str, set[int]]:
-    sizes: dict[str, set[int]] = {"mamba": set(), "attention": set()}
-    for group in config.groups:
-        sizes[group.kind].add(group.block_size)
-    return sizes
+SETTINGS = ("build", "model_config", "cache_config")
+BRINGUP = ("plan_cache", "prepare_zeroing", "scheduler_arguments", "block_hasher", "load_v2_model")
 
 
-def _opening(config: Config) -> str:
-    sizes, options = _block_sizes(config), options_of(config)
-    fields = {
-        "runner": options.runner,
-        "num_blocks": config.num_blocks,
-        "groups": [(group.kind, group.layers) for group in config.groups],
-        "block_size": min(sizes["attention"]),
-        "mode": config.mamba_cache_mode,
-        "num_drafts": config.num_speculative_tokens,
-        "async_depth": config.async_depth,
-        "eagle": config.eagle_block_drop,
-        "max_model_len": config.max_model_len,
-        "max_num_seqs": config.max_num_seqs,
-        "max_num_batched_tokens": config.max_num_batched_tokens,
-        "long_prefill": config.long_prefill_token_threshold,
-        "policy": config.policy,
-        "conv_width": config.conv_width,
-        "every_boundary": options.retention == "dense",
+def _parts(case: Case) -> Iterator[Part]:
+    """Yield what is copied: the stand-in engine, and what it shares with the adapter."""
+    yield whole("repro_engine/layers.py")
+    shared = [ROWS[case.options.mixer], *[("settings.py", name) for name in SETTINGS]]
+    shared += [("versions/compat.py", name) for name in BRINGUP]
+    if has_graphs(case.config):
+        shared += [("graphs.py", name) for name in ("prepare_process", "capture", "widen", "Padding")]
+    yield from definitions(*shared)
+    yield whole("repro_engine/config.py")
+    if case.options.connector != "none":
+        yield whole("repro_engine/connector.py")
+    yield whole("repro_engine/engine.py")
+
+
+def _opening(case: Case) -> str:
+    config, options, sizes = case.config, case.options, sizes_of(case.config)
+    changed = {
+        name: value for name, value in sizes._asdict().items() if value != Sizes._field_defaults.get(name, _REQUIRED)
     }
-    if sizes["mamba"] != sizes["attention"]:
-        fields["mamba_block_size"] = min(sizes["mamba"])
-    if options.prefix_match_unit:
-        fields["prefix_match_unit"] = options.prefix_match_unit
-    if options.admission == "chunk":
-        fields["reserve_full_isl"] = False
+    model = json.loads((files(__package__) / "model" / "config.json").read_text(encoding="utf-8"))
+    rows = ROWS[options.mixer][1]
+    fields = {
+        "layers": [(group.kind, group.block_size) for group in layer_groups(config)],
+        "runner": options.runner,
+        "mixer": options.mixer,
+        "conv_width": config.conv_width,
+        "async_depth": config.async_depth,
+    }
     if options.connector != "none":
         fields["load_failure"] = options.load_failure
     if options.connector == "sync":
         fields["sync_load_tokens"] = SYNC_LOAD_TOKENS
-    return "engine = Engine(\n" + "".join(f"    {name}={value!r},\n" for name, value in fields.items()) + ")"
+    lines = [
+        *textwrap.wrap(f"MODEL = {model!r}", 118, break_long_words=False, break_on_hyphens=False),
+        "sizes = Sizes(",
+        *(f"    {name}={value!r}," for name, value in changed.items()),
+        ")",
+        "engine = Engine(",
+        "    sizes,",
+        "    MODEL,",
+        *(f"    {name}={value!r}," for name, value in fields.items()),
+        f"    read_rows={f'partial({rows}, window={config.conv_width - 1})' if rows == 'mamba2_rows' else rows},",
+        ")",
+    ]
+    return "\n".join(lines)
 
 
-def _calls(event: Event, config: Config) -> Iterator[str]:
-    match event:
-        case Arrive():
+def _all_calls(events: Sequence[Event], config: Config) -> list[str]:
+    """Return the calls that stand for the events. Turns of a session go on from the tokens of those before."""
+    known: dict[str, tuple[Truth, int]] = {}
+    lines: list[str] = []
+    for event in events:
+        if isinstance(event, Arrive) and event.name not in known:
             truth = Truth(event.prompt)
-            truth.reach(truth.prompt_length + event.max_new_tokens + 2 * (config.num_speculative_tokens + 1))
-            prompt, says = truth.tokens[: truth.prompt_length], truth.tokens[truth.prompt_length :]
-            priority = f", priority={event.priority}" if event.priority else ""
-            yield f"engine.add({event.name!r}, {prompt}, says={says}, new_tokens={event.max_new_tokens}{priority})"
+            known[event.name] = truth, truth.prompt_length + event.max_new_tokens
+            more = f", priority={event.priority}" if event.priority else ""
+            more += ", session=True" if event.session else ""
+            lines.append(f"engine.add({event.name!r}, {_turn(truth, 0, event.max_new_tokens, config)}{more})")
+        elif isinstance(event, Resume) and event.name in known:
+            before, total = known[event.name]
+            before.reach(total)
+            kept = total - DROPPED_TOKENS
+            truth = before.continued(kept, event.prompt)
+            known[event.name] = truth, truth.prompt_length + event.max_new_tokens
+            lines.append(f"engine.resume({event.name!r}, {kept}, {_turn(truth, kept, event.max_new_tokens, config)})")
+        else:
+            lines += _calls(event)
+    return lines
+
+
+def _turn(truth: Truth, first: int, max_new_tokens: int, config: Config) -> str:
+    """Return the arguments for a turn whose prompt begins at position `first`."""
+    truth.reach(truth.prompt_length + max_new_tokens + 2 * (config.num_speculative_tokens + 1))
+    prompt, says = truth.tokens[first : truth.prompt_length], truth.tokens[truth.prompt_length :]
+    return f"{prompt}, says={says}, new_tokens={max_new_tokens}"
+
+
+def _calls(event: Event) -> Iterator[str]:
+    match event:
         case Step():
-            names = ("budget", "drafts", "right", "per_request")
+            names = ("budget", "drafts", "right", "per_request", "pad_to")
             given = [f"{name}={getattr(event, name)!r}" for name in names if getattr(event, name)]
             yield f"engine.step({', '.join(given)})"
         case Preempt():
@@ -153,7 +174,7 @@ def _calls(event: Event, config: Config) -> Iterator[str]:
         case Abort():
             yield f"engine.abort({event.name!r})"
         case DummyRun() if event.uniform_decode:
-            yield "engine.dummy_run()"
+            yield f"engine.dummy_run({event.rows or ''})"
         case ResetPrefixCache():
             yield f"engine.reset_prefix_cache({event.preempt_running})"
         case ExternalLoad() if event.states:
@@ -166,48 +187,58 @@ def _calls(event: Event, config: Config) -> Iterator[str]:
             yield f"# {event.__struct_config__.tag}: nothing happens"
 
 
-def _assertion(failure: Failure) -> tuple[str, str]:
-    """Return (the last lines of the script, the beginning of their error message)."""
-    if failure.oracle in ("S2", "S3", "S4") and failure.field in ("temporal", "phantom-state") and failure.depth >= 0:
-        return _state_assertion(failure)
-    if failure.oracle == "S1" and failure.field == "temporal" and failure.holder:
-        promise = f"block {failure.block} is published as the state of {failure.holder} after {failure.depth} tokens"
-        lines = [
-            f"expected = engine.state({failure.holder!r}, {failure.depth})",
-            f"for state in engine.content({failure.group}, {failure.block}):",
-            f'    assert state == expected, f"{python_format(promise)}, but holds {{engine.describe(state)}}"',
-        ]
-        return "\n".join(lines), f"AssertionError: {promise}"
-    if (failure.oracle, failure.field) == ("M2", "key"):
-        promise = f"block {failure.block} can be hit, but the content of its key was never computed"
-        lines = [
-            f"block = engine.scheduler.kv_cache_manager.block_pool.blocks[{failure.block}]",
-            f'assert block.block_hash is None, f"{python_format(promise)} ({{block.ref_cnt}} references)"',
-        ]
-        return "\n".join(lines), f"AssertionError: {promise}"
-    if (failure.oracle, failure.field) == ("S2", "slot") and failure.request:
-        promise = f"step {failure.step}: {failure.request} attends to wrong content"
-        lines = [
-            f"for layer, position, block, state in engine.slots({failure.step}, {failure.request!r}, {failure.group}):",
-            f"    expected = engine.state({failure.request!r}, position + 1)",
-            f'    assert state == expected, f"{python_format(promise)} at position {{position}} in block {{block}}: '
-            '{engine.describe(state)}"',
-        ]
-        return "\n".join(lines), f"AssertionError: {promise}"
-    if (failure.oracle, failure.field) == ("M8", "stall"):
-        promise = "nothing was scheduled in"
-        lines = [
-            "waiting = engine.unfinished()",
-            f"assert engine.idle <= {IDLE_MAX} or not waiting, "
-            f'f"{promise} {{engine.idle}} steps in a row while {{waiting}} wait"',
-        ]
-        return "\n".join(lines), f"AssertionError: {promise}"
+Assertion = tuple[str, str]
+"""The last lines of the script, and the beginning of their error message."""
+
+
+def _assertion(failure: Failure) -> Assertion:
     if failure.oracle == "CRASH":
         return "# The script must get here without an exception.", ""
-    raise TargetError(f"no stand-alone script can show {failure.oracle} ({failure.field}) on vLLM yet")
+    return ASSERTIONS[failure.oracle, failure.field](failure)
 
 
-def _state_assertion(failure: Failure) -> tuple[str, str]:
+def _published_state(failure: Failure) -> Assertion:
+    promise = f"block {failure.block} is published as the state of {failure.holder} after {failure.depth} tokens"
+    lines = [
+        f"expected = engine.state({failure.holder!r}, {failure.depth})",
+        f"for state in engine.published({failure.group}, {failure.block}, {failure.holder!r}, {failure.depth}):",
+        f'    assert state == expected, f"{python_format(promise)}, but holds {{engine.describe(state)}}"',
+    ]
+    return "\n".join(lines), f"AssertionError: {promise}"
+
+
+def _key(failure: Failure) -> Assertion:
+    promise = f"block {failure.block} can be hit, but the content of its key was never computed"
+    lines = [
+        f"key, references = engine.key({failure.block})",
+        f'assert key is None, f"{python_format(promise)} ({{references}} references)"',
+    ]
+    return "\n".join(lines), f"AssertionError: {promise}"
+
+
+def _slot(failure: Failure) -> Assertion:
+    promise = f"step {failure.step}: {failure.request} attends to wrong content"
+    lines = [
+        f"for layer, position, block, state in engine.slots({failure.step}, {failure.request!r}, {failure.group}):",
+        f"    expected = engine.state({failure.request!r}, position + 1)",
+        f'    assert state == expected, f"{python_format(promise)} at position {{position}} in block {{block}}: '
+        '{engine.describe(state)}"',
+    ]
+    return "\n".join(lines), f"AssertionError: {promise}"
+
+
+def _stall(failure: Failure) -> Assertion:
+    del failure
+    promise = "nothing was scheduled in"
+    lines = [
+        "waiting = engine.unfinished()",
+        f"assert engine.idle <= {IDLE_MAX} or not waiting, "
+        f'f"{promise} {{engine.idle}} steps in a row while {{waiting}} wait"',
+    ]
+    return "\n".join(lines), f"AssertionError: {promise}"
+
+
+def _initial_state(failure: Failure) -> Assertion:
     name, step, depth = failure.request, failure.step, failure.depth
     found = f"found = engine.initial_states(step={step}, name={name!r}, group={failure.group})"
     if not depth:
@@ -224,6 +255,40 @@ def _state_assertion(failure: Failure) -> tuple[str, str]:
             "for layer, block, state in found:",
             "    was, wanted = engine.describe(state), engine.describe(expected)",
             f'    assert state == expected, f"{shown}: {{layer}} finds {{was}} in block {{block}}, not {{wanted}}"',
-            'assert found, "no state layer took any state"',
         ]
+        # Good code may compute a session's next turn from its beginning.
+        if not any(isinstance(event, Resume) for event in failure.events):
+            lines.append('assert found, "no state layer took any state"')
     return "\n".join(lines), f"AssertionError: {promise}"
+
+
+def _ignored_state(failure: Failure) -> Assertion:
+    promise = f"step {failure.step} does not start {failure.request} from its state"
+    lines = [
+        f"# {failure.depth} tokens of {python_comment(failure.request)} are computed before step {failure.step}.",
+        f"found = engine.initial_states(step={failure.step}, name={failure.request!r}, group={failure.group})",
+        f'assert found, "{python_format(promise)}"',
+    ]
+    return "\n".join(lines), f"AssertionError: {promise}"
+
+
+def _dead_write(failure: Failure) -> Assertion:
+    promise = f"step {failure.step} stores a state for no request in block"
+    lines = [
+        f"for block in engine.written({failure.step}, None, {failure.group}):",
+        f'    assert block == 0, f"{promise} {{block}}"',
+    ]
+    return "\n".join(lines), f"AssertionError: {promise} {failure.block}"
+
+
+ASSERTIONS: dict[tuple[str, str], Callable[[Failure], Assertion]] = {
+    ("S1", "temporal"): _published_state,
+    ("S5", "never-written"): _published_state,
+    ("M4", "dead-write"): _dead_write,
+    ("S2", "slot"): _slot,
+    ("M2", "key"): _key,
+    ("M8", "stall"): _stall,
+    **{(oracle, field): _initial_state for oracle in ("S2", "S3", "S4") for field in ("temporal", "phantom-state")},
+    **{(oracle, "state-ignored"): _ignored_state for oracle in ("S2", "S3", "S4")},
+}
+"""What shows a violation of an oracle in a field: the keys are those of `kits.SHOWN`."""

@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from typing import Any
 
 from .graphs import Padding, Ranks, query_length
-from .shadow.hooks import Recorder
+from .shadow.recorder import Recorder
 from .versions import compat
 
 Rows = Sequence[Sequence[int]]
@@ -23,7 +23,6 @@ class RunnerAdapter:
     def __init__(self, runner: Any, recorder: Recorder) -> None:
         self.runner = runner
         self.recorder = recorder
-        self.manager: Any = None
         self.is_dummy = False
         self.ranks: Ranks = Padding()
         self.inputs: Any = None

@@ -10,7 +10,7 @@ import pickle
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from msgspec import structs
@@ -35,9 +35,14 @@ from ..base.trace import (
 )
 from .counterparts.sampling import parameters
 from .options import options_of, reports_all
-from .shadow import hooks
+from .shadow import patches
 from .versions import compat, features
-from .views import Admissions, Host, KeyBook, free_labelled
+from .versions.pool import Admissions
+from .views import Host, KeyBook
+
+if TYPE_CHECKING:
+    from .counterparts.kv_connector import Store
+    from .counterparts.no_store import NullStore
 
 STEPS_PER_TOKEN = 3
 """Steps allowed inside one event, per token that the requests may have: as for draining, a request may be preempted."""
@@ -69,11 +74,10 @@ class VllmTarget:
         self.keys = KeyBook(engine.hash_block_size, engine.drafter.truths)
         self.hasher = self.keys.recording(engine.hasher) if engine.hasher else None
         self.host = Host(engine.scheduler, engine.worker, self.keys)
-        self.admissions = Admissions(engine.scheduler.kv_cache_manager)
-        self.store = engine.store
+        self.admissions = Admissions(engine.scheduler)
+        self.store: Store | NullStore = engine.store
         self.inputs = getattr(engine, "inputs", None)
-        if self.store:
-            self.host.stored = self.store.pages
+        self.host.stored = self.store.pages
         self.sessions = self._sessions()
         if reports_all(config):
             from .cache_events import Subscriber
@@ -99,7 +103,7 @@ class VllmTarget:
             ExternalLoad: self.external_load,
             Resume: self.resume,
         }
-        hooks.activate(engine.recorder)
+        patches.activate(engine.recorder)
 
     def _sessions(self) -> Any:
         """Return None for a release whose streaming sessions are not driven."""
@@ -188,7 +192,7 @@ class VllmTarget:
         def has_other_work() -> bool:
             return bool(scheduler.has_unfinished_requests() or not scheduler.has_finished_requests())
 
-        if self.store:
+        if self.store.is_connected:
             records += self._run_until(has_other_work, event, "the transfers of requests that ended")
         return records
 
@@ -210,9 +214,7 @@ class VllmTarget:
         self.scheduler.max_num_scheduled_tokens = budget
         self.engine.drafter.event = event
         plan = self._schedule()
-        records: list[Record] = [self._planned(plan, budget)]
-        if self.store:
-            self.store.early(records)
+        records: list[Record] = [self._planned(plan, budget), *self.store.early()]
         # Results are processed after the next schedule(), so the worker gets a copy, as in a process of its own: later
         # changes by the scheduler must not reach it.
         sent = pickle.loads(pickle.dumps(plan)) if self.config.async_depth else plan
@@ -228,8 +230,7 @@ class VllmTarget:
         holding = getattr(self.scheduler, "kv_holding_waiting", ())
         self._resuming = {one.request_id for one in holding if one.resumable and one.num_computed_tokens}
         self._scheduling = True
-        if self.store:
-            self.store.begin_planning(self.step)
+        self.store.begin_planning(self.step)
         try:
             return self.scheduler.schedule()
         finally:
@@ -242,14 +243,14 @@ class VllmTarget:
         for name, count in plan.num_scheduled_tokens.items():
             start = self.scheduler.requests[name].num_computed_tokens - count
             drafts = len(plan.scheduled_spec_decode_tokens.get(name, ()))
-            waited = self.store.waiting.pop(name, None) if self.store else None
+            waited = self.store.ends_wait(name)
             admitted = name in fresh and not waited
             counts = self.admissions.counts.get(name, (-1, -1))
             kept = start if admitted and name in self._resuming else 0
-            loaded = self.store.joined.get(name, 0) if self.store else 0
+            loaded = self.store.joined.get(name, 0)
             hit = start - loaded if admitted and not kept else 0
             rows.append(PlannedRow(name, start, count, drafts, admitted, hit, *counts, loaded, kept))
-        for row in self.store.started if self.store else ():
+        for row in self.store.started:
             estimated, taken = self.admissions.counts[row.name]
             rows.append(structs.replace(row, estimated=estimated, taken=taken))
         copies = {copy[1]: copy[0] for copy in getattr(plan, "kv_cache_block_copies", None) or ()}
@@ -261,14 +262,14 @@ class VllmTarget:
         """Execute the oldest planned step, pass its results to the scheduler and record the client's outputs."""
         step, plan, sent, pad_to = self.in_flight.popleft()
         recorder = self.engine.recorder
-        recorder.begin_step(step, records)
+        recorder.begin_step(step)
         output = self.engine.worker.execute(sent, pad_to)
         drafts = {name: len(tokens) for name, tokens in plan.scheduled_spec_decode_tokens.items()}
         # Copied: the scheduler truncates these lists at the end of a request.
         sampled: dict[str, Sequence[int]] = {}
         for name, tokens in zip(output.req_ids, output.sampled_token_ids, strict=True):
             sampled[name] = tuple(tokens)
-        recorder.end_step(drafts, sampled)
+        records += recorder.end_step(drafts, sampled)
         outputs = compat.client_outputs(self.scheduler.update_from_output(plan, output))
         finished = [one.request_id for one in outputs if one.finish_reason is not None and not _failed(one)]
         if self.sessions:
@@ -314,10 +315,10 @@ class VllmTarget:
             return []
         records = self._run_until(self._is_idle, Step(), "the steps before a dummy run")
         recorder = self.engine.recorder
-        recorder.begin_step(self.step, records)
+        recorder.begin_step(self.step)
         self.engine.worker.dummy_run(event.rows)
-        recorder.end_step({}, {}, dummy=True)
         self.step += 1
+        records += recorder.end_dummy_run()
         return records
 
     def reset_prefix_cache(self, event: ResetPrefixCache) -> list[Record]:
@@ -335,13 +336,13 @@ class VllmTarget:
         return records
 
     def _reset(self, event: ResetPrefixCache) -> list[Record]:
-        arguments = {"reset_connector": True} if self.store else {}
+        arguments = {"reset_connector": True} if self.store.is_connected else {}
         try:
             self.scheduler.reset_prefix_cache(reset_running_requests=event.preempt_running, **arguments)
         except RuntimeError as error:
             # The running requests are preempted. vLLM names one reason, "requests waiting for remote KV transfer";
             # sessions that hold blocks without running are another.
-            if not (self.store or self.sessions) or "Failed to reset KV cache even" not in str(error):
+            if not (self.store.is_connected or self.sessions) or "Failed to reset KV cache even" not in str(error):
                 raise
             self.refused = str(error)
         return []
@@ -349,14 +350,13 @@ class VllmTarget:
     def external_load(self, event: ExternalLoad) -> list[Record]:
         """Store the first tokens of a request outside the pool; no-op without a connector."""
         request = self.scheduler.requests.get(event.name)
-        if self.store and request is not None:
+        if request is not None:
             self.store.announce(event, request.all_token_ids)
         return []
 
     def evict(self, event: Evict) -> list[Record]:
         """Evict free blocks that have keys."""
-        pool = self.host.pool
-        pool.evict_blocks(free_labelled(pool, event.blocks))
+        self.host.pool.evict_oldest(event.blocks)
         return []
 
     def view(self) -> View:
@@ -370,4 +370,4 @@ class VllmTarget:
 
     def close(self) -> None:
         """Stop recording; the rest is garbage-collected."""
-        hooks.activate(None)
+        patches.activate(None)

@@ -1,4 +1,4 @@
-"""The host's metadata: vLLM's block pool, tables and queues as a `View`.
+"""The host's metadata: vLLM's block pool, tables (`versions.pool`) and queues as a `View`.
 
 Block hashes become keys: the wrapped hasher knows the request, hence the depth and the tokens, of every hash.
 """
@@ -12,8 +12,9 @@ from typing import Any
 
 from ...reference.prefix_cache import Key
 from ...reference.tokens import EMPTY, Truth, mix
-from ..base.observe import Content, Table, View
+from ..base.observe import Content, View
 from .versions import compat
+from .versions.pool import blocks_to_free, hash_count, pool_of, split
 
 _UNKNOWN_DEPTH = -1
 HANDED_ON = {
@@ -40,7 +41,7 @@ class KeyBook:
         """Wrap the hasher to record every hash that it makes."""
 
         def hash_blocks(request: Any) -> list[Any]:
-            first = len(request.block_hashes)
+            first = hash_count(request)
             hashes = hasher(request)
             if hashes:
                 tags = self._tags_of(request, (first + len(hashes)) * self._size)
@@ -72,25 +73,12 @@ class Host:
     """Reads the metadata of the scheduler and of its cache managers."""
 
     def __init__(self, scheduler: Any, worker: Any, keys: KeyBook) -> None:
-        from vllm.v1.core.kv_cache_utils import get_block_hash, get_group_id
-
         self.scheduler = scheduler
         self.worker = worker
-        self.manager = scheduler.kv_cache_manager
-        self.pool = self.manager.block_pool
-        self.groups = self.manager.coordinator.single_type_managers
+        self.pool = pool_of(scheduler)
         self._keys = keys
-        self._split = get_block_hash, get_group_id
         self._known: dict[Any, Key] = {}
         self._queues = compat.waiting_queues(scheduler)
-        self._zero_lists = [group for group in self.groups if hasattr(group, "new_block_ids")]
-        self._per_request = [
-            (f"{name} of group {index}", group, name)
-            for index, group in enumerate(self.groups)
-            for name, value in vars(group).items()
-            if isinstance(value, dict) and name != "cached_blocks_this_step"
-        ]
-        """What a group keeps per request: title, group, attribute."""
         owners = (
             (scheduler, "the scheduler"),
             (getattr(scheduler, "encoder_cache_manager", None), "the encoder cache"),
@@ -108,20 +96,10 @@ class Host:
         """Sessions between two turns."""
         self.subscriber: Any = None
         """Of KV events, if there are any."""
-        worker.manager = self
-
-    def tables(self) -> dict[str, Table]:
-        """Return the block ids of every request that holds blocks."""
-        tables = [group.req_to_blocks for group in self.groups]
-        return {
-            name: tuple([tuple([block.block_id for block in table.get(name, ())]) for table in tables])
-            for name in dict.fromkeys(chain.from_iterable(tables))
-        }
 
     def _learn(self, label: Any) -> Key:
         """Return the key of a label that was not seen before."""
-        block_hash, group_id = self._split
-        key = self._known[label] = self._keys.key(group_id(label), block_hash(label))
+        key = self._known[label] = self._keys.key(*split(label))
         return key
 
     def published(self, aliases: dict[int, list[Key]]) -> dict[int, Key]:
@@ -131,9 +109,9 @@ class Host:
         """
         found: dict[int, Key] = {}
         known = self._known.get
-        for label, blocks in self.pool.cached_block_hash_to_block._cache.items():
+        for label, blocks in self.pool.cached():
             key = known(label) or self._learn(label)
-            for block in blocks if isinstance(blocks, dict) else (blocks.block_id,):
+            for block in blocks:
                 other = found.get(block)
                 if other is None or other.depth < key.depth:
                     found[block] = key
@@ -143,20 +121,19 @@ class Host:
 
     def view(self) -> View:
         """Return all of the host's metadata."""
-        scheduler, blocks, known = self.scheduler, self.pool.blocks, self._known.get
+        scheduler, pool, known = self.scheduler, self.pool, self._known.get
         aliases: dict[int, list[Key]] = {}
-        labels = [(block.block_id, label) for block in blocks if (label := block.block_hash) is not None]
-        tables, references = self.tables(), [0 if block.is_null else block.ref_cnt for block in blocks]
-        pins = Counter(compat.blocks_to_free(scheduler))
+        tables, references = pool.tables(), pool.references()
+        pins = Counter(blocks_to_free(scheduler))
         # A block that waits to be freed once and is in a table stays with its owner, who may write to it.
         for block in pins.keys() & set(chain.from_iterable(chain.from_iterable(tables.values()))) if pins else ():
             references[block] -= pins.pop(block)
         return View(
-            free=[block.block_id for block in self.pool.free_block_queue.get_all_free_blocks()],
+            free=pool.free(),
             references=references,
             published=self.published(aliases),
             aliases=aliases,
-            labels={block: known(label) or self._learn(label) for block, label in labels},
+            labels={block: known(label) or self._learn(label) for block, label in pool.labels()},
             tables=tables,
             waiting=[
                 one.request_id
@@ -173,7 +150,7 @@ class Host:
         )
 
     def _drained(self) -> dict[str, int]:
-        lists = {"blocks to zero": sum([len(group.new_block_ids) for group in self._zero_lists])}
+        lists = {"blocks to zero": self.pool.to_zero()}
         if self.subscriber:
             lists["keys that KV events misreport"] = self.subscriber.contradictions()
         return lists
@@ -185,42 +162,7 @@ class Host:
         if sizes["requests"]:
             return sizes
         sizes |= self.worker.leftovers()
-        for title, group, name in self._per_request:
-            sizes[title] = len(getattr(group, name))
+        sizes |= self.pool.per_request()
         for title, owner, name in self._collections:
             sizes[title] = self._keys.names_in(getattr(owner, name) or ())
         return sizes
-
-
-class Admissions:
-    """Records, by request, the blocks that the admission check estimates and those taken from the free queue."""
-
-    def __init__(self, manager: Any) -> None:
-        self.counts: dict[str, tuple[int, int]] = {}
-        self._manager = manager
-        self._foreseen: list[tuple[int, int]] = []
-        """(estimate, free blocks at that moment) of the checks of the allocation under way."""
-        self._estimate = manager.coordinator.get_num_blocks_to_allocate
-        self._allocate = manager.allocate_slots
-        manager.coordinator.get_num_blocks_to_allocate = self._estimating
-        manager.allocate_slots = self._allocating
-
-    def _estimating(self, *arguments: Any, **keywords: Any) -> int:
-        estimate: int = self._estimate(*arguments, **keywords)
-        self._foreseen.append((estimate, self._manager.block_pool.get_num_free_blocks()))
-        return estimate
-
-    def _allocating(self, request: Any, *arguments: Any, **keywords: Any) -> Any:
-        self._foreseen.clear()
-        blocks = self._allocate(request, *arguments, **keywords)
-        if blocks is not None and self._foreseen:
-            # The last check counts; an earlier one is for the whole sequence.
-            estimate, free = self._foreseen[-1]
-            self.counts[request.request_id] = estimate, free - self._manager.block_pool.get_num_free_blocks()
-        return blocks
-
-
-def free_labelled(pool: Any, count: int) -> set[int]:
-    """Return up to `count` free blocks that have keys, oldest first."""
-    blocks: Iterable[Any] = pool.free_block_queue.get_all_free_blocks()
-    return {block.block_id for block in [one for one in blocks if one.block_hash is not None][:count]}

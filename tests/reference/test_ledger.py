@@ -2,7 +2,7 @@
 
 import pytest
 
-from hybridfuzz.reference.ledger import Ledger
+from hybridfuzz.reference.ledger import BlockHistory, Ledger
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def ledger() -> Ledger:
 
 def test_nothing_is_known_of_a_block_before_it_is_handed_out(ledger: Ledger) -> None:
     assert ledger.cell(7, 0) is None
-    assert ledger.describe(7) == "never allocated"
+    assert ledger.history(7) == BlockHistory("never")
     ledger.zero(7)
     ledger.write_state(7, 0, "r0", 4, True, True)
     ledger.write_slots([7], [0], 0, "r0", 4)
@@ -108,12 +108,12 @@ def test_a_copy_of_one_part_leaves_the_other(ledger: Ledger) -> None:
 
 
 def test_history_in_words(ledger: Ledger) -> None:
-    assert ledger.describe(5) == "not written since r0 got it in step 3"
+    assert ledger.history(5) == BlockHistory("allocated", "r0", 3)
     ledger.zero(5)
-    assert ledger.describe(5) == "zeroed, not written since r0 got it in step 3"
+    assert ledger.history(5) == BlockHistory("zeroed", "r0", 3)
     ledger.write_state(5, 0, "r2", 7, True, True)
-    assert ledger.describe(5) == "last written by r2 in step 7"
-    assert ledger.describe(5, 1) == "zeroed, not written since r0 got it in step 3"
+    assert ledger.history(5) == BlockHistory("written", "r2", 7)
+    assert ledger.history(5, 1) == BlockHistory("zeroed", "r0", 3)
 
 
 def test_a_copy_of_an_unallocated_block_is_unwritten(ledger: Ledger) -> None:
@@ -127,5 +127,5 @@ def test_a_copy_of_an_unallocated_block_is_unwritten(ledger: Ledger) -> None:
 
 def test_the_history_of_the_first_step_and_of_a_layer_that_is_not_there(ledger: Ledger) -> None:
     ledger.write_state(6, 0, "r1", 0, True, True)
-    assert ledger.describe(6) == "last written by r1 in step 0"
-    assert ledger.describe(6, 1) == "not written since r0 got it in step 3"
+    assert ledger.history(6) == BlockHistory("written", "r1", 0)
+    assert ledger.history(6, 1) == BlockHistory("allocated", "r0", 3)

@@ -155,7 +155,7 @@ def test_names_and_messages_are_harmless(tmp_path: Path) -> None:
     trace = load_trace(CORPUS / FILES[0])
     history = record_history(load_factory(f"hybrid:{FILES[0].partition('--')[0]}"), trace)[1]
     assert history.violation
-    violation = msgspec.structs.replace(history.violation, message=NASTY, field=NASTY)
+    violation = msgspec.structs.replace(history.violation, told=NASTY, field=NASTY)
     marks = tuple(msgspec.structs.replace(mark, who=NASTY, content=NASTY) for mark in history.marks)
     broken = msgspec.structs.replace(history, violation=violation, marks=marks)
     page = render(one_finding(tmp_path / "x.json", trace, f"python:{NASTY}", broken))

@@ -80,6 +80,14 @@ def add_config(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", type=settings, action="append", default=[], metavar="K=V,...", help=help_text)
 
 
+def add_workload(parser: argparse.ArgumentParser) -> None:
+    """--workload."""
+    from ...units import settings
+
+    help_text = "draw by other ratios (see: targets --workload)"
+    parser.add_argument("--workload", type=settings, action="append", default=[], metavar="K=V,...", help=help_text)
+
+
 def open_worker(options: argparse.Namespace) -> WorkerClient:
     """A worker for --target, not yet started."""
     from ...workers.client import WorkerClient

@@ -16,6 +16,7 @@ if TYPE_CHECKING:  # --help has to come at once
     from ....targets.base.launch import Launch
     from ...campaign.state import Settings
     from ...campaign_events import Summary
+    from ...draw.workload import Workload
     from ...group.fixes import Fixes
     from ...group.known import Known
     from ...workers.protocol import OpenWorker
@@ -97,10 +98,11 @@ def add_limits(parser: argparse.ArgumentParser) -> None:
 
 def add_folder(parser: argparse.ArgumentParser) -> None:
     """Add the options for the output folder and what is known there."""
-    from .common import FIXES_HELP, add_config
+    from .common import FIXES_HELP, add_config, add_workload
     from .where import folder
 
     add_config(parser)
+    add_workload(parser)
     parser.add_argument(
         "-o",
         "--out",
@@ -108,7 +110,7 @@ def add_folder(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="folder or URL for findings (default: hybridfuzz-out/TARGET-SEED)",
     )
-    known = "known bugs, to be patched or acknowledged (default: DIR/known.toml)"
+    known = "list of known bugs; each is patched or ignored (default: DIR/known.toml)"
     parser.add_argument("--known", type=Path, metavar="FILE", help=known)
     parser.add_argument("--fixes", action="append", default=[], metavar="DIR", help=FIXES_HELP)
     parser.add_argument("--fresh", action="store_true", help="start over instead of continuing an unfinished campaign")
@@ -120,6 +122,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     from .common import AGAINST_HELP
     from .where import place
 
+    parser.usage = "%(prog)s [option ...]"  # thirty options listed twice would not fit a screen
     add_limits(parser)
     parser.add_argument(
         "--cluster", type=place, metavar="C", help="run on a Ray cluster: auto, HOST:PORT, ray://HOST:PORT, local:N"
@@ -163,7 +166,7 @@ def run(options: argparse.Namespace) -> int:
             if options.coverage:
                 raise TraceError("--coverage: lines are not recorded with --against")
 
-            return fuzz_against(options, options.time or DEFAULT_SECONDS, overrides_of(options))
+            return fuzz_against(options, options.time or DEFAULT_SECONDS, overrides_of(options), workload_of(options))
         check_files(options)
         engine = engine_of(options)
         with exclusive(engine.out):
@@ -272,6 +275,13 @@ def overrides_of(options: argparse.Namespace) -> dict[str, object]:
     return overrides if options.dp == 1 else {**overrides, RANKS: checked(str(options.dp))}
 
 
+def workload_of(options: argparse.Namespace) -> Workload:
+    """Return the table of the workload. TraceError for a name that is not in it, or a value that does not fit."""
+    from ...draw.workload import with_ratios
+
+    return with_ratios({key: value for pairs in options.workload for key, value in pairs.items()})
+
+
 class Tested(NamedTuple):
     """What a campaign tests and where: all of its settings that may take minutes to make.
 
@@ -294,6 +304,7 @@ def check_files(options: argparse.Namespace) -> None:
     if options.shard and options.shard.of > 1 and options.seed is None:
         raise TraceError("--shard needs --seed: all shards draw from one seed")
     overrides_of(options)
+    workload_of(options)
     known_and_fixes(options)
     if folder := folder_of(options):
         read_state(folder)
@@ -333,6 +344,7 @@ def settings_of(options: argparse.Namespace, engine: Tested) -> Settings:
     from ...campaign.canary import canaries
     from ...campaign.resume import unfinished
     from ...campaign.state import Settings
+    from ...draw.workload import differences
     from ...group.bug_history import load_bug_history
     from ...group.fixes import fixes_in
     from ...group.store import read_state
@@ -340,11 +352,11 @@ def settings_of(options: argparse.Namespace, engine: Tested) -> Settings:
     from .common import cores, memory_limit
 
     fixes, launch, modules, seed, out = engine
-    overrides, shard = overrides_of(options), options.shard or WHOLE
+    overrides, workload, shard = overrides_of(options), workload_of(options), options.shard or WHOLE
     share = "" if shard.of == 1 else str(shard)
     state, history = read_state(out), load_bug_history(out)
     continued = not options.fresh and unfinished(
-        state, options.target, launch.version, overrides, seed, share, options.source
+        state, options.target, launch.version, overrides, seed, share, options.source, differences(workload)
     )
     if state and continued:
         seed = state.seed
@@ -375,6 +387,7 @@ def settings_of(options: argparse.Namespace, engine: Tested) -> Settings:
         shard=shard,
         modules=modules,
         source=options.source,
+        workload=workload,
     )
 
 

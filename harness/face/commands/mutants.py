@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from ...measure.detection.matrix import Matrix
-    from ...measure.detection.statistics import Detection, MutantChange, MutantRow
+    from ...measure.detection.statistics import Detection, MutantRow
 
 EXAMPLES = """\
 A mutant is the target with one known bug planted. To judge a change of
@@ -71,6 +71,7 @@ def run(options: argparse.Namespace) -> int:
     """Run the trials, print the table, save it, compare."""
     from rich.console import Console
 
+    from ...measure.detection.result import load_runs, result_of, save, summarise_all
     from ...measure.detection.statistics import compare, summarise
     from ...measure.detection.tables import change_lines, plain_line, terminal_table
     from .common import ending_on_signals, output_folder, print_json
@@ -99,7 +100,7 @@ def run(options: argparse.Namespace) -> int:
     changes = compare(earlier, runs) if earlier is not None else []
     for text in change_lines(changes) if earlier is not None else []:
         line(text)
-    result = as_json(options, matrix, rows, runs, changes)
+    result = result_of(matrix, rows, runs, changes if earlier is not None else None)
     save(out / "matrix.json", result)
     for text in verdict(result, out):
         line(text)
@@ -142,18 +143,6 @@ def prepare_matrix(options: argparse.Namespace, out: Path) -> tuple[Matrix, dict
     return Matrix(settings), titles
 
 
-def load_runs(path: Path) -> list[Detection]:
-    """Return the runs of an earlier matrix. Raises TraceError if the file holds none."""
-    from ....targets.base.trace import TraceError
-    from ...draw.files import read_json
-    from ...measure.detection.statistics import Saved
-
-    saved = read_json(path, Saved, "a detection matrix", ": not a detection matrix")
-    if saved is None:
-        raise TraceError(f"{path}: cannot be read: No such file or directory")
-    return list(saved.runs)
-
-
 @contextmanager
 def progress(console: Console, matrix: Matrix) -> Iterator[Callable[[Detection], None]]:
     """Show a progress bar on a terminal; yield the function that counts one run."""
@@ -177,61 +166,6 @@ def progress(console: Console, matrix: Matrix) -> Iterator[Callable[[Detection],
             bar.update(task, advance=1, description=f"runs ({missed} found nothing)")
 
         yield advance
-
-
-def summarise_all(runs: Sequence[Detection], titles: Mapping[str, str]) -> list[MutantRow]:
-    """Return a row for each mutant that was run at all, in the order of the registry."""
-    from ...measure.detection.statistics import summarise
-
-    by_mutant = {slug: [run for run in runs if run.mutant == slug] for slug in titles}
-    return [summarise(slug, titles[slug], some) for slug, some in by_mutant.items() if some]
-
-
-def as_json(
-    options: argparse.Namespace,
-    matrix: Matrix,
-    rows: Sequence[MutantRow],
-    runs: Sequence[Detection],
-    changes: Sequence[MutantChange],
-) -> dict[str, object]:
-    """Return the content of matrix.json, the documented form for scripts and for --compare."""
-    import msgspec
-
-    from ...measure.detection.statistics import overall
-
-    settings = matrix.settings
-    by_mutant = {row.mutant: row for row in rows}
-    traces, seconds = overall(changes)
-    result = {
-        "exit_reason": "interrupted" if matrix.reason == "interrupted" else "done",
-        "target": options.target,
-        "seeds": list(settings.seeds),
-        "seconds": settings.seconds,
-        "overrides": settings.overrides,
-        "mutants": rows,
-        "not_found": [
-            slug for slug in settings.mutants if slug not in by_mutant or by_mutant[slug].found < len(settings.seeds)
-        ],
-        "errors": [f"{run.mutant}, seed {run.seed}: {run.error}" for run in runs if run.error],
-        "comparison": {"traces": traces, "seconds": seconds, "changes": changes} if options.compare else None,
-        "runs": runs,
-    }
-    built: dict[str, object] = msgspec.to_builtins(result)
-    return built
-
-
-def save(path: Path, result: Mapping[str, object]) -> None:
-    """Write the matrix to disk in one go."""
-    import msgspec
-
-    from ...draw.files import write_atomically
-    from ...group.store import OutputError
-
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, msgspec.json.format(msgspec.json.encode(result), indent=1))
-    except OSError as error:
-        raise OutputError(f"cannot write {path}: {error.strerror}") from error
 
 
 def write_document(options: argparse.Namespace, rows: Sequence[MutantRow]) -> str:

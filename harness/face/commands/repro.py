@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ....targets.base.deployment import Deployment
-    from ....targets.base.launch import Launch
-    from ....targets.base.repro import Script
     from ....targets.base.trace import Trace
     from ...group.evidence import Place
-    from ...judge.violation import Violation
-    from ...record.history import History
-    from ...tell.bug_report import OtherRun, ReproCase, TriedFix
+    from ...tell.bug_report import ReproCase, TriedFix
     from ...tell.related import RelatedEntry
-    from ...tell.script import ScriptVerdict
-    from ...workers.client import WorkerClient
+    from ...tell.reproduce import Subject
 
 EXAMPLES = """\
 DIR gets repro.py (needs only the target's own package), test_repro.py,
@@ -53,28 +47,35 @@ def run(options: argparse.Namespace) -> int:
     """Run the trace, write the script, run it, write the rest."""
     from msgspec import structs
 
+    from ....targets.base.protocol import TargetError
     from ...draw.files import load_trace
     from ...exit_status import CLEAN, INTERNAL, USAGE
     from ...group.store import OutputError
     from ...tell.repro_folder import write_folder
+    from ...tell.reproduce import Subject, observe, write_script
     from ...tell.usual_options import changes
-    from .common import launch_target, print_json, printer
+    from .common import launch_target, memory_limit, print_json, printer, runs_clean
 
     trace, line, folder = load_trace(options.trace), printer(options.json), options.out
     if options.kind == "engine":
         return witness(options.target, trace, folder, line)
-    launch = launch_target(options.target)
-    case = observed(options, trace, launch)
-    violation = case.violation
+    subject = Subject(options.target, launch_target(options.target), options.timeout, memory_limit(options))
+    case = observe(subject, trace, places(options.trace))
+    if case is None:
+        raise runs_clean(options, "reproduce")
+    violation, script, verdict = case.violation, None, None
     if changed := changes(trace, case.trace):
         line(f"the failure does not need other values than {', '.join(changed)}: the report has these")
     line(violation.signature)
     line(violation.message)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        script, verdict = tried(folder, options.target, launch, (case.trace, case.history, violation), line)
+        try:
+            script, verdict = write_script(folder, case)
+        except TargetError as error:
+            line(f"no stand-alone script: {error}")
         case = structs.replace(case, script=script, verdict=verdict)
-        case = structs.replace(case, fix=tested_fix(options, folder, launch, case))
+        case = structs.replace(case, fix=tried_fix(options.patch, subject, folder, case))
         write_folder(folder, case)
     except OSError as error:
         raise OutputError(f"cannot write to {folder}: {error.strerror}; choose another with -o") from error
@@ -82,9 +83,9 @@ def run(options: argparse.Namespace) -> int:
     if good and verdict:
         line(f"repro.py fails as promised ({verdict.seconds:.1f} s)")
     elif verdict:
-        line(
-            f"repro.py does NOT fail as promised (exit status {verdict.status}): REPORT.md says so, too\n{verdict.tail}"
-        )
+        line(f"repro.py does NOT fail as promised (exit status {verdict.status}): REPORT.md says so, too")
+        for row in verdict.tail.splitlines():
+            line(row)
     if case.fix:
         results = [case.fix.result] + ([f"repro.py: exit status {case.fix.script.status}"] if case.fix.script else [])
         line(f"with the patch: {', '.join(results)}")
@@ -115,104 +116,23 @@ def witness(spec: str, trace: Trace, folder: Path, line: Callable[[str], None]) 
     return CLEAN
 
 
-def observed(options: argparse.Namespace, trace: Trace, launch: Launch) -> ReproCase:
-    """Return the content of the report without a script. Raises TraceError for a trace that does not fail."""
-    from ....targets.base.registry import describe
-    from ...group.same_failure import UNEXPLAINED
-    from ...judge.oracles.real_model import FIELDS
-    from ...record.answers import Answers
-    from ...tell.bug_report import ReproCase
-    from ...tell.related import related
-    from ...tell.usual_options import plainest
-    from ...tell.versions import system, versions_of
-    from .common import open_worker, runs_clean
+def tried_fix(given: Path | None, subject: Subject, folder: Path, case: ReproCase) -> TriedFix | None:
+    """Run script and trace with the patch that is given or packaged; None without one."""
+    from ...tell.reproduce import try_fix
 
-    def unusual(one: Trace) -> int:
-        """Count what chooses other code than a server runs by default: flags, and another implementation."""
-        server, chosen = describe(options.target, one, launch.version), one.config.options
-        other = [name for each in server.implementations if each.default
-                 for name, value in each.options.items() if chosen.get(name, value) != value]  # fmt: skip
-        return len(server.unusual) + len(other)
-
-    given = trace
-    with open_worker(options) as worker:
-        capabilities = worker.start().capabilities
-        history = worker.explain(trace)[1]
-        violation = history.violation
-        if violation is None:
-            raise runs_clean(options, "reproduce")
-        if violation.oracle not in UNEXPLAINED:
-            plain = plainest(trace, violation.signature, worker.run, capabilities, unusual)
-            again = worker.explain(plain)[1] if plain != trace else history
-            if again.violation:
-                trace, history, violation = plain, again, again.violation
-        deployment = describe(options.target, trace, launch.version)
-        # Tokens of the stand-in layers prove nothing where only the real model's numbers are wrong.
-        answers = Answers() if violation.field in FIELDS else worker.serve(trace, violation.request)
-        runs = list(implementations(worker, trace, deployment))
-    versions = versions_of(launch, deployment.packages)
-    return ReproCase(
-        options.target, launch, deployment, trace, history, violation, answers, runs, versions, system(),
-        places=places(options.trace),
-        related=related(options.target, launch.version, given, violation.signature),
-    )  # fmt: skip
-
-
-def implementations(worker: WorkerClient, trace: Trace, deployment: Deployment) -> Iterator[OtherRun]:
-    """Yield the result of the trace on each implementation that the engine has."""
-    from msgspec import structs
-
-    from ....targets.base.protocol import TargetError
-    from ....targets.base.trace import TraceError
-    from ...tell.bug_report import OtherRun
-
-    for one in deployment.implementations:
-        options = {**trace.config.options, **one.options}
-        chosen = structs.replace(trace.config, options=options)
-        current = all(trace.config.options.get(name) == value for name, value in one.options.items())
-        try:
-            violation = worker.run(structs.replace(trace, config=chosen)).violation
-            result = f"fails ({violation.signature})" if violation else "passes"
-        except (TargetError, TraceError) as error:
-            result = f"not applicable: {error}"
-        yield OtherRun(one.title, one.default, current, result)
-
-
-def tested_fix(options: argparse.Namespace, folder: Path, launch: Launch, case: ReproCase) -> TriedFix | None:
-    """Run the script and the trace with a patch; None without one. Raises PatchError for one that does not fit."""
-    from ....targets.base.overlay import patched
-    from ....targets.base.patches import parse_patch
-    from ....targets.base.protocol import TargetError
-    from ....targets.base.trace import TraceError
-    from ...tell.bug_report import TriedFix
-    from ...tell.script import run_script
-    from ...workers.client import WorkerClient
-    from .common import memory_limit
-
-    text, source = chosen_patch(options.patch, case.related)
-    if not text:
-        return None
-    fixed = patched(launch, [parse_patch(text, "fix")])
-    with WorkerClient(options.target, fixed, options.timeout, memory_limit(options, 1)) as worker:
-        worker.start()
-        try:
-            violation = worker.run(case.trace).violation
-            result = f"fails ({violation.signature})" if violation else "passes"
-        except (TargetError, TraceError) as error:
-            result = f"not applicable: {error}"
-    verdict = run_script(folder / "repro.py", case.script, fixed) if case.script else None
-    return TriedFix(text, source, result, verdict)
+    text, source = chosen_patch(given, case.related)
+    return try_fix(subject, folder, case, text, source) if text else None
 
 
 def chosen_patch(given: Path | None, entries: Sequence[RelatedEntry]) -> tuple[str, str]:
     """Return a patch and its source in words: the one given, or that of the entry that lists the trace; else "", ""."""
     from ....targets.base.patches import PATCH_BYTES_MAX
     from ...draw.files import read_regular
+    from ...tell.reproduce import packaged_patch
 
     if given:
         return read_regular(given, PATCH_BYTES_MAX, "a patch").decode("utf-8", "replace"), "a patch for this failure"
-    packaged = next((entry for entry in entries if entry.patch), None)
-    return (packaged.patch, f"the patch packaged with hybridfuzz for {packaged.name}") if packaged else ("", "")
+    return packaged_patch(entries)
 
 
 def places(trace: Path) -> Sequence[Place]:
@@ -227,34 +147,3 @@ def places(trace: Path) -> Sequence[Place]:
         progress_line(f"warning: {error}")
         return ()
     return found.places if found else ()
-
-
-def tried(
-    folder: Path,
-    spec: str,
-    launch: Launch,
-    case: tuple[Trace, History, Violation],
-    line: Callable[[str], None],
-) -> tuple[Script | None, ScriptVerdict | None]:
-    """Run scripts. Return the first that fails as it promises, else the last; (None, None) if there is none."""
-    from ....targets.base.protocol import TargetError
-    from ....targets.base.registry import write_scripts
-    from ...draw.files import write_atomically
-    from ...judge.ranks import ranks_of
-    from ...tell.script import failure_of, run_script
-
-    trace, _, _ = case
-    try:
-        if ranks_of(trace.config) > 1:
-            raise TargetError("the failure needs several ranks, and a script runs one engine")
-        scripts = write_scripts(spec, trace, failure_of(*case))
-    except TargetError as error:
-        line(f"no stand-alone script: {error}")
-        return None, None
-    script, verdict = None, None
-    for script in scripts:
-        write_atomically(folder / "repro.py", script.text.encode())
-        verdict = run_script(folder / "repro.py", script, launch)
-        if verdict.promised:
-            break
-    return script, verdict

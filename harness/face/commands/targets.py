@@ -17,6 +17,7 @@ example: hybridfuzz targets vllm@0.33.0
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments."""
     parser.add_argument("target", nargs="?", metavar="T", help="one target, for example vllm@0.33.0")
+    parser.add_argument("--workload", action="store_true", help="print the ratios by which traces are drawn")
     parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
 
 
@@ -26,6 +27,8 @@ def run(options: argparse.Namespace) -> int:
     from ...exit_status import CLEAN
     from .common import print_json
 
+    if options.workload:
+        return print_workload(options)
     if options.target:
         return describe(options)
     known = known_targets()
@@ -50,6 +53,22 @@ def listing(known: Mapping[str, str], columns: int) -> Iterator[str]:
         yield from _table(variants, columns)
 
 
+def print_workload(options: argparse.Namespace) -> int:
+    """Print the table of the workload, which is the same for all targets."""
+    from ...draw.workload import DEFAULT, rows_of
+    from ...exit_status import CLEAN
+    from .common import print_json
+
+    rows = rows_of(DEFAULT)
+    if options.json:
+        print_json({name: value for name, (value, _) in rows.items()})
+        return CLEAN
+    width = max(map(len, rows))
+    for name, (value, line) in rows.items():
+        print(f"{name:{width}}  {value:>3}  {line}" if value.isdigit() else f"{name:{width}}       {line}: {value}")
+    return CLEAN
+
+
 def _is_variant(target: str) -> bool:
     return ":" in target and not target.startswith("python:")
 
@@ -65,6 +84,7 @@ def describe(options: argparse.Namespace) -> int:
     """Start a target and print its capabilities and what they enable."""
     import msgspec
 
+    from ....targets.base.registry import kit_limits
     from ....targets.base.tested import narrower
     from ...exit_status import CLEAN
     from ...judge.oracles import applicable
@@ -86,10 +106,14 @@ def describe(options: argparse.Namespace) -> int:
     }
     if notice := narrower(options.target, launch.version, ready.capabilities):
         facts["note"] = notice
+    limits = kit_limits(options.target)
     if options.json:
-        print_json(facts)
+        print_json(facts | ({"kits cannot": msgspec.to_builtins(limits)} if limits else {}))
         return CLEAN
     for name, value in facts.items():
         words = ", ".join(map(str, value)) if isinstance(value, list | tuple) else value
         print(f"{name:22} {words}")
+    for kit in dict.fromkeys(limit.kit for limit in limits):
+        print(f"\nkit {kit} refuses")
+        print("\n".join(f"  {limit.feature:22} {limit.reason}" for limit in limits if limit.kit == kit))
     return CLEAN

@@ -31,10 +31,12 @@ from ...campaign_events import (
     Node,
     NodeLeft,
     Notice,
+    NotRun,
     Retested,
     Summary,
     Tick,
     TraceDone,
+    WorkerGivenUp,
     WorkerLost,
     WorkerState,
 )
@@ -47,6 +49,7 @@ from .handler import CampaignInfo
 PLAIN_SECONDS = 10.0
 """Seconds between two lines of progress where the output is no terminal."""
 FINDINGS_SHOWN = 8
+OTHERS_SHOWN = 3
 NODES_SHOWN = 12
 """Lost and slow ones first."""
 END_WORDS = {
@@ -90,6 +93,8 @@ class Console:
         self._started = False
         self._self_tested = False
         self._shown = time.monotonic()
+        self._workers: dict[int, str] = {}
+        """What each worker does."""
         self._lengths: dict[str, int] = {}
         """Number of events last printed for each finding, 0 for a flaky one."""
 
@@ -119,9 +124,17 @@ class Console:
                 self.line(f"trace {index}: {plural(sum(map(len, lines.values())), 'new line')} in {where}", "dim")
             case Merged(name, finding):
                 self.line(f"  {name}: the same cause as {finding.id}")
+            case WorkerState(worker, doing):
+                self._workers[worker] = doing
             case WorkerLost():
                 where = f" on {event.node}" if event.node else ""
                 self.line(f"warning: worker {event.worker}{where}, trace {event.index}: {event.reason}", "yellow")
+            case NotRun():
+                where = f" on {event.node}" if event.node else ""
+                what = f"trace {event.index}{where} was not run: {event.kind}, also alone: {event.message}"
+                self.line(f"warning: {what}", "yellow")
+            case WorkerGivenUp():
+                self.line(f"warning: {given_up_line(event)}", "yellow")
             case NodeLeft():
                 self.line(f"warning: node {event.node} {event.state}: {event.reason}", "yellow")
             case Notice(text):
@@ -172,10 +185,10 @@ class Console:
             self.line(f"  {finding.id}: flaky, its trace ran clean when it ran alone", "yellow")
 
     def tick(self, tick: Tick) -> None:
-        """Print a line of progress now and then."""
-        if time.monotonic() - self._shown >= PLAIN_SECONDS and tick.summary.seconds:
+        """Print a line of progress now and then, with what workers do that run no traces."""
+        if time.monotonic() - self._shown >= PLAIN_SECONDS and (tick.summary.seconds or self._workers):
             self._shown = time.monotonic()
-            self.line(progress(tick))
+            self.line(" · ".join([progress(tick), *others(self._workers.values())]))
 
     def ended(self, summary: Summary) -> None:
         """Print the report; the result of the self-test only if it comes from an earlier part of the campaign."""
@@ -191,7 +204,6 @@ class Dashboard(Console):
     def __init__(self, rich: RichConsole) -> None:
         super().__init__(rich)
         self._live = Live(console=rich, refresh_per_second=4, transient=True)
-        self._workers: dict[int, str] = {}
         self._traces: dict[int, int] = {}
 
     def start(self, campaign: CampaignInfo) -> None:
@@ -205,9 +217,7 @@ class Dashboard(Console):
 
     def handle_event(self, event: CampaignEvent) -> None:
         """Also show what each worker does; on a cluster, what each node does."""
-        if isinstance(event, WorkerState):
-            self._workers[event.worker] = event.state
-        elif isinstance(event, TraceDone):
+        if isinstance(event, TraceDone):
             self._traces[event.worker] = self._traces.get(event.worker, 0) + 1
         elif isinstance(event, CampaignEnded):
             self._live.update(Text(""), refresh=True)
@@ -269,12 +279,19 @@ def progress(tick: Tick) -> str:
     parts = [
         spell(summary.seconds) + (f" ({spell(tick.left)} left)" if tick.left is not None else ""),
         f"{summary.traces:,} traces ({summary.traces / summary.seconds:,.1f}/s)",
+        *([f"{summary.unopened:,} not opened"] if summary.unopened else []),
         f"{summary.steps:,} steps ({summary.steps_per_second:,.0f}/s)",
         plural(len(summary.findings), "finding"),
         f"{len(summary.reached) - len(summary.never_reached)} of {len(summary.reached)} states",
     ]
     parts += [plural(summary.lines, "line")] if summary.lines is not None else []
     return " · ".join(parts)
+
+
+def others(doing: Iterable[str]) -> list[str]:
+    """Return what workers do that run no traces, the most common first."""
+    counted = Counter(each for each in doing if each not in ("fuzzing", "ended"))
+    return [f"{plural(count, 'worker')} {each}" for each, count in counted.most_common(OTHERS_SHOWN)]
 
 
 def report(summary: Summary, width: int, *, self_test: bool = True) -> list[RenderableType]:
@@ -347,6 +364,14 @@ def canary_line(canary: Canary) -> str:
             return f"self-test: interrupted before the planted bug was detected{silent}"
 
 
+def given_up_line(event: WorkerGivenUp) -> str:
+    """Return in one line why a worker was given up."""
+    why = f"trace {event.index} ran alone" if event.index >= 0 else "it could not start"
+    where = f" on {event.node}" if event.node else ""
+    left = f"the campaign goes on with {plural(event.left, 'worker')}{where}"
+    return f"worker {event.worker} ended, {event.kind} beside the others ({why}): {left}: {event.message}"
+
+
 def known_line(bug: KnownBug) -> str:
     """Return the verdict on a known bug in one line."""
     return f"known bug {bug.name}: {bug.verdict}: {bug.detail}"
@@ -354,9 +379,11 @@ def known_line(bug: KnownBug) -> str:
 
 def verdict(summary: Summary) -> Text:
     """Return the last line of the report."""
-    refused = f" ({summary.refused:,} more refused)" if summary.refused else ""
+    others = [f"{summary.refused:,} more refused"] if summary.refused else []
+    others += [f"{count:,} more not run: {kind}" for kind, count in summary.not_run.items()]
+    unopened = f" ({'; '.join(others)})" if others else ""
     done = (
-        f"{plural(summary.traces - summary.refused, 'trace')}{refused}, {plural(summary.steps, 'step')} in "
+        f"{plural(summary.traces, 'trace')}{unopened}, {plural(summary.steps, 'step')} in "
         f"{spell(summary.seconds)} "
         f"({summary.steps_per_second:,.0f} steps/s), seed {summary.seed}, "
         f"{END_WORDS[summary.exit_reason or 'error']}"
@@ -377,6 +404,8 @@ def verdict(summary: Summary) -> Text:
 
 def notes(summary: Summary) -> Iterator[str]:
     """Yield what follows the report: which findings are known or flaky, and whether any is new."""
+    if summary.given_up:
+        yield f"{plural(summary.given_up, 'worker')} given up, as memory or the device did not carry all of them"
     verdicts = Counter(bug.verdict for bug in summary.known_bugs)
     if fixed := sum(bug.patched for bug in summary.known_bugs):
         yield f"ran with {plural(fixed, 'known bug')} fixed, in a copy of the engine"

@@ -10,9 +10,9 @@ memory        S4 taint, S7 NaN
 output        S6 output tokens
 device_order  S8 the order of device work
 batch         S9 plain caches and their batch events
-numeric       the same invariants on bytes
+numeric/      the same invariants on bytes
 real_model    S4, S6 and S7 on the log-probabilities of a real model
-provenance    the cause of a wrong number, from the tags of the same forward
+rules         what a rule is, and those that no oracle checks
 
 The order decides which violation is reported: a wrong read comes before the wrong token that follows from it.
 """
@@ -30,6 +30,7 @@ from .numeric import Numbers
 from .output import Output
 from .pool import Capacity, Leak, Partition
 from .real_model import RealNumbers
+from .rules import BEYOND, Consequence, Rule, Subject
 from .state import Checkpoint, Continuation
 from .tables import DeadRows, TableMirror, Writer
 
@@ -68,17 +69,69 @@ def applicable(capabilities: Capabilities) -> list[str]:
     ids: list[str] = []
     for oracle in ORACLES:
         if oracle.needs <= capabilities.observes:
-            ids += oracle.ids
+            ids += oracle.ids()
     return sorted(set(ids))
 
 
 def titles() -> dict[str, str]:
-    """Return id -> title, from the class that implements the fewest ids. "a and b" are the titles of two ids."""
-    named: dict[str, str] = {}
-    for oracle in sorted(ORACLES, key=lambda one: -len(one.ids)):
-        parts = oracle.title.split(" and ")
-        named |= dict(zip(oracle.ids, parts if len(parts) == len(oracle.ids) else [oracle.title] * 9, strict=False))
-    return named
+    """Return id -> title, from the class that implements the fewest ids."""
+    judges = sorted(ORACLES, key=lambda one: -len(one.rules))
+    return {rule.id: rule.title or oracle.title for oracle in judges for rule in oracle.rules}
 
 
-__all__ = ["IMPLEMENTED_HOOKS", "ORACLES", "Context", "Oracle", "applicable", "titles"]
+def oracle_ids() -> list[str]:
+    """Return the ids of all rules that a finding of a campaign may break, such as CRASH. D1 needs two targets."""
+    return sorted({rule.id for rule in BEYOND if rule.id != "D1"}.union(*(oracle.ids() for oracle in ORACLES)))
+
+
+def contract(oracle: str, field: str = "") -> str:
+    """Return title and rule of an id, of the class with the fewest ids first. With the field of a violation: the rule
+    that it broke, where several oracles have one id."""
+    if own := _rules(oracle, field):
+        return f"{oracle} {own[0][0]}: {' '.join(rule.text for _, rule in own)}"
+    return next((rule.text for rule in BEYOND if rule.id == oracle), oracle)
+
+
+def consequence(oracle: str, field: str = "") -> Consequence | None:
+    """Return what a client sees of a violation, None for a crash or an unknown id."""
+    rules = [rule for _, rule in (*_rules(oracle, field), *_rules(oracle))]
+    for rule in (*rules, *(rule for rule in BEYOND if rule.id == oracle)):
+        if found := rule.otherwise.get(field) or rule.consequence:
+            return found
+    return None
+
+
+def consequences(oracle: str) -> list[Consequence]:
+    """Return all that a client may see of violations of an id, without repeats."""
+    rules = [rule for _, rule in _rules(oracle)] + [rule for rule in BEYOND if rule.id == oracle]
+    each = [one for rule in rules for one in (rule.consequence, *rule.otherwise.values()) if one]
+    return list(dict.fromkeys(each))
+
+
+def subject_of(oracle: str) -> Subject:
+    """Return what the rule of an id is about, "" for what breaks no oracle's rule."""
+    return next((rule.subject for _, rule in _rules(oracle) if rule.subject), "")
+
+
+def _rules(oracle: str, field: str = "") -> list[tuple[str, Rule]]:
+    """Return (title, rule) for each class that checks an id; with a field, of those whose rule it breaks."""
+    judges = sorted(ORACLES, key=lambda one: len(one.rules))
+    rules = [(rule.title or one.title, rule) for one in judges for rule in one.rules if rule.id == oracle]
+    own = [one for one in rules if field in one[1].fields]
+    return own or [one for one in rules if not (field and one[1].fields)] or rules
+
+
+__all__ = [
+    "BEYOND",
+    "IMPLEMENTED_HOOKS",
+    "ORACLES",
+    "Context",
+    "Oracle",
+    "applicable",
+    "consequence",
+    "consequences",
+    "contract",
+    "oracle_ids",
+    "subject_of",
+    "titles",
+]

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
 from ....reference.layout import Layout
+from ....reference.ledger import DeadRow
 from ....reference.model import PlanFacts, Reference
 from ....reference.request import Life
 from ....targets.base.observe import (
@@ -34,7 +35,25 @@ from ....targets.base.observe import (
     Zeroed,
 )
 from ....targets.base.protocol import Target
+from ..verdict import (
+    Empty,
+    Foreign,
+    Found,
+    PartOf,
+    Past,
+    Prefix,
+    Request,
+    Row,
+    StateOf,
+    Unknown,
+    Value,
+    past,
+    who,
+)
+from ..verdict import Zeroed as ZeroedMemory
 from ..violation import Violation
+from ..words import Words
+from .rules import Rule
 
 RECORD_HOOKS = {
     Planned: "on_planned",
@@ -63,7 +82,7 @@ class Context:
 
     facts, lives and tables belong to the step whose device work is being checked. By row of the batch: `lives[row]` is
     the request in it, `tables[row]` the scheduler's columns when the step was planned, both None for a dead row
-    (padding or dummy); `names[row]` is the row's name in messages.
+    (padding or dummy); `names[row]` is the request's name, or what the ledger calls a dead row.
     """
 
     def __init__(self, target: Target, view: View) -> None:
@@ -75,7 +94,7 @@ class Context:
         self.facts: PlanFacts | None = None
         self.lives: list[Life | None] = []
         self.tables: list[Table | None] = []
-        self.names: list[str] = []
+        self.names: list[str | DeadRow] = []
         self.step = -1
         self.event_index = -1
         self.event_kind = ""
@@ -84,23 +103,23 @@ class Context:
         self.null = target.layout.null_block
         self.has_pool = target.layout.num_blocks > 0
         """False for plain caches."""
-        self.empty_row = "padding row"
-        """The name of a row without a request in messages."""
+        self.is_dummy = False
+        """True if the batch is a dummy run."""
         self._no_columns: Table = ((),) * len(target.layout.groups)
 
     def set_batch_rows(self, names: Iterable[str | None], *, dummy: bool = False) -> None:
         """Set the rows of the batch that is executed; `names` in row order, None for padding and dummy rows.
 
-        Messages call a row without a request a dummy row if the batch is a dummy run (`dummy`), else a padding row.
+        A row without a request is a dummy row if the batch is a dummy run (`dummy`), else a padding row.
         """
         lives = self.facts.lives if self.facts else {}
         self.lives, self.tables, self.names = [], [], []
-        self.empty_row = "dummy row" if dummy else "padding row"
+        self.is_dummy = dummy
         for row, name in enumerate(names):
             life = lives.get(name) if name else None
             self.lives.append(life)
             self.tables.append(self.table(life.name) if life else None)
-            self.names.append(life.name if life else f"{self.empty_row} {row}")
+            self.names.append(life.name if life else DeadRow(row, dummy))
 
     def table(self, request: str) -> Table:
         """Return the scheduler's columns of a request when the step being checked was planned; empty if it had none."""
@@ -110,31 +129,35 @@ class Context:
         """Return the request in a row of the batch; None for a dead row and for one that does not exist."""
         return self.lives[row] if 0 <= row < len(self.lives) else None
 
-    def row_name(self, row: int) -> str:
-        """Return the name of a row for messages, also of one that does not exist."""
-        return self.names[row] if 0 <= row < len(self.names) else f"{self.empty_row} {row}"
+    def who(self, row: int) -> Request | Row:
+        """Return who is in a row of the batch, also in one that does not exist."""
+        return who(self.names[row]) if 0 <= row < len(self.names) else Row(row, self.is_dummy)
+
+    def past(self, block: int, layer: int = 0) -> Past:
+        """Return what happened last to a page of a block."""
+        return past(self.reference.ledger.history(block, layer))
 
 
 class Oracle:
-    """Base of all oracles. Subclasses set the class attributes and override hooks.
+    """Base of all oracles. Subclasses set the class attributes and override hooks."""
 
-    A subclass's docstring is user-visible: the text after "S3: " is printed as the rule of S3.
-    """
-
-    ids: ClassVar[tuple[str, ...]] = ()
+    rules: ClassVar[tuple[Rule, ...]] = ()
     """Rules that it checks; several where one observation can break either of closely related rules."""
     title: ClassVar[str] = ""
-    fields: ClassVar[frozenset[str]] = frozenset()
-    """Fields of violations that this class alone reports, where several classes have one id: they select its rule."""
     needs: ClassVar[frozenset[str]] = frozenset()
     """Words of `Capabilities.observes` without which it cannot run."""
 
     def __init__(self) -> None:
-        self.exercised: dict[str, int] = dict.fromkeys(self.ids, 0)
+        self.exercised: dict[str, int] = dict.fromkeys(self.ids(), 0)
+
+    @classmethod
+    def ids(cls) -> tuple[str, ...]:
+        """Return the ids of its rules."""
+        return tuple([rule.id for rule in cls.rules])
 
     def count(self, oracle: str = "", times: int = 1) -> None:
         """Count a check that could have failed."""
-        self.exercised[oracle or self.ids[0]] += times
+        self.exercised[oracle or self.rules[0].id] += times
 
     def on_planned(self, context: Context, planned: Planned) -> Violation | None:
         """A step was planned; `context.before` is the view before it."""
@@ -187,23 +210,28 @@ class Oracle:
     def violation(
         self,
         context: Context,
-        field: str,
-        message: str,
+        relation: str,
         *,
-        expected: object = "",
-        observed: object = "",
+        field: str = "",
+        expected: Value = "",
+        observed: Value = "",
         request: str = "",
         group: int = -1,
         block: int = -1,
         oracle: str = "",
+        **details: Value,
     ) -> Violation:
-        """Return a violation with step, event and group kind filled in from the context."""
+        """Return a violation with step, event and group kind filled in from the context.
+
+        `relation` and `details` make its sentence (`traces.words`); `field` is the relation unless it is given.
+        """
         return Violation(
-            oracle=oracle or self.ids[0],
-            field=field,
-            message=f"{oracle or self.ids[0]}: {message} (step {context.step})",
-            expected=str(expected),
-            observed=str(observed),
+            oracle=oracle or self.rules[0].id,
+            field=field or relation,
+            relation=relation,
+            details=details,
+            expected=expected,
+            observed=observed,
             step=context.step,
             event=context.event_index,
             event_kind=context.event_kind,
@@ -214,35 +242,35 @@ class Oracle:
         )
 
 
-def after_tokens(whose: str, depth: int) -> str:
-    """Return "the state of r1 after 16 tokens"."""
-    return f"the state of {whose} after {depth} token{'s' * (depth != 1)}"
-
-
-def name_tag(context: Context, tag: int | None, part: str = "") -> str:
-    """Return a tag in words: the prefix whose state it is; with `part` ("KV", "input") the position that it is of."""
+def found(context: Context, tag: int | None, part: str = "") -> Found | None:
+    """Return what a tag stands for: a state, or with `part` ("KV", "input") what belongs to one position."""
     if tag is None:
-        return "nothing"
+        return None
     if tag == 0:
-        return "zeroed memory"
+        return ZeroedMemory()
     if tag < 0:
-        return "bytes of another dtype"
+        return Foreign()
     for name, life in context.reference.lives.items():
         if tag in life.truth.tags:
-            return _in_prefix(name, life.truth.tags.index(tag), part)
+            return _in_prefix(Prefix(name), life.truth.tags.index(tag), part)
     for key, truth in context.reference.truths.items():
         if tag in truth.tags:
-            return _in_prefix(f"the cached prefix of depth {key.depth}", truth.tags.index(tag), part)
+            return _in_prefix(Prefix(cached=key.depth), truth.tags.index(tag), part)
     for name, truth in context.reference.replaced.items():
         if tag in truth.tags[1:]:
-            return _in_prefix(f"the tokens that {name} had before", truth.tags.index(tag), part)
-    return "content that matches no known prefix" if part else "a state that matches no known prefix"
+            return _in_prefix(Prefix(name, before=True), truth.tags.index(tag), part)
+    return Unknown(not part)
 
 
-def _in_prefix(whose: str, depth: int, part: str) -> str:
+def named(who: Request | Row) -> str:
+    """Return the name of a request or of a dead row, for `Violation.request`."""
+    return Words().say(who)
+
+
+def _in_prefix(prefix: Prefix, depth: int, part: str) -> Found:
     if not depth:
-        return "the empty state"
-    return f"the {part} of position {depth - 1} of {whose}" if part else after_tokens(whose, depth)
+        return Empty()
+    return PartOf(prefix, depth - 1, part) if part else StateOf(prefix, depth)
 
 
 def first_difference(expected: Sequence[int], observed: Sequence[int]) -> int:

@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ....reference.layout import Group, first_attended
 from ....reference.request import Life
 from ....targets.base.observe import Content, SlotContent, StateContent, View
+from ..verdict import Batch, Prefix, Request, StateOf, Value
 from ..violation import Violation
-from .base import Context, Oracle, first_difference, name_tag
+from .base import Context, Oracle, first_difference, found
+from .rules import Consequence, Rule
 
 
 class Rows(Oracle):
-    """S9: after each event, the cache of each request holds exactly the content of the tokens that it has computed, and
-    no cache belongs to two requests; select, reorder, repeat, crop and reset leave the rows that they should, and
-    nothing changes if the engine refuses one."""
+    """Checks each plain cache after each event."""
 
-    ids = ("S9",)
+    rules = (
+        Rule(
+            "S9",
+            "After each event, the cache of each request holds exactly the content of the tokens that it has "
+            "computed, and no cache belongs to two requests; select, reorder, repeat, crop and reset leave the "
+            "rows that they should, and nothing changes if the engine refuses one.",
+            subject="device",
+            consequence=Consequence(
+                "A row of the batch's cache holds {content}", "All of the row's following tokens are computed from it."
+            ),
+        ),
+    )
     title = "plain caches"
     needs = frozenset({"caches"})
 
@@ -64,67 +77,49 @@ class Rows(Oracle):
 
     def _wrong(self, context: Context, life: Life, index: int, layer: int, cache: int, content: Content) -> Violation:
         group, depth = context.layout.groups[index], life.settled
-        wanted: object = f"state@{depth}"
+        field, relation, at, position = "kind", "cache-other-kind", 0, 0
+        seen: Value = None
         if isinstance(content, SlotContent) and group.kind == "attention":
             tags = list(content.tags)
             first = max(depth - len(tags), 0) if group.window else 0
-            right = life.truth.slots(first, depth)
-            at = first_difference(right, tags)
-            where = f"position {first + at}"
-            seen = name_tag(context, tags[at] if at < len(tags) else None, "KV")
-            field, wanted = "slot", f"KV of {depth} positions"
+            at = first_difference(life.truth.slots(first, depth), tags)
+            position = first + at
+            field, relation = "slot", "cache-slot"
+            seen = found(context, tags[at] if at < len(tags) else None, "KV")
         elif isinstance(content, StateContent) and group.kind == "mamba":
             state = _state(context, life, group)
             if content.temporal == state.temporal:
                 at = first_difference(state.window, content.window)
-                field, where = "conv", f"input {at} of its convolution window"
-                seen = name_tag(context, content.window[at] if at < len(content.window) else None, "input")
+                field, relation = "conv", "cache-input"
+                seen = found(context, content.window[at] if at < len(content.window) else None, "input")
             else:
-                field, where = "temporal", "its recurrent state"
-                seen = name_tag(context, content.temporal)
-        else:
-            field, where, seen = "kind", "each layer", "content of another kind"
+                field, relation, seen = "temporal", "cache-state", found(context, content.temporal)
         return self.violation(
             context,
-            field,
-            f"{life.name} has computed {depth} token{'s' * (depth != 1)}, but layer {layer} of {group.kind} group "
-            f"{index} in its cache (id {cache}) holds at {where}: {seen}",
-            expected=wanted,
+            relation,
+            field=field,
+            depth=depth,
+            layer=layer,
+            index=at,
+            position=position,
+            expected="" if relation == "cache-slot" else StateOf(Prefix(life.name), depth),
             observed=seen,
             request=life.name,
             group=index,
             block=cache,
         )
 
-    def _order(self, context: Context, view: View, batch: object) -> Violation:
-        return self.violation(
-            context,
-            "order",
-            f"the rows of the batch are {list(view.running)}, expected {batch}",
-            expected=batch,
-            observed=list(view.running),
-        )
+    def _order(self, context: Context, view: View, batch: Sequence[str]) -> Violation:
+        expected, observed = Batch(tuple(batch)), Batch(tuple(view.running))
+        return self.violation(context, "batch-order", field="order", expected=expected, observed=observed)
 
     def _shared(self, context: Context, cache: int, first: str, second: str) -> Violation:
         return self.violation(
-            context,
-            "shared",
-            f"{first} and {second} have the same cache (id {cache})",
-            expected="a cache of its own",
-            observed="a shared one",
-            request=second,
-            block=cache,
+            context, "shared-cache", field="shared", first=Request(first), request=second, block=cache
         )
 
     def _missing(self, context: Context, life: Life) -> Violation:
-        return self.violation(
-            context,
-            "missing",
-            f"{life.name} is running and has computed {life.settled} tokens, but it has no cache",
-            expected="a cache",
-            observed="none",
-            request=life.name,
-        )
+        return self.violation(context, "no-cache", field="missing", settled=life.settled, request=life.name)
 
 
 def _state(context: Context, life: Life, group: Group) -> StateContent:

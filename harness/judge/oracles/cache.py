@@ -16,18 +16,30 @@ from ....reference.prefix_cache import (
 )
 from ....reference.request import Life
 from ....targets.base.observe import Planned, PlannedRow, Table, View
+from ..verdict import Block, Holders, Prefix, StateOf, key_of
 from ..violation import Violation
 from .base import Context, Oracle
+from .rules import Consequence, Rule
 
 
 class Hash(Oracle):
-    """M2: lookup structure and blocks agree on every key. A key for depth d is on the block in the column of d of a
-    request with that prefix, and d is no more than the steps planned so far compute. A state that a chunk leaves
-    inside it (`Group.inner_states`) may be of any depth and is in the column before the chunk's last. In mode slots a
-    key may be on any slot, since a copy may have filled it, but a request with that prefix must have computed d
-    tokens."""
+    """Checks each new key, and that lookup structure and blocks agree."""
 
-    ids = ("M2",)
+    rules = (
+        Rule(
+            "M2",
+            "Lookup structure and blocks agree on every key. A key for depth d is on the block in the column of d "
+            "of a request with that prefix, and d is no more than the steps planned so far compute. A state that "
+            "a chunk leaves inside it (`Group.inner_states`) may be of any depth and is in the column before the "
+            "chunk's last. In mode slots a key may be on any slot, since a copy may have filled it, but a request "
+            "with that prefix must have computed d tokens.",
+            subject="cache",
+            consequence=Consequence(
+                "The prefix cache publishes blocks that do not hold what their keys name",
+                "A later request with that prefix continues from {content}.",
+            ),
+        ),
+    )
     title = "hash"
     needs = frozenset({"pool", "tables"})
 
@@ -85,29 +97,13 @@ class Hash(Oracle):
         inside = own.group == key.group and group.kind == "attention" and 0 < own.depth - key.depth < group.block_size
         if inside and (truth is None or truth.tag(key.depth) == key.tag):
             return None
-        return self.violation(
-            context,
-            "alias",
-            f"block {block}, published as {own}, is also published as {key}, which is no beginning of it",
-            expected=f"a beginning of {own}",
-            observed=key,
-            group=key.group,
-            block=block,
-        )
+        return self.violation(context, "alias", own=key_of(own), observed=key_of(key), group=key.group, block=block)
 
     def _disagreement(self, context: Context, view: View, labels: Mapping[int, Key]) -> Violation | None:
         for block in view.published.keys() | labels.keys():
             found, own = view.published.get(block), labels.get(block)
             if found != own:
-                return self.violation(
-                    context,
-                    "agreement",
-                    f"the lookup structure has block {block} as {found or 'unpublished'}, the block's own label is "
-                    f"{own or 'unpublished'}",
-                    expected=own,
-                    observed=found,
-                    block=block,
-                )
+                return self.violation(context, "agreement", expected=key_of(own), observed=key_of(found), block=block)
         return None
 
     def _new_key(self, context: Context, view: View, block: int, key: Key) -> Violation | None:
@@ -126,7 +122,7 @@ class Hash(Oracle):
             if life is None or (block not in columns and not slots):
                 continue
             if block in columns:
-                holders.append(f"{name} has it in column {columns.index(block)}")
+                holders.append((name, columns.index(block)))
             computed = self._reach.get(name, life.settled)
             on_grid = key.depth % unit == 0 and column < len(columns) and columns[column] == block
             if group.inner_states:
@@ -136,23 +132,38 @@ class Hash(Oracle):
         return self.violation(
             context,
             "key",
-            f"block {block} was published as depth {key.depth} of a prefix, but no request has it in that prefix's "
-            f"column ({'; '.join(holders) or 'no request holds it'})",
-            expected="the column of that depth in a request that computes it",
-            observed="; ".join(holders),
+            depth=key.depth,
+            observed=Holders(tuple(holders)) if holders else None,
             group=key.group,
             block=block,
         )
 
 
 class HitValidity(Oracle):
-    """M6: for a hit of L tokens every group has published content of exactly that prefix, in the right columns; a
-    session resumes from no more tokens than it has computed. M8 (hit part): a hit is no shorter than the longest one
-    that the documented rule allows."""
+    """Checks each hit when it is planned."""
 
-    ids = ("M6", "M8")
+    rules = (
+        Rule(
+            "M6",
+            "For a hit of L tokens every group has published content of exactly that prefix, in the right "
+            "columns; a session resumes from no more tokens than it has computed.",
+            subject="cache",
+            consequence=Consequence(
+                "A prefix-cache hit is longer than the cached content",
+                "The request skips tokens whose content was never computed.",
+            ),
+        ),
+        Rule(
+            "M8",
+            "A hit is no shorter than the longest one that the documented rule allows.",
+            consequence=Consequence(
+                "Cached prefixes are not found",
+                "They are computed again: throughput is lost, no wrong token by itself.",
+            ),
+            fields=frozenset({"hit"}),
+        ),
+    )
     title = "hit"
-    fields = frozenset({"hit"})
     needs = frozenset({"pool", "tables"})
 
     def on_planned(self, context: Context, planned: Planned) -> Violation | None:
@@ -167,14 +178,13 @@ class HitValidity(Oracle):
             if row.kept:
                 most = min(most, life.settled)
             if start > most:
-                what = (
-                    f"kept {start} tokens, with {life.settled} computed" if row.kept else f"got a hit of {start} tokens"
-                )
                 return self.violation(
                     context,
                     "kept" if row.kept else "whole-request",
-                    f"{row.name} {what}; of its {life.known} tokens it may have at most {most} before this step",
-                    expected=f"at most {most}",
+                    settled=life.settled,
+                    hit=start,
+                    known=life.known,
+                    most=most,
                     observed=start,
                     request=row.name,
                 )
@@ -205,27 +215,27 @@ class HitValidity(Oracle):
                     continue
                 return self.violation(
                     context,
-                    "eagle-block",
-                    f"{row.name} got a hit of {row.hit} tokens, but local attention group {index} does not have the "
-                    "block after them cached, which must be computed again for the drafter",
-                    expected="a shorter hit",
+                    "eagle-local",
+                    field="eagle-block",
+                    hit=row.hit,
                     observed=row.hit,
                     request=row.name,
                     group=index,
                 )
             matched = attention_match(index, group, available, life.truth.tags, life.known)
-            dropped, what = group.block_size, "block"
+            dropped = group.block_size
             if context.layout.eagle_unit:
                 dropped = min(context.layout.eagle_unit, group.block_size)
-                what = f"{dropped} token{'s' * (dropped > 1)}"
                 matched = partial_match(index, group, available, life.truth.tags, matched, dropped)
             if row.hit > max(matched - dropped, 0):
                 return self.violation(
                     context,
-                    "eagle-block",
-                    f"{row.name} got a hit of {row.hit} tokens, but only {matched} are cached in attention group "
-                    f"{index}, of which the last {what} must be computed again for the drafter",
-                    expected=f"at most {max(matched - dropped, 0)}",
+                    "eagle-tokens" if context.layout.eagle_unit else "eagle-block",
+                    field="eagle-block",
+                    hit=row.hit,
+                    matched=matched,
+                    dropped=dropped,
+                    most=max(matched - dropped, 0),
                     observed=row.hit,
                     request=row.name,
                     group=index,
@@ -246,14 +256,15 @@ class HitValidity(Oracle):
                 continue  # it is loaded: checked when it is read (S2, S4)
             if block is None or view.published.get(block) != key:
                 holds = view.published.get(block) if block is not None else None
-                other = f"published as depth {holds.depth} of another prefix" if holds else "which is not published"
                 return self.violation(
                     context,
-                    "length",
-                    f"{row.name} got a hit of {row.hit} tokens, but column {column} of its {group.kind} group {index} "
-                    + ("is missing" if block is None else f"is block {block}, {other}"),
-                    expected=f"the block of depth {key.depth}",
-                    observed=f"block {block}",
+                    "hit-missing" if block is None else "hit-other" if holds else "hit-unpublished",
+                    field="length",
+                    hit=row.hit,
+                    column=column,
+                    depth=key.depth,
+                    holds=holds.depth if holds else None,
+                    observed=None if block is None else Block(block),
                     request=row.name,
                     group=index,
                     block=-1 if block is None else block,
@@ -268,10 +279,10 @@ class HitValidity(Oracle):
             return None
         return self.violation(
             context,
-            "length",
-            f"{row.name} got a hit of {row.hit} tokens, but no slot of mamba group {index} is published as that state",
-            expected=f"a slot with state@{row.hit}",
-            observed="none",
+            "hit-no-slot",
+            field="length",
+            hit=row.hit,
+            expected=StateOf(Prefix(row.name), row.hit),
             request=row.name,
             group=index,
         )
@@ -301,8 +312,8 @@ class HitValidity(Oracle):
             return None
         return self.violation(
             context,
-            "hit",
-            f"{row.name} got a hit of {row.hit} tokens, but {promised} tokens of its prefix are cached in every group",
+            "hit-too-short",
+            field="hit",
             expected=promised,
             observed=row.hit,
             request=row.name,
@@ -317,10 +328,20 @@ def _is_completed(context: Context, row: PlannedRow, index: int) -> bool:
 
 
 class Commit(Oracle):
-    """S5: a state may be hit only if an earlier step than the hit's own writes it: a state published in a step exists
-    only after that step's forward. (Attention stores all slots of a step before it reads any.)"""
+    """Checks when the state of a hit is written."""
 
-    ids = ("S5",)
+    rules = (
+        Rule(
+            "S5",
+            "A state may be hit only if an earlier step than the hit's own writes it: a state published in a step "
+            "exists only after that step's forward. (Attention stores all slots of a step before it reads any.)",
+            subject="device",
+            consequence=Consequence(
+                "A prefix-cache entry is published before it is written",
+                "A later request with that prefix continues from memory that holds something else.",
+            ),
+        ),
+    )
     title = "commit"
     needs = frozenset({"pool", "tables"})
 
@@ -338,10 +359,7 @@ class Commit(Oracle):
                     return self.violation(
                         context,
                         "early-hit",
-                        f"{row.name} hits the state after {row.hit} tokens in block {block}, which is written only by "
-                        "this step",
-                        expected="a state written by an earlier step",
-                        observed="published in this step",
+                        depth=row.hit,
                         request=row.name,
                         group=index,
                         block=block,

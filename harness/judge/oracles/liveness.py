@@ -10,17 +10,29 @@ from ....reference.layout import Layout, cdiv, first_attended
 from ....reference.prefix_cache import Key
 from ....reference.request import Life
 from ....targets.base.observe import Delivered, ForwardRow, Planned, View
+from ..verdict import Requests, key_of
 from ..violation import Violation
 from .base import Context, Oracle
+from .rules import Consequence, Rule
 
 STALL_STEPS_MAX = 8
 """Planned steps in a row that schedule no token while requests are unfinished."""
 
 
 class Liveness(Oracle):
-    """M8: while requests are unfinished, one of every few steps schedules a token; no request gets lost."""
+    """Checks that requests make progress."""
 
-    ids = ("M8",)
+    rules = (
+        Rule(
+            "M8",
+            "While requests are unfinished, one of every few steps schedules a token; no request gets lost.",
+            subject="resources",
+            consequence=Consequence(
+                "A request waits forever", "The engine schedules nothing for it although it could be served."
+            ),
+            otherwise={"lost": Consequence("A request is lost", "Its client waits forever.")},
+        ),
+    )
     title = "liveness"
     needs = frozenset()
 
@@ -40,12 +52,7 @@ class Liveness(Oracle):
         if self._stalled <= STALL_STEPS_MAX:
             return None
         return self.violation(
-            context,
-            "stall",
-            f"nothing was scheduled in {self._stalled} steps while {', '.join(unfinished)} could run",
-            expected="progress",
-            observed="none",
-            request=unfinished[0],
+            context, "stall", steps=self._stalled, waiting=Requests(tuple(unfinished)), request=unfinished[0]
         )
 
     def on_idle(self, context: Context, view: View) -> Violation | None:
@@ -55,8 +62,6 @@ class Liveness(Oracle):
             return self.violation(
                 context,
                 "lost",
-                f"{life.name} is neither running nor waiting, but its client received only {life.delivered} of "
-                f"{life.max_new_tokens} tokens",
                 expected=life.max_new_tokens,
                 observed=life.delivered,
                 request=life.name,
@@ -74,15 +79,24 @@ def _can_be_hit(layout: Layout, index: int, depth: int) -> bool:
 
 
 class Publication(Oracle):
-    """M8 (publication): when a request whose results are known is scheduled again, every block boundary that it has
-    computed is published if it holds the block, or if this plan released it and left it free while no request waited,
-    was admitted or was preempted. For attention and mode all that is every boundary (less where hits are rarer than
-    blocks: `Layout.publish_unit`); for mode align those at which a step ended or that verified drafts crossed. A block
-    that was published may be evicted later."""
+    """Checks what is published when a request is scheduled again."""
 
-    ids = ("M8",)
+    rules = (
+        Rule(
+            "M8",
+            "When a request whose results are known is scheduled again, every block boundary that it has computed "
+            "is published if it holds the block, or if this plan released it and left it free while no request "
+            "waited, was admitted or was preempted. For attention and mode all that is every boundary (less where "
+            "hits are rarer than blocks: `Layout.publish_unit`); for mode align those at which a step ended or "
+            "that verified drafts crossed. A block that was published may be evicted later.",
+            consequence=Consequence(
+                "Cached prefixes are not found",
+                "They are computed again: throughput is lost, no wrong token by itself.",
+            ),
+            fields=frozenset({"unpublished"}),
+        ),
+    )
     title = "publication"
-    fields = frozenset({"unpublished"})
     needs = frozenset({"pool", "tables"})
 
     def __init__(self) -> None:
@@ -164,10 +178,9 @@ class Publication(Oracle):
                 return self.violation(
                     context,
                     "unpublished",
-                    f"{name} has computed {known} tokens, but block {block} of {group.kind} group {index}, which holds "
-                    f"its boundary at {depth} tokens, is not published: no request can hit it",
-                    expected=f"block {block} published as depth {depth}",
-                    observed=published.get(block, "not published"),
+                    known=known,
+                    depth=depth,
+                    observed=key_of(published.get(block)),
                     request=name,
                     group=index,
                     block=block,

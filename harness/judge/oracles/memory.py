@@ -6,16 +6,28 @@ from ....reference.layout import cdiv
 from ....reference.request import Life
 from ....reference.tokens import VOCABULARY
 from ....targets.base.observe import ForwardRow, SlotRead, StateRead
+from ..verdict import Request
 from ..violation import Violation
 from .base import Context, Oracle
+from .rules import Consequence, Rule
 
 
 class Taint(Oracle):
-    """S4: no request reads bytes that were not written or zeroed since the block was allocated.
-    Attention kernels read whole pages. So where an attention block may hold bytes of a state, the slots after the
-    request's last token must be written or zeroed, too."""
+    """Checks what was written of each page that is read."""
 
-    ids = ("S4",)
+    rules = (
+        Rule(
+            "S4",
+            "No request reads bytes that were not written or zeroed since the block was allocated. Attention "
+            "kernels read whole pages. So where an attention block may hold bytes of a state, the slots after the "
+            "request's last token must be written or zeroed, too.",
+            subject="device",
+            consequence=Consequence(
+                "A request reads cache memory that was never written for it",
+                "Its tokens depend on what an earlier request left in that memory.",
+            ),
+        ),
+    )
     title = "taint"
     needs = frozenset({"accesses", "tables"})
 
@@ -57,17 +69,16 @@ class Taint(Oracle):
 
     def _tainted(self, context: Context, life: Life, group: int, block: int, field: str) -> Violation:
         facts = context.reference.ledger.facts[block]
-        previous = ""
+        previous, kind = None, ""
         if facts.previous_owner:
-            kind = context.layout.groups[facts.previous_group].kind
-            previous = f"; its bytes are from {facts.previous_owner} ({kind})"
-        what = {"page-tail": "slots after its last token", "slot": "a slot"}.get(field, f"{field} state")
+            previous, kind = Request(facts.previous_owner), context.layout.groups[facts.previous_group].kind
         return self.violation(
             context,
-            field,
-            f"{life.name} reads {what} in block {block}, {context.reference.ledger.describe(block)}{previous}",
-            expected="written or zeroed bytes",
-            observed="stale bytes",
+            f"stale-{field}",
+            field=field,
+            past=context.past(block),
+            previous=previous,
+            previous_kind=kind,
             request=life.name,
             group=group,
             block=block,
@@ -75,10 +86,17 @@ class Taint(Oracle):
 
 
 class Poison(Oracle):
-    """S7: a NaN never reaches an output. A poisoned hidden state is sampled as a token outside of the model's
-    vocabulary, which no valid prefix yields."""
+    """Checks sampled tokens for traces of NaN."""
 
-    ids = ("S7",)
+    rules = (
+        Rule(
+            "S7",
+            "A NaN never reaches an output. A poisoned hidden state is sampled as a token outside of the model's "
+            "vocabulary, which no valid prefix yields.",
+            subject="device",
+            consequence=Consequence("NaN in the output", "The client receives tokens that were chosen from NaN."),
+        ),
+    )
     title = "NaN"
     needs = frozenset({"accesses"})
 
@@ -86,12 +104,5 @@ class Poison(Oracle):
         self.exercised["S7"] += len(row.sampled)
         for token in row.sampled:
             if not 2 <= token < VOCABULARY:
-                return self.violation(
-                    context,
-                    "token",
-                    f"{life.name} sampled token {token}, which only a poisoned (NaN) hidden state yields",
-                    expected="a token of the model",
-                    observed=token,
-                    request=life.name,
-                )
+                return self.violation(context, "poison", field="token", observed=token, request=life.name)
         return None

@@ -4,17 +4,26 @@ from __future__ import annotations
 
 from ....reference.request import Life
 from ....targets.base.observe import Delivered, ForwardRow
+from ..verdict import Tokens, Value
 from ..violation import Violation
 from .base import Context, Oracle
+from .rules import Consequence, Rule
 
 
 class Output(Oracle):
-    """S6: a request's inputs and outputs are those of the language model on its prompt, regardless of caching, chunked
-    prefill, speculative decoding and the rest of the batch; exactly the correct drafts are accepted, or only those up
-    to the request's last token. A request ends with an error only if a load for it breaks off, and after its end it
-    gets nothing."""
+    """Checks inputs, outputs and ends of requests."""
 
-    ids = ("S6",)
+    rules = (
+        Rule(
+            "S6",
+            "A request's inputs and outputs are those of the language model on its prompt, regardless of caching, "
+            "chunked prefill, speculative decoding and the rest of the batch; exactly the correct drafts are "
+            "accepted, or only those up to the request's last token. A request ends with an error only if a load "
+            "for it breaks off, and after its end it gets nothing.",
+            subject="device",
+            consequence=Consequence("Wrong tokens", "The client receives other tokens than the model's."),
+        ),
+    )
     title = "output"
     needs = frozenset()
 
@@ -28,20 +37,21 @@ class Output(Oracle):
             truth.reach(end)
         inputs = list(row.tokens[:known])
         if inputs != truth.tokens[row.position : end]:
-            return self._differs(context, life, "input", truth.tokens[row.position : end], inputs)
+            wanted = truth.tokens[row.position : end]
+            return self._differs(context, life, "input", Tokens(tuple(wanted)), Tokens(tuple(inputs)))
         if row.sampled:
             wanted = life.sampled_truth(end, row.tokens[known:])
             if len(row.sampled) < len(wanted):
                 wanted = wanted[: life.total_length - end]
             if list(row.sampled) != wanted:
-                return self._differs(context, life, "sampled", wanted, list(row.sampled))
+                return self._differs(context, life, "sampled", Tokens(tuple(wanted)), Tokens(tuple(row.sampled)))
         return None
 
     def on_delivered(self, context: Context, delivered: Delivered) -> Violation | None:
         for name, tokens in delivered.outputs:
             life = context.reference.lives.get(name)
             if life is None or life.parked:
-                if tokens and (violation := self._ended(context, name, f"the tokens {list(tokens)}")):
+                if tokens and (violation := self._ended(context, name, "tokens", Tokens(tuple(tokens)))):
                     return violation
                 continue
             self.exercised["S6"] += 1
@@ -52,42 +62,37 @@ class Output(Oracle):
                 truth.reach(end)
             wanted = truth.tokens[start:end]
             if list(tokens) != wanted:
-                return self._differs(context, life, "delivered", wanted, list(tokens))
+                return self._differs(context, life, "delivered", Tokens(tuple(wanted)), Tokens(tuple(tokens)))
             life.delivered += len(tokens)
         for name in delivered.finished:
             life = context.reference.lives.get(name)
             if life is None or life.parked:
-                if violation := self._ended(context, name, "another end"):
+                if violation := self._ended(context, name, "end"):
                     return violation
             elif not life.aborted and life.delivered != life.max_new_tokens:
                 return self._differs(context, life, "length", life.max_new_tokens, life.delivered)
         for name in delivered.failed:
             life = context.reference.lives.get(name)
             if life is None or life.parked:
-                if violation := self._ended(context, name, "an error"):
+                if violation := self._ended(context, name, "error"):
                     return violation
             elif not life.aborted and not life.load_breaks_off:
-                return self._differs(context, life, "error", "no error", "an error")
+                return self.violation(context, "failed", field="error", settled=life.settled, request=life.name)
         return None
 
-    def _ended(self, context: Context, name: str, what: str) -> Violation | None:
+    def _ended(self, context: Context, name: str, what: str, observed: Value = "") -> Violation | None:
         """Return a violation unless the client ended the request: its results may have been in flight then."""
         if name in context.reference.withdrawn:
             return None
-        return self.violation(
-            context,
-            "after-end",
-            f"{name}, which has ended or never arrived, gets {what}",
-            expected="nothing",
-            observed=what,
-            request=name,
-        )
+        return self.violation(context, f"{what}-after-end", field="after-end", observed=observed, request=name)
 
-    def _differs(self, context: Context, life: Life, field: str, wanted: object, seen: object) -> Violation:
+    def _differs(self, context: Context, life: Life, field: str, wanted: Value, seen: Value) -> Violation:
         return self.violation(
             context,
-            field,
-            f"{life.name}, {life.settled} tokens computed: {field} is {seen}, expected {wanted}",
+            "differs",
+            field=field,
+            what=field,
+            settled=life.settled,
             expected=wanted,
             observed=seen,
             request=life.name,

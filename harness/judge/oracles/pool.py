@@ -5,15 +5,26 @@ from __future__ import annotations
 from ....reference.layout import peak_blocks
 from ....reference.partition import count_owners, is_partition, partition_faults
 from ....targets.base.observe import Planned, View
+from ..verdict import Requests, key_of
 from ..violation import Violation
 from .base import Context, Oracle
+from .rules import Consequence, Rule
 
 
 class Partition(Oracle):
-    """M1: every block is exactly one of: null or reserved; free, once in the free queue; owned, with a reference count
-    of owners + pins."""
+    """Checks each view of the pool against the partition of blocks."""
 
-    ids = ("M1",)
+    rules = (
+        Rule(
+            "M1",
+            "Every block is exactly one of: null or reserved; free, once in the free queue; owned, with a "
+            "reference count of owners + pins.",
+            subject="cache",
+            consequence=Consequence(
+                "Cache blocks are miscounted", "Blocks leak, or are freed or handed out while they are in use."
+            ),
+        ),
+    )
     title = "pool"
     needs = frozenset({"pool", "tables"})
 
@@ -41,43 +52,44 @@ class Partition(Oracle):
             holders = [name for name, table in view.tables.items() if any(fault.block in row for row in table)]
             return self.violation(
                 context,
-                fault.field,
-                f"block {fault.block} should be {fault.expected}, but is {fault.observed}"
-                + (f"; held by {', '.join(holders)}" if holders else ""),
-                expected=fault.expected,
-                observed=fault.observed,
+                fault.kind,
+                field=fault.field,
+                count=fault.count,
+                limit=fault.wanted,
+                holders=Requests(tuple(holders)) if holders else None,
                 block=fault.block,
                 request=holders[0] if holders else "",
             )
         for block in layout.unowned.intersection(view.published):
             return self.violation(
-                context,
-                "null-hashed",
-                f"reserved block {block} is published as {view.published[block]}",
-                block=block,
+                context, "reserved-published", field="null-hashed", key=key_of(view.published[block]), block=block
             )
         return None
 
 
 class Capacity(Oracle):
-    """M7: the admission check estimates exactly the blocks that are then taken from the free queue, and a step
-    schedules no more tokens than its budget. Where a load extends a hit, the estimate may include the states of the
-    hit, which are then not used."""
+    """Checks estimates and budgets of a plan."""
 
-    ids = ("M7",)
+    rules = (
+        Rule(
+            "M7",
+            "The admission check estimates exactly the blocks that are then taken from the free queue, and a step "
+            "schedules no more tokens than its budget. Where a load extends a hit, the estimate may include the "
+            "states of the hit, which are then not used.",
+            subject="resources",
+            consequence=Consequence(
+                "The admission check miscounts cache blocks",
+                "Requests are admitted without enough memory, or wait although there is enough.",
+            ),
+        ),
+    )
     title = "capacity"
     needs = frozenset({"estimates"})
 
     def on_planned(self, context: Context, planned: Planned) -> Violation | None:
         tokens = sum([row.num_tokens for row in planned.rows])
         if tokens > planned.budget:
-            return self.violation(
-                context,
-                "budget",
-                f"{tokens} tokens were scheduled with a budget of {planned.budget}",
-                expected=planned.budget,
-                observed=tokens,
-            )
+            return self.violation(context, "budget", expected=planned.budget, observed=tokens)
         for row in planned.rows:
             if row.estimated < 0:
                 continue
@@ -86,8 +98,8 @@ class Capacity(Oracle):
             if not row.taken <= row.estimated <= row.taken + states:
                 return self.violation(
                     context,
-                    "blocks",
-                    f"admission of {row.name} estimated {row.estimated} blocks, {row.taken} were taken",
+                    "estimate",
+                    field="blocks",
                     expected=row.estimated,
                     observed=row.taken,
                     request=row.name,
@@ -96,10 +108,19 @@ class Capacity(Oracle):
 
 
 class Leak(Oracle):
-    """M9: lists that are drained in each step are empty after it; no request holds more blocks than its tokens need;
-    when all requests have ended, nothing is left over."""
+    """Checks what is held and what is left over."""
 
-    ids = ("M9",)
+    rules = (
+        Rule(
+            "M9",
+            "Lists that are drained in each step are empty after it; no request holds more blocks than its tokens "
+            "need; when all requests have ended, nothing is left over.",
+            subject="resources",
+            consequence=Consequence(
+                "Cache memory leaks", "Memory is not returned: a long-running server loses capacity."
+            ),
+        ),
+    )
     title = "leak"
     needs = frozenset({"leftovers"})
 
@@ -131,8 +152,7 @@ class Leak(Oracle):
                     return self.violation(
                         context,
                         "peak",
-                        f"{row.name} holds {held} blocks of {group.kind} group {index} for {reach} tokens; "
-                        f"{most} are enough",
+                        reach=reach,
                         expected=most,
                         observed=held,
                         request=row.name,
@@ -144,36 +164,20 @@ class Leak(Oracle):
         self.exercised["M9"] += len(view.drained)
         for what, size in view.drained.items():
             if size:
-                return self.violation(
-                    context,
-                    what.replace(" ", "-"),
-                    f"the list of {what} has {size} entries after the step that should drain it",
-                    expected=0,
-                    observed=size,
-                )
+                field = what.replace(" ", "-")
+                return self.violation(context, "undrained", field=field, what=what, expected=0, observed=size)
         return None
 
     def on_idle(self, context: Context, view: View) -> Violation | None:
         for what, size in view.leftovers.items():
             self.count()
             if size:
-                return self.violation(
-                    context,
-                    what.replace(" ", "-"),
-                    f"all requests have ended, but {size} {what} are left",
-                    expected=0,
-                    observed=size,
-                )
+                field = what.replace(" ", "-")
+                return self.violation(context, "left-over", field=field, what=what, expected=0, observed=size)
         layout = context.layout
         if not context.has_pool:
             return None
         usable = layout.num_blocks - len(layout.unowned) - (len(view.published) if layout.cache_owns else 0)
         if len(view.free) != usable:
-            return self.violation(
-                context,
-                "blocks",
-                f"all requests have ended, but only {len(view.free)} of {usable} blocks are free",
-                expected=usable,
-                observed=len(view.free),
-            )
+            return self.violation(context, "not-freed", field="blocks", expected=usable, observed=len(view.free))
         return None

@@ -17,16 +17,38 @@ from ....targets.base.observe import (
     StateRead,
     View,
 )
+from ..verdict import PartOf, Prefix, StateOf, Value, WindowOf, key_of
 from ..violation import Violation
-from .base import Context, Oracle, after_tokens, first_difference, name_tag
+from .base import Context, Oracle, first_difference, found
+from .rules import Consequence, Rule
 
 
 class Continuation(Oracle):
-    """S2: the first step after an admission starts from the request's own content after `num_computed_tokens` tokens.
-    S3: every later step starts from the content after exactly the tokens accepted so far. Temporal state and
-    convolution window are compared separately, attention slots one by one. A state that exists must be read."""
+    """Checks what a request's kernels read."""
 
-    ids = ("S2", "S3")
+    rules = (
+        Rule(
+            "S2",
+            "The first step after an admission starts from the request's own content after `num_computed_tokens` "
+            "tokens.",
+            title="resume",
+            subject="device",
+            consequence=Consequence(
+                "A request resumes from {content}", "All of its following tokens are computed from it."
+            ),
+        ),
+        Rule(
+            "S3",
+            "Every later step starts from the content after exactly the tokens accepted so far. Temporal state "
+            "and convolution window are compared separately, attention slots one by one. A state that exists must "
+            "be read.",
+            title="rollback",
+            subject="device",
+            consequence=Consequence(
+                "A request continues from {content}", "All of its following tokens are computed from it."
+            ),
+        ),
+    )
     title = "resume and rollback"
     needs = frozenset({"accesses"})
 
@@ -48,7 +70,8 @@ class Continuation(Oracle):
         oracle = "S2" if life.resumed else "S3"
         self.exercised[oracle] += 1
         depth = life.settled
-        field = seen = ""
+        field = ""
+        seen: Value = None
         if context.layout.zeroed_start and not depth and not read.temporal and not any(read.window or ()):
             return None
         where = (read.row, read.group, read.layer)
@@ -57,24 +80,22 @@ class Continuation(Oracle):
         if read.temporal is not None:
             self._reads.add((*where, "temporal"))
             if not depth or read.temporal != life.truth.tag(depth):
-                field, seen = "temporal", name_tag(context, read.temporal)
+                field, seen = "temporal", found(context, read.temporal)
         if read.window is not None and not field:
             wanted = life.truth.window(depth, context.layout.conv_width)
             if not depth or read.window != wanted:
                 index = first_difference(wanted, read.window)
-                field, seen = "conv", f"a window whose input {index} is "
-                seen += name_tag(context, read.window[index], "input") if index < len(read.window) else "missing"
+                tag = read.window[index] if index < len(read.window) else None
+                field, seen = "conv", WindowOf(index, found(context, tag, "input"))
         if not field:
             return None
-        if not depth:
-            field = "phantom-state"
         return self.violation(
             context,
-            field,
-            f"{life.name} resumes from {seen} in block {read.block} (column {read.column}), expected "
-            + (after_tokens(life.name, depth) if depth else "no state, since nothing is computed yet")
-            + f"; the block was {context.reference.ledger.describe(read.block, read.layer)}",
-            expected=f"state@{depth}",
+            "resumes" if depth else "resumes-at-start",
+            field=field if depth else "phantom-state",
+            column=read.column,
+            past=context.past(read.block, read.layer),
+            expected=StateOf(Prefix(life.name), depth),
             observed=seen,
             request=life.name,
             group=read.group,
@@ -100,15 +121,15 @@ class Continuation(Oracle):
         index = first_difference(wanted, observed)
         column = index // group.block_size if context.has_pool else 0
         block = read.blocks[column] if column < len(read.blocks) else -1
-        seen = name_tag(context, observed[index], "KV") if index < len(observed) else "nothing"
         position = first + index
         return self.violation(
             context,
-            "slot",
-            f"{life.name} attends to position {position} in block {block} and reads {seen}, expected its own KV; the "
-            f"block was {context.reference.ledger.describe(block, read.layer)}",
-            expected=f"slot {position}",
-            observed=seen,
+            "attends",
+            field="slot",
+            position=position,
+            past=context.past(block, read.layer),
+            expected=PartOf(Prefix(life.name), position, "KV"),
+            observed=found(context, observed[index], "KV") if index < len(observed) else None,
             request=life.name,
             group=read.group,
             block=block,
@@ -149,19 +170,11 @@ class Continuation(Oracle):
         return None
 
     def _ignored(self, context: Context, life: Life, index: int, part: str) -> Violation:
-        field, what = {
-            "temporal": ("state-ignored", "recurrent state"),
-            "conv": ("window-ignored", "convolution window"),
-            "slots": ("slots-ignored", "keys and values"),
-        }[part]
-        kind = context.layout.groups[index].kind
         return self.violation(
             context,
-            field,
-            f"{life.name} has {life.settled} tokens computed, but {kind} group {index} starts without reading its "
-            + what,
-            expected=f"state@{life.settled}" if kind == "mamba" else f"{life.settled} slots",
-            observed="no read",
+            {"temporal": "state-ignored", "conv": "window-ignored", "slots": "slots-ignored"}[part],
+            settled=life.settled,
+            expected=StateOf(Prefix(life.name), life.settled) if part != "slots" else "",
             request=life.name,
             group=index,
             oracle="S2" if life.resumed else "S3",
@@ -169,11 +182,28 @@ class Continuation(Oracle):
 
 
 class Checkpoint(Oracle):
-    """S1: every published block holds the content that its key names, once the steps planned before its publication
-    have run; so does everything that is stored outside the pool. S5: that content was written before it is
-    reachable."""
+    """Checks the content of every reachable block, and of what is stored outside the pool."""
 
-    ids = ("S1", "S5")
+    rules = (
+        Rule(
+            "S1",
+            "Every published block holds the content that its key names, once the steps planned before its "
+            "publication have run; so does everything that is stored outside the pool.",
+            subject="device",
+            consequence=Consequence(
+                "A prefix-cache entry holds {content}", "A later request with that prefix continues from {content}."
+            ),
+            otherwise={
+                "stored": Consequence(
+                    "A KV connector saves {content}", "A later request that loads it continues from {content}."
+                )
+            },
+        ),
+        Rule(
+            "S5",
+            "That content was written before it is reachable.",
+        ),
+    )
     title = "checkpoint"
     needs = frozenset({"pool", "content"})
 
@@ -219,13 +249,13 @@ class Checkpoint(Oracle):
         right = sum(page == wanted or (group.shift > 0 and _begins_with(page, wanted)) for page in pages)
         if right == layers == len(pages):
             return None
-        what = f"{right} of {layers} layers hold that content"
         return self.violation(
             context,
             "stored",
-            f"content is stored outside the pool as {key}, but only {what}",
-            expected=f"state@{key.depth} in {layers} layers",
-            observed=what,
+            key=key_of(key),
+            right=right,
+            layers=layers,
+            expected=StateOf(Prefix(cached=key.depth), key.depth),
             group=key.group,
         )
 
@@ -248,28 +278,26 @@ class Checkpoint(Oracle):
     def _wrong(
         self, context: Context, block: int, key: Key, layer: int, wanted: Content, content: Content
     ) -> Violation:
+        field, relation, index = "kind", "holds-other-kind", 0
+        seen: Value = None
         if isinstance(wanted, SlotContent) and isinstance(content, SlotContent):
             index = first_difference(wanted.tags, content.tags)
-            field, seen, where = "slot", name_tag(context, content.tags[index], "KV"), f" in slot {index}"
+            field, relation, seen = "slot", "holds-slot", found(context, content.tags[index], "KV")
         elif isinstance(wanted, StateContent) and isinstance(content, StateContent):
-            field, seen, where = "temporal", name_tag(context, content.temporal), ""
+            field, relation, seen = "temporal", "holds-state", found(context, content.temporal)
             if content.temporal == wanted.temporal:
                 index = first_difference(wanted.window, content.window)
-                field, seen, where = (
-                    "conv",
-                    name_tag(context, content.window[index], "input"),
-                    f" as input {index} of its convolution window",
-                )
-        else:
-            field, seen, where = "kind", "a page of another kind", ""
+                field, relation, seen = "conv", "holds-input", found(context, content.window[index], "input")
         cell = context.reference.ledger.cell(block, layer)
         unwritten = cell is not None and cell.step < 0
-        history = context.reference.ledger.describe(block, layer)
         return self.violation(
             context,
-            "never-written" if unwritten else field,
-            f"block {block} is published as depth {key.depth} of a prefix, but holds {seen}{where}: {history}",
-            expected=f"state@{key.depth}",
+            relation,
+            field="never-written" if unwritten else field,
+            depth=key.depth,
+            index=index,
+            past=context.past(block, layer),
+            expected=StateOf(Prefix(cached=key.depth), key.depth),
             observed=seen,
             group=key.group,
             block=block,

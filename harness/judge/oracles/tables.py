@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 from ....targets.base.observe import Copied, Forward, Loaded, OutOfRange, SlotRead, SlotWrite, StateRead, StateWrite
+from ..verdict import Block, Past, Request, Row
 from ..violation import Violation
-from .base import Context, Oracle
+from .base import Context, Oracle, named
+from .rules import Consequence, Rule
 
 
 class TableMirror(Oracle):
-    """M3: in every column that a kernel or copy reads or writes, the device uses the block that the scheduler's table
-    held when the step was planned, and no index is outside of tables and pool. (A scratch block that moved inside the
-    table may still be read at its old column, from the worker's append-only copy of the table.)"""
+    """Checks each access with the scheduler's tables."""
 
-    ids = ("M3",)
+    rules = (
+        Rule(
+            "M3",
+            "In every column that a kernel or copy reads or writes, the device uses the block that the "
+            "scheduler's table held when the step was planned, and no index is outside of tables and pool. (A "
+            "scratch block that moved inside the table may still be read at its old column, from the worker's "
+            "append-only copy of the table.)",
+            subject="device",
+            consequence=Consequence(
+                "The worker uses a cache block that is not the scheduler's",
+                "A state or KV is read from, or written to, memory that may belong to something else.",
+            ),
+        ),
+    )
     title = "table"
     needs = frozenset({"accesses", "tables"})
 
@@ -23,21 +36,20 @@ class TableMirror(Oracle):
         return self._column(context, write, "writes")
 
     def on_slot_read(self, context: Context, read: SlotRead) -> Violation | None:
-        table, first = context.tables[read.row], read.first_column
-        if table is None:
+        life, table, first = context.lives[read.row], context.tables[read.row], read.first_column
+        if life is None or table is None:
             return None
         self.exercised["M3"] += 1
         if tuple(read.blocks) == tuple(table[read.group][first : first + len(read.blocks)]):
             return None
-        name = context.row_name(read.row)
         for column, block in enumerate(read.blocks, first):
-            if violation := self._named_column(context, name, read.group, column, block, "reads"):
+            if violation := self._named_column(context, life.name, read.group, column, block, "reads"):
                 return violation
         return None
 
     def on_slot_write(self, context: Context, write: SlotWrite) -> Violation | None:
-        table = context.tables[write.row]
-        if table is None:
+        life, table = context.lives[write.row], context.tables[write.row]
+        if life is None or table is None:
             return None
         self.exercised["M3"] += 1
         columns = table[write.group]
@@ -45,7 +57,7 @@ class TableMirror(Oracle):
         for position, block in enumerate(write.blocks, write.position):
             column = position // size
             if not 0 <= column < width or columns[column] != block:
-                return self._mismatch(context, context.row_name(write.row), write.group, column, block, "writes")
+                return self._mismatch(context, life.name, write.group, column, block, "writes")
         return None
 
     def on_outside(self, context: Context, outside: OutOfRange) -> Violation | None:
@@ -53,8 +65,8 @@ class TableMirror(Oracle):
 
     def on_copied(self, context: Context, copied: Copied) -> Violation | None:
         for verb, column, block in (
-            ("copies from", copied.source_column, copied.source),
-            ("copies to", copied.destination_column, copied.destination),
+            ("copies-from", copied.source_column, copied.source),
+            ("copies-to", copied.destination_column, copied.destination),
         ):
             if column < 0 <= block:
                 continue  # a cached block: its state is checked when it is read (S2)
@@ -63,17 +75,17 @@ class TableMirror(Oracle):
         return None
 
     def on_loaded(self, context: Context, loaded: Loaded) -> Violation | None:
-        return self._named_column(context, loaded.request, loaded.group, loaded.column, loaded.block, "loads into")
+        return self._named_column(context, loaded.request, loaded.group, loaded.column, loaded.block, "loads-into")
 
     def _column(self, context: Context, access: StateRead | StateWrite, verb: str) -> Violation | None:
-        table, column = context.tables[access.row], access.column
-        if table is None or column < 0:
+        life, table, column = context.lives[access.row], context.tables[access.row], access.column
+        if life is None or table is None or column < 0:
             return None
         columns = table[access.group]
         if column < len(columns) and columns[column] == access.block:
             self.exercised["M3"] += 1
             return None
-        return self._named_column(context, context.row_name(access.row), access.group, column, access.block, verb)
+        return self._named_column(context, life.name, access.group, column, access.block, verb)
 
     def _named_column(
         self, context: Context, request: str, group: int, column: int, block: int, verb: str
@@ -83,23 +95,21 @@ class TableMirror(Oracle):
         if 0 <= column < len(columns) and columns[column] == block:
             return None
         moved = 0 <= column < len(columns) and columns[column] == context.null and block in columns
-        if moved and verb in ("reads", "copies from"):
+        if moved and verb in ("reads", "copies-from"):
             return None
         return self._mismatch(context, request, group, column, block, verb)
 
     def _mismatch(self, context: Context, request: str, group: int, column: int, block: int, verb: str) -> Violation:
         table = context.table(request)[group]
         inside = 0 <= column < len(table)
-        held = f"block {table[column]}" if inside else f"nothing (it has {len(table)} columns)"
-        seen = f"block {block}" if block >= 0 else "no block"
-        kind = context.layout.groups[group].kind
         return self.violation(
             context,
-            "column",
-            f"the device {verb} {seen} in column {column} of {request}'s {kind} group {group}, where the "
-            f"scheduler's table holds {held}",
-            expected=held,
-            observed=seen,
+            verb if inside else f"{verb}-behind-the-table",
+            field="column",
+            column=column,
+            columns=len(table),
+            expected=Block(table[column]) if inside else None,
+            observed=Block(block if block >= 0 else -1),
             request=request,
             group=group,
             block=block,
@@ -107,10 +117,20 @@ class TableMirror(Oracle):
 
 
 class DeadRows(Oracle):
-    """M4: for a padding, dummy or vacated row, kernels may write only to the null block or a sink (of plain caches: to
-    any that no request has), and must never get an out-of-range index."""
+    """Checks writes of rows without a request."""
 
-    ids = ("M4",)
+    rules = (
+        Rule(
+            "M4",
+            "For a padding, dummy or vacated row, kernels may write only to the null block or a sink (of plain "
+            "caches: to any that no request has), and must never get an out-of-range index.",
+            subject="device",
+            consequence=Consequence(
+                "A padding or dummy row writes into cache memory",
+                "If the block is cached or in use, a request continues from overwritten content.",
+            ),
+        ),
+    )
     title = "rows"
     needs = frozenset({"accesses"})
 
@@ -141,14 +161,12 @@ class DeadRows(Oracle):
         return block not in context.before.caches.values()
 
     def _dead_write(self, context: Context, row: int, group: int, block: int) -> Violation:
-        what = "Mamba state" if context.layout.groups[group].kind == "mamba" else "attention KV"
-        history = context.reference.ledger.describe(block) if block != context.null else "the null block"
         return self.violation(
             context,
-            "dead-write",
-            f"{context.row_name(row)} writes {what} into block {block}, {history}",
-            expected="no write",
-            observed=f"a write to block {block}",
+            f"dead-write-{context.layout.groups[group].kind}",
+            field="dead-write",
+            who=context.who(row),
+            past=context.past(block) if block != context.null else Past("null"),
             group=group,
             block=block,
         )
@@ -157,25 +175,38 @@ class DeadRows(Oracle):
 def _sent_outside(oracle: Oracle, context: Context, outside: OutOfRange) -> Violation:
     """Return the violation for an index outside of what it indexes."""
     oracle.count()
-    what, kind, life = outside.what, context.layout.groups[outside.group].kind, context.life(outside.row)
-    who = f"{life.name} (row {outside.row})" if life else context.row_name(outside.row)
+    life = context.life(outside.row)
     return oracle.violation(
         context,
-        f"outside-{what.replace(' ', '-')}",
-        f"the metadata of {kind} group {outside.group} points {who} at {what} {outside.index} of {outside.size}",
-        expected=f"{what} 0 to {outside.size - 1}",
-        observed=f"{what} {outside.index}",
+        "outside-of-live" if life else "outside",
+        field=f"outside-{outside.what.replace(' ', '-')}",
+        who=context.who(outside.row),
+        row=outside.row,
+        what=outside.what,
+        index=outside.index,
+        size=outside.size,
+        last=outside.size - 1,
         request=life.name if life else "",
         group=outside.group,
     )
 
 
 class Writer(Oracle):
-    """M5: a written block has one writer in a step and is writable: it is not the null block, no other request holds
-    it, and it is not published, unless it is the writer's own block and this write is the content that its key
-    names."""
+    """Checks who writes a block."""
 
-    ids = ("M5",)
+    rules = (
+        Rule(
+            "M5",
+            "A written block has one writer in a step and is writable: it is not the null block, no other request "
+            "holds it, and it is not published, unless it is the writer's own block and this write is the content "
+            "that its key names.",
+            subject="device",
+            consequence=Consequence(
+                "A request writes into a cache block that is shared or published",
+                "Other requests that use the block continue from overwritten content.",
+            ),
+        ),
+    )
     title = "writer"
     needs = frozenset({"accesses", "pool", "tables"})
 
@@ -242,7 +273,7 @@ class Writer(Oracle):
         if facts is None:
             return None
         if block == context.null:
-            return self._null(context, record.request, record.group)
+            return self._null(context, Request(record.request), record.group, block)
         if block in facts.published or facts.references[block] > 1:
             key = facts.published.get(block)
             life = facts.lives.get(record.request)
@@ -262,7 +293,7 @@ class Writer(Oracle):
             return None
         for other, table in facts.tables.items():
             if other != name and any(block in columns for columns in table):
-                return self._shared(context, write, block, f"held by {other}")
+                return self._shared(context, write, block, other)
         return None
 
     def _one_writer(self, context: Context, row: int, group: int, block: int) -> Violation | None:
@@ -270,7 +301,7 @@ class Writer(Oracle):
         if block in context.layout.sinks and context.lives[row] is None:
             return None
         if block == context.null:
-            return self._null(context, context.row_name(row), group)
+            return self._null(context, context.who(row), group, block)
         if context.step != self._step:
             self._step, self._writers = context.step, {}
         first = self._writers.setdefault(block, (row, group))
@@ -279,10 +310,9 @@ class Writer(Oracle):
         return self.violation(
             context,
             "two-writers",
-            f"block {block} is written by {context.row_name(first[0])} and by {context.row_name(row)} in one step",
-            expected="one writer",
-            observed="two",
-            request=context.row_name(row),
+            first=context.who(first[0]),
+            second=context.who(row),
+            request=named(context.who(row)),
             group=group,
             block=block,
         )
@@ -291,41 +321,33 @@ class Writer(Oracle):
         facts = context.reference.ledger.facts.get(block)
         return facts is not None and facts.owner == name
 
-    def _null(self, context: Context, who: str, group: int) -> Violation:
-        kind = context.layout.groups[group].kind
-        return self.violation(
-            context,
-            "null-write",
-            f"{who} writes {kind} content into the null block {context.null}",
-            expected="no write to the null block",
-            observed="a write",
-            group=group,
-            block=context.null if context.null is not None else -1,
-        )
+    def _null(self, context: Context, who: Request | Row, group: int, block: int) -> Violation:
+        return self.violation(context, "null-write", who=who, group=group, block=block)
 
     def _shared(
         self,
         context: Context,
         write: StateWrite | SlotWrite | Copied | Loaded,
         block: int | None = None,
-        what: str = "",
+        holder: str = "",
     ) -> Violation:
         if block is None:
             assert isinstance(write, StateWrite)
             block = write.block
         facts = context.facts
         assert facts is not None
-        who = write.request if isinstance(write, Copied | Loaded) else context.row_name(write.row)
+        who = Request(write.request) if isinstance(write, Copied | Loaded) else context.who(write.row)
         key = facts.published.get(block)
-        held = what or f"held by {facts.references[block]} requests"
-        what = f"published as depth {key.depth} of a prefix" if key else held
         return self.violation(
             context,
-            "shared-write",
-            f"{who} writes into block {block}, which is {what} ({context.reference.ledger.describe(block)})",
-            expected="an unpublished block of its own",
-            observed=what,
-            request=who,
+            "writes-published" if key else "writes-others" if holder else "writes-shared",
+            field="shared-write",
+            who=who,
+            depth=key.depth if key else None,
+            holders=facts.references[block],
+            holder=Request(holder) if holder else None,
+            past=context.past(block),
+            request=named(who),
             group=write.group,
             block=block,
         )

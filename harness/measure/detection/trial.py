@@ -9,6 +9,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from ....targets.base.trace import Trace
+from ...draw.workload import DEFAULT, Workload
 from ...group.reduce import reduce_trace
 from ...workers.client import WorkerClient
 from ...workers.losses import Ran
@@ -28,6 +29,7 @@ class Trial(Struct, frozen=True):
     seconds: float
     overrides: Overrides = {}
     reduce_seconds: float = 0.0
+    workload: Workload = DEFAULT
 
 
 def run_trial(worker: WorkerClient, asked: Trial) -> tuple[Detection, Trace | None]:
@@ -38,7 +40,8 @@ def run_trial(worker: WorkerClient, asked: Trial) -> tuple[Detection, Trace | No
     traces = steps = 0
     seconds = 0.0
     while seconds < asked.seconds:
-        for ran in worker.fuzz(Fuzz(asked.seed, traces, BATCH, asked.overrides, TWICE_EVERY)):
+        batch = Fuzz(asked.seed, traces, BATCH, asked.overrides, TWICE_EVERY, workload=asked.workload)
+        for ran in worker.fuzz(batch):
             traces, steps, seconds = traces + 1, steps + ran.outcome.steps, seconds + ran.seconds
             if ran.outcome.violation and ran.trace:
                 return _found(worker, asked, ran, Detection(asked.mutant, asked.seed, traces, steps, seconds))

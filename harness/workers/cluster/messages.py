@@ -37,10 +37,14 @@ class Setup(Struct, frozen=True):
     patches: tuple[Patch, ...] = ()
 
 
+class Pause(Struct, frozen=True, tag="pause"):
+    """End the worker process; the next request starts a new one."""
+
+
 class Call(Struct, frozen=True):
     """A request. `seconds` bounds how long `fuzz` goes on before it reports; a trace that runs is not cut off."""
 
-    request: Run | Explain | Observe | Fuzz
+    request: Run | Explain | Observe | Fuzz | Pause
     trace_seconds: float
     seconds: float = 0.0
 
@@ -64,11 +68,15 @@ class NodeReport(Struct, frozen=True, tag="report"):
     rans: Sequence[Ran]
 
 
+class Paused(Struct, frozen=True, tag="paused"):
+    """Answer to `pause`."""
+
+
 class Halted(Struct, frozen=True, tag="halted"):
     """The worker was stopped."""
 
 
-Answer = Started | Refused | NodeReport | Halted | Done | Explained | Observation | Failed
+Answer = Started | Refused | NodeReport | Paused | Halted | Done | Explained | Observation | Failed
 
 
 def pack(message: Struct) -> bytes:

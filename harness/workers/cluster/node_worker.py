@@ -22,11 +22,12 @@ from ....targets.base.overlay import patched
 from ....targets.base.protocol import TargetError
 from ....targets.base.registry import prepare
 from ....targets.base.trace import TraceError
+from ...judge.environment import FaultyEnvironment
 from ...judge.outcome import Outcome
 from ..client import InternalError, Stopped, WorkerClient
 from ..losses import Counts, Ran
 from ..messages import Done, Explain, Explained, Failed, Fuzz, Observe, Run
-from .messages import Answer, Call, Halted, NodeReport, Refused, Started, pack, unpack_call, unpack_setup
+from .messages import Answer, Call, Halted, NodeReport, Pause, Paused, Refused, Started, pack, unpack_call, unpack_setup
 
 CHUNK_MAX = 8
 CHUNK_SECONDS = 0.5
@@ -66,6 +67,8 @@ class NodeWorker:
             return work()
         except Stopped:
             return Halted()
+        except FaultyEnvironment as error:
+            return Failed("environment", str(error), fault=error.fault)
         except TargetError as error:
             return Failed("target", str(error))
         except TraceError as error:
@@ -87,6 +90,8 @@ class NodeWorker:
             return Refused(f"{setup.target} is {launch.version or 'unknown'} there, {setup.version or 'unknown'} here")
         try:
             return self._restart(launch)
+        except FaultyEnvironment:  # the node can take part once there is room
+            raise
         except TargetError as error:
             return Refused(str(error))
 
@@ -108,6 +113,9 @@ class NodeWorker:
             return Explained(*self._client.explain(request.trace))
         if isinstance(request, Observe):
             return self._client.observe(request.trace, lines=request.lines, most=request.most)
+        if isinstance(request, Pause):
+            self._client.pause()
+            return Paused()
         return self._fuzz(request, call.seconds)
 
     def _fuzz(self, request: Fuzz, seconds: float) -> NodeReport:
@@ -117,9 +125,9 @@ class NodeWorker:
         try:
             for ran in self._chunks(request, wanted, deadline):
                 violation = ran.outcome.violation
-                if violation and self._is_sent(violation.signature):
+                if ran.outcome.fault or (violation and self._is_sent(violation.signature)):
                     rans.append(ran)
-                    break  # the campaign may want this worker for the finding
+                    break  # the campaign may want this worker for the finding, or for the trace alone
                 if ran.flaky or (ran.trace and not violation):
                     wanted -= Counter([state for state in wanted if ran.outcome.reached.get(state)])
                     rans.append(ran)

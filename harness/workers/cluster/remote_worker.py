@@ -6,16 +6,15 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-from ....targets.base.protocol import TargetError
-from ....targets.base.trace import Trace, TraceError
+from ....targets.base.trace import Trace
 from ...judge.outcome import Outcome
 from ...record.activity import Observation
 from ...record.history import History
-from ..client import InternalError, Stopped
+from ..client import Stopped, error_of
 from ..losses import Counts, Ran
 from ..messages import Done, Explain, Explained, Failed, Fuzz, Observe, Ready, Run
 from ..protocol import NodeRefused
-from .messages import Answer, Call, Halted, NodeReport, Refused, Started, pack, unpack_answer
+from .messages import Answer, Call, Halted, NodeReport, Pause, Refused, Started, pack, unpack_answer
 
 LEASE_SECONDS = 10.0
 """A worker is given so many traces at once that it needs about this long, and reports after this time at the latest.
@@ -49,6 +48,7 @@ class RemoteWorker:
 
     def __init__(self, seat: Seat, trace_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.trace_seconds = trace_seconds
+        self.on_busy: Callable[[str], None] = lambda what: None
         self._seat = seat
         self._clock = clock
         self._node = ""
@@ -84,6 +84,10 @@ class RemoteWorker:
         assert isinstance(started, Started)
         self._node, self._batch = name, 1
         return started.ready
+
+    def pause(self) -> None:
+        """End its process until the next call."""
+        self._call(Pause())
 
     def stop(self) -> None:
         """Make the call that is running report what it has; no other one follows."""
@@ -121,7 +125,7 @@ class RemoteWorker:
             yield answer.counts
         yield from answer.rans
 
-    def _call(self, request: Run | Explain | Observe | Fuzz, seconds: float = 0.0) -> Answer:
+    def _call(self, request: Run | Explain | Observe | Fuzz | Pause, seconds: float = 0.0) -> Answer:
         if self._stopped:
             raise Stopped
         return _checked(unpack_answer(self._seat.call(pack(Call(request, self.trace_seconds, seconds)))))
@@ -132,7 +136,5 @@ def _checked(answer: Answer) -> Answer:
     if isinstance(answer, Halted):
         raise Stopped
     if isinstance(answer, Failed):
-        if answer.kind == "internal":
-            raise InternalError(answer.message, answer.details)
-        raise (TargetError(answer.message) if answer.kind == "target" else TraceError(answer.message))
+        raise error_of(answer)
     return answer

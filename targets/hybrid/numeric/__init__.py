@@ -1,5 +1,6 @@
 """The numeric run of the built-in target: the same trace, the same metadata, real bytes and real kernels.
 
+factory          the door: factories of numeric targets
 target           the numeric target for any class of built-in target
 shadows          symbolic parts that repeat their work on the device
 device_state     device memory of one engine, and the order of its device work
@@ -19,9 +20,10 @@ forward          one step on the device: inputs, indices, layers, read-out, chec
 mixers           recurrences of the state layers
 graphs           persistent buffers, capture and replay of graphs
 collective       the "has work" vote of ranks in several processes
+kernels/         the operations on bytes: Triton kernels, and a plain torch reference
 
 The numeric run takes no decisions. It takes block tables, columns, copies and zero lists from what the symbolic step
 did, so a mutant of any symbolic part is a mutant of the numeric run as well.
 
-Of the built-in target, only this package and `device` import torch.
+Of the built-in target, only this package imports torch. Only `targets/hybrid/factory.py` imports it.
 """

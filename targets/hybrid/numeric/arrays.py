@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ....reference.tiny_model import embedding_row
+from ....reference.numeric.tiny_model import embedding_row
 from ..worker.tag_kernels import RowInput
 from .indices import NO_SLOT, IndexArrays, slot_rule
 from .kernel_calls import KernelCalls, Layer, WriteCall

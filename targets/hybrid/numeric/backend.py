@@ -24,7 +24,7 @@ class Device:
             os.environ["TRITON_INTERPRET"] = "1"
         import torch
 
-        from ..device.implementations import implementation
+        from .kernels.implementations import implementation
 
         torch.set_num_threads(1)
         self.name = name

@@ -12,14 +12,13 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from ....reference import tiny_model
 from ....reference.layout import Group, Layout
+from ....reference.numeric import tiny_model
+from ....reference.numeric.tiny_model import TinyModel
 from ....reference.prefix_cache import Key
-from ....reference.tiny_model import TinyModel
 from ...base.numbers import Bytes, LayerOutput, NumericRow
 from ...base.observe import Access, Numeric
 from ...base.trace import Config
-from ..device.staging import lanes
 from ..host.block_pool import BlockPool
 from ..plan import Plan
 from ..worker.tag_kernels import RowInput
@@ -29,6 +28,7 @@ from .forward import Network, Results
 from .graphs import Launcher, uploaded
 from .indices import differing
 from .kernel_calls import KernelCalls, Layer, WriteCall
+from .kernels.staging import lanes
 from .metadata import Metadata
 from .moves import Arrival, Check, Move, Moves
 from .offloaded_pages import OffloadedPages

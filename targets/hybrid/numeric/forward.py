@@ -1,7 +1,7 @@
 """One forward on the device: inputs, every layer, read-out, and the comparison of the fills.
 
 `Network.run` reads nothing back to the host, so a CUDA graph can capture it. Besides the arrays it depends only on
-their `Shape`. The inputs of each layer are embeddings: see `reference/tiny_model.py`.
+their `Shape`. The inputs of each layer are embeddings: see `reference/numeric/tiny_model.py`.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ....reference import tiny_model
 from ....reference.layout import Layout
-from ....reference.tiny_model import HEADS, TinyModel
-from ..device.metadata import Rows, Stops
-from ..device.ops import Masking, Ops
+from ....reference.numeric import tiny_model
+from ....reference.numeric.tiny_model import HEADS, TinyModel
 from .arrays import Shape
 from .kernel_calls import Layer
+from .kernels.metadata import Rows, Stops
+from .kernels.ops import Masking, Ops
 from .metadata import Arrays, Metadata, with_overrides
 from .mixers import INNER, MIXERS, MixerInputs
 from .pool import FILLS, BytePool

@@ -17,10 +17,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..device.staging import Lanes, Staging
 from .arrays import Shape, null_arrays
 from .backend import Device
 from .forward import Network, Results
+from .kernels.staging import Lanes, Staging
 
 Host = Mapping[str, NDArray[np.int32]]
 

@@ -1,4 +1,4 @@
-"""Indices of one forward, computed on the device by the kernels of `device/tables`; see `indices` for expected values.
+"""Indices of one forward, computed on the device by the kernels of `kernels/tables`; see `indices` for expected values.
 
 The host reads no result before the step has ended, so a graph can capture the computation.
 """
@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from ....reference.layout import Layout
-from ..device.metadata import NULL_BLOCK, Rows, Stops
-from ..device.ops import Ops
 from .indices import COMPUTED, NO_STOP
+from .kernels.metadata import NULL_BLOCK, Rows, Stops
+from .kernels.ops import Ops
 from .tables import COLUMN_UNIT, Tables
 
 Arrays = Mapping[str, Tensor]

@@ -12,9 +12,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ....reference.tiny_model import HEAD_DIM, HEADS, NORM_EPSILON, QUERY_SCALE, STATE_DIM, Mixer
-from ..device.metadata import Rows, Stops
-from ..device.ops import Ops
+from ....reference.numeric.tiny_model import HEAD_DIM, HEADS, NORM_EPSILON, QUERY_SCALE, STATE_DIM, Mixer
+from .kernels.metadata import Rows, Stops
+from .kernels.ops import Ops
 
 INNER = HEADS * HEAD_DIM
 

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from ....reference.prefix_cache import Key
-from ..device.metadata import Regions, ZeroPlan
-from ..device.ops import Ops
-from ..device.staging import Lanes
-from ..device.streams import Fence
+from .kernels.metadata import Regions, ZeroPlan
+from .kernels.ops import Ops
+from .kernels.staging import Lanes
+from .kernels.streams import Fence
 from .offloaded_pages import OffloadedPages
 from .pool import FILLS, BytePool
 from .prefetch import Prefetch

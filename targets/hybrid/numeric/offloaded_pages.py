@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from ....reference.layout import Layout
-from ....reference.numeric_run import make_track
+from ....reference.numeric.tiny_model import TinyModel, embedding_row
+from ....reference.numeric.truth import make_track
 from ....reference.prefix_cache import Key
-from ....reference.tiny_model import TinyModel, embedding_row
-from ..device.staging import Slot, Staging
-from ..device.streams import Fence
 from .backend import Device
+from .kernels.staging import Slot, Staging
+from .kernels.streams import Fence
 from .paging import PageLayout
 from .pool import FILL_BYTES, FILLS, parts_of
 

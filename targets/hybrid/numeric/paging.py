@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from math import lcm, prod
 
 from ....reference.layout import Group, Layout
-from ....reference.tiny_model import ATTENTION_DIM, CONV_CHANNELS, ITEM_BYTES, KV_HEADS, TinyModel, state_shape
+from ....reference.numeric.tiny_model import ATTENTION_DIM, CONV_CHANNELS, ITEM_BYTES, KV_HEADS, TinyModel, state_shape
 
 ALIGNMENT = 64
 CONV_DTYPE = "bfloat16"

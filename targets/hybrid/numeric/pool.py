@@ -21,9 +21,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ....reference import tiny_model
 from ....reference.layout import Group, Layout
-from ....reference.tiny_model import TinyModel
+from ....reference.numeric import tiny_model
+from ....reference.numeric.tiny_model import TinyModel
 from .paging import PageLayout
 
 FILLS = ("NaN poison", "large finite", "zero")

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ....reference.prefix_cache import Key
-from ..device.staging import Slot, Staging
 from ..plan import Plan
+from .kernels.staging import Slot, Staging
 from .offloaded_pages import OffloadedPages
 from .pool import BytePool, pack_dead_blocks
 

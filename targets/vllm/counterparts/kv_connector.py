@@ -25,7 +25,7 @@ inside the hit.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
@@ -37,10 +37,12 @@ from ....reference.layout import Layout
 from ....reference.prefix_cache import Key
 from ....reference.tokens import EMPTY, Truth, chain
 from ...base.external import computed_elsewhere, keys_to_load, longest_load, whole_blocks
-from ...base.observe import Content, Loaded, PlannedRow, SlotContent
+from ...base.observe import Content, Loaded, PlannedRow, Record, SlotContent
 from ...base.trace import Config, ExternalLoad
 from ..options import SYNC_LOAD_TOKENS, options_of
-from ..shadow.hooks import Recorder
+from ..shadow.recorder import Recorder
+from ..versions.pool import Pool, is_unlabelled
+from .no_store import NullStore
 
 Work = TypeVar("Work")
 SEND_STEPS = 2
@@ -77,6 +79,8 @@ class Transfers(KVConnectorMetadata):
 
 class Store:
     """The content outside the pool, shared by both sides of the connector, and what the trace specifies about loads."""
+
+    is_connected = True
 
     def __init__(self, config: Config, recorder: Recorder, truths: Mapping[str, Truth]) -> None:
         self.truths = truths
@@ -150,32 +154,40 @@ class Store:
         """Note that `step` is planned next."""
         self.step, self.started, self.joined = step, [], {}
 
-    def early(self, records: list[Any]) -> None:
+    def early(self) -> Sequence[Record]:
         """Load half of the pages of the loads that were planned just now, before the forwards in flight."""
-        for row in self.started:
-            self._write(self.waiting[row.name], 0, records)
+        return [record for row in self.started for record in self._write(self.waiting[row.name], 0)]
+
+    def ends_wait(self, name: str) -> bool:
+        """Note that a request is computed. Return True if it waited for a load until now."""
+        return self.waiting.pop(name, None) is not None
 
     def late(self, load: Load) -> None:
         """Load the other half, unless the load broke off."""
         if not load.breaks_off:
-            self._write(load, 1, self.recorder.records)
+            self._load(load, 1)
         del self._held[load]
 
     def whole(self, load: Load) -> None:
         """Load all pages."""
-        self._write(load, 0, self.recorder.records)
+        self._load(load, 0)
         self.late(load)
 
-    def _write(self, load: Load, first: int, records: list[Any]) -> None:
+    def _load(self, load: Load, first: int) -> None:
+        for record in self._write(load, first):
+            self.recorder.note(record)
+
+    def _write(self, load: Load, first: int) -> Iterator[Loaded]:
+        """Write every second page from `first` on, and yield the record of each layer."""
         pages_of = zip(load.pages, self._held[load], strict=True)
         for (key, column, block), pages in [*pages_of][first::2]:
             for index, content in enumerate(pages):
                 self.layers[key.group, index].write(block, content)
                 where = (load.step, load.name, key.group, index, column, block)
                 if isinstance(content, SlotContent):
-                    records.append(Loaded(*where, slots=len(content.tags)))
+                    yield Loaded(*where, slots=len(content.tags))
                 else:
-                    records.append(Loaded(*where, temporal=content.temporal is not None, conv=bool(content.window)))
+                    yield Loaded(*where, temporal=content.temporal is not None, conv=bool(content.window))
 
     def save(self, save: Save) -> None:
         """Copy a block's pages out of the pool."""
@@ -197,7 +209,7 @@ class TraceConnector(KVConnectorBase_V1, SupportsHMA):
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
         self.store: Store = vllm_config.kv_transfer_config.kv_connector_extra_config["store"]
-        self.manager: Any = None
+        self.pool: Pool
         self.next = Transfers()
         """What the next metadata tell the worker."""
         self.requests: dict[str, Any] = {}
@@ -224,9 +236,9 @@ class TraceConnector(KVConnectorBase_V1, SupportsHMA):
     # The scheduler's side.
 
     def bind_kv_cache_manager(self, kv_cache_manager: Any) -> None:
-        """Keep the manager: it knows which blocks are published."""
+        """Keep the manager's pool: it knows which blocks are published."""
         super().bind_kv_cache_manager(kv_cache_manager)
-        self.manager = kv_cache_manager
+        self.pool = Pool(kv_cache_manager)
 
     def on_new_request(self, request: Any) -> None:
         """Keep a request."""
@@ -266,7 +278,7 @@ class TraceConnector(KVConnectorBase_V1, SupportsHMA):
             for index, group in enumerate(store.layout.groups)
             for key in keys_to_load(store.layout, index, self._tags(request), local, total)
             for column in [key.depth // group.block_size - 1]
-            if is_sync or blocks.blocks[index][column].block_hash is None  # blocks of a synchronous load have keys
+            if is_sync or is_unlabelled(blocks, index, column)  # blocks of a synchronous load have keys
         ]
         delay, breaks_off = store.delay(name), name in store.breaking
         load = Load(name, store.step, tuple(pages), delay, breaks_off, is_sync)
@@ -325,13 +337,13 @@ class TraceConnector(KVConnectorBase_V1, SupportsHMA):
         for index, group in enumerate(self.store.layout.groups):
             if group.kind != "attention":
                 continue
-            for column, block in enumerate(self.manager.coordinator.single_type_managers[index].req_to_blocks[name]):
+            for column, block, covered in self.pool.labelled(index, name):
                 depth = (column + 1) * group.block_size
-                if block.block_hash_num_tokens != depth or block.is_null or depth > request.num_prompt_tokens:
+                if covered != depth or depth > request.num_prompt_tokens:
                     continue
                 key = Key(index, depth, tags[depth])
                 if key not in self.store.pages:
-                    found.append(Save(key, block.block_id))
+                    found.append(Save(key, block))
         return found
 
     def _states(self, name: str, offers: Sequence[tuple[int, int, int]]) -> list[Save]:
@@ -391,13 +403,13 @@ def _ended(under_way: list[tuple[int, Work]]) -> list[Work]:
     return ended
 
 
-def connect(vllm_config: Any, config: Config, recorder: Recorder, truths: Mapping[str, Truth]) -> Store | None:
-    """Add the connector of a trace to vLLM's configuration; return its store, None for a trace without one. `truths`
-    are those of the requests."""
+def connect(vllm_config: Any, config: Config, recorder: Recorder, truths: Mapping[str, Truth]) -> Store | NullStore:
+    """Add the connector of a trace, if it has one, to vLLM's configuration; return its store. `truths` are those of the
+    requests."""
     from vllm.config import KVTransferConfig
 
     if options_of(config).connector == "none":
-        return None
+        return NullStore()
     store = Store(config, recorder, truths)
     vllm_config.kv_transfer_config = KVTransferConfig(
         kv_connector=TraceConnector.__name__,

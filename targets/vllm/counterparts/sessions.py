@@ -63,7 +63,7 @@ class Sessions:
             self.scheduler.finish_requests([name], RequestStatus.FINISHED_ABORTED)
 
     def _roomy(self) -> bool:
-        tables = self.host.tables()
+        tables = self.host.pool.tables()
         held = {
             block
             for request in self.scheduler.kv_holding_waiting

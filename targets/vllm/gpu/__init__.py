@@ -6,13 +6,13 @@ the same code makes all observations of the CPU adapter. The tokens are those of
 steps on a CPU and on a GPU. The real model is observed by its log-probabilities.
 
     devices    where kernels run, and what is replaced because a wheel's binaries are missing
-    models     tiny hybrid models: configuration and weights
     configuration  a trace's configuration as a `VllmConfig` for a GPU
     mirror     tags on the host, moved as vLLM's metadata and copies move states
     real_model vLLM's model: runs the mirror, chooses the tag model's tokens, keeps its own log-probabilities
     replay     the same for captured CUDA graphs
     engine     runner, caches, graphs, scheduler; reset between traces
-    engines    those that wait for their next trace
+    kept       what waits for its next trace, within a budget of device memory; engines: that of this process
+    compiler   says which kernel is compiled
     snapshot   puts back everything that an engine refers to
     memories   several contents of the caches, one for each fill of unused memory
     host_copy  metadata of the device, read with one copy
@@ -27,6 +27,6 @@ steps on a CPU and on a GPU. The real model is observed by its log-probabilities
     scaling    a trace for other block sizes
     witness    a script of vLLM's public API for a trace; witness_template is its text
 
-`comparison`, `devices`, `factory`, `models`, `plans`, `scaling` and `witness` may be imported where vLLM is not
-installed.
+`comparison`, `compiler`, `devices`, `factory`, `kept`, `plans`, `scaling` and `witness` may be imported where vLLM is
+not installed.
 """

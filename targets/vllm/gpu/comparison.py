@@ -16,7 +16,7 @@ from typing import Protocol
 import numpy as np
 
 from ...base.trace import Config
-from .models import STATE_KIND, dtype, mixer
+from ..models import STATE_KIND, dtype, mixer
 from .plans import Floats
 
 TOLERANCES = {

@@ -26,10 +26,12 @@ from vllm.v1.structured_output import StructuredOutputManager
 
 from ...base.trace import Config
 from .. import graphs
+from ..counterparts.no_store import NullStore
 from ..layout import layout_of
+from ..models import STATE_KIND, fill_weights, mixer
 from ..options import drafts_on_device, has_graphs, is_v2
 from ..rows.contracts import contract
-from ..shadow import hooks
+from ..shadow import patches
 from ..shadow.drafter import Drafter, Speculator, device_proposer, ngram_proposer, set_draft_counts
 from ..versions import compat
 from ..versions.wrapping import replaced
@@ -37,7 +39,6 @@ from . import memories, replay
 from .configuration import configure, is_piecewise
 from .devices import BATCH_INVARIANT
 from .mirror import Mirror, MirrorAttention, MirrorMamba, MirrorRecorder, RealV1, RealV2, storages
-from .models import STATE_KIND, fill_weights, mixer
 from .real_model import RealModel, watch_sampling
 from .snapshot import Snapshot
 
@@ -61,7 +62,7 @@ def prepare_process(device: str) -> None:
         init_batch_invariance()  # as vLLM's worker does
     _patch_models()
     memories.install()  # before the hooks, which see work once
-    hooks.install()
+    patches.install()
     with tempfile.TemporaryDirectory() as folder, set_current_vllm_config(VllmConfig()):
         init_distributed_environment(1, 0, f"file://{folder}/rendezvous", 0, "gloo")
         ensure_model_parallel_initialized(1, 1)
@@ -122,7 +123,7 @@ class RealEngine:
 
     scheduler: Any
     hasher: Any
-    store: Any = None
+    store = NullStore()
     """The content of a KV connector: none here."""
 
     def __init__(self, config: Config, device: str) -> None:
@@ -143,7 +144,8 @@ class RealEngine:
             model = self._build_model()
             self.real = RealModel(model)
             self.runner = self._build_v2(model) if self.is_v2 else self._build_v1(model)
-            plan = compat.plan_cache(vllm_config, self.runner.get_kv_cache_spec(), _MEMORY)
+            with compat.too_small_is_a_refusal():
+                plan = compat.plan_cache(vllm_config, self.runner.get_kv_cache_spec(), _MEMORY)
             self.runner.initialize_kv_cache(plan.worker)
             if plan.worker.needs_kv_cache_zeroing and hasattr(self.runner, "_init_kv_zero_meta"):
                 self.runner._init_kv_zero_meta()
@@ -188,6 +190,17 @@ class RealEngine:
             )
             caching = self.config.enable_prefix_caching
             self.hasher = compat.block_hasher(config, plan.hash_block_size) if caching else None
+
+    def close(self) -> None:
+        """Let go of model, graphs, caches and snapshot. Their parts refer to each other: the garbage collector takes
+        them, once nothing of this process refers to them (`engines`)."""
+        if not self.is_interpreted:
+            torch.accelerator.synchronize()
+        patches.activate(None)
+        memories.activate(None)
+        self.real.close()
+        self.recorder.worker = None
+        vars(self).clear()
 
     def _build_model(self) -> Any:
         from vllm.model_executor.model_loader.utils import initialize_model, process_weights_after_loading
@@ -270,7 +283,7 @@ class RealEngine:
                     layer = MirrorMamba(name, self.recorder, storage, window, k, kind, place)
                 else:
                     size = self.layout.groups[group].block_size
-                    layer = MirrorAttention(name, self.recorder, storage, size, place, contexts[name])
+                    layer = MirrorAttention(name, storage, size, place, contexts[name])
                 layers[name] = self.recorder.layers[place] = layer
         in_order = [layers[name] for name in contexts if name in layers]
         self.layers = in_order

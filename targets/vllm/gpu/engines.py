@@ -1,46 +1,33 @@
-"""Engines of this process that wait for their next trace, by configuration."""
+"""Engines and references of this process that wait for their next trace (`kept`)."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
+import gc
+import os
+from functools import cache
+from typing import Any
 
-from msgspec.json import encode
+import torch
 
-from ...base.trace import Config
-from .engine import RealEngine
-
-MOST = 8
-"""Engines that wait, at most: the one that has waited longest goes first."""
-_Key = tuple[bytes, str]
+from .kept import Kept, budget
 
 
-class Engines:
-    """Lends engines. `built` counts those that had to be built."""
+class TorchMemory:
+    """The memory of PyTorch's accelerator; without one nothing is used, and only the number of engines is limited."""
 
-    def __init__(self) -> None:
-        self.built = 0
-        self._free: OrderedDict[_Key, RealEngine] = OrderedDict()
-        self._keys: dict[int, _Key] = {}
+    def used(self) -> int:
+        """Return the bytes that PyTorch's allocator holds, those of captured graphs included."""
+        return torch.cuda.memory_reserved() if torch.cuda.is_available() else 0
 
-    def take(self, config: Config, device: str) -> RealEngine:
-        """An engine, built if none is free."""
-        key = encode(config), device
-        engine = self._free.pop(key, None)
-        if engine is None:
-            self.built += 1
-            engine = RealEngine(config, device)
-        self._keys[id(engine)] = key
-        return engine
-
-    def give_back(self, engine: RealEngine) -> None:
-        """Keep an engine for later traces."""
-        self._free[self._keys.pop(id(engine))] = engine
-        while len(self._free) > MOST:
-            self._free.popitem(last=False)
-
-    def forget(self) -> None:
-        """Let go of all that wait: the next ones are new."""
-        self._free.clear()
+    def free(self) -> None:
+        """Collect garbage, then empty the allocator's cache: an engine's parts refer to each other."""
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
 
 
-ENGINES = Engines()
+@cache
+def kept() -> Kept[Any]:
+    """Return this process's engines and references."""
+    total = torch.cuda.get_device_properties(0).total_memory if torch.cuda.is_available() else 0
+    return Kept(TorchMemory(), budget(total, os.environ))

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from .. import kernels
 from ..versions import as_on_gpu
 from ..versions.wrapping import replaced
 
@@ -23,15 +24,13 @@ def prepare() -> None:
     from vllm.v1.sample.sampler import Sampler
     from vllm.v1.worker import mamba_utils
 
-    from ..interpreter import install
-
     torch.set_num_threads(1)
     _take_first_configuration()
     _convert_what_grids_exchange()
     _convert_masks()
     _look_up_functions()
     _give_counters_types()
-    install()
+    kernels.install()
     mamba_utils._TEMPORAL_TILES = 1
     Sampler.greedy_sample = staticmethod(partial(torch.argmax, dim=-1))
 

@@ -22,8 +22,9 @@ from ...base.shadow import join
 from ..rows.contracts import Contract
 from ..rows.layer_rows import kernels_of
 from ..runner_adapter import Rows, RunnerV1, RunnerV2
-from ..shadow.hooks import Recorder
+from ..shadow.forward import ModelForward
 from ..shadow.layers import ShadowAttention, Tags
+from ..shadow.recorder import Recorder
 from ..shadow.state_layers import ShadowMamba
 from .host_copy import on_host
 from .memories import repeated
@@ -35,7 +36,7 @@ class MirrorMamba(ShadowMamba):
     """A state layer over words of the host: a convolution buffer, then the temporal state."""
 
     def __init__(
-        self, name: str, recorder: Recorder, words: Words, window: int, drafts: int, contract: Contract,
+        self, name: str, recorder: MirrorRecorder, words: Words, window: int, drafts: int, contract: Contract,
         place: tuple[int, int],
     ) -> None:  # fmt: skip
         nn.Module.__init__(self)
@@ -47,22 +48,18 @@ class MirrorMamba(ShadowMamba):
         self.group, self.index = place
         self.conv, self.temporal = words[:, : self.buffer], words[:, self.buffer]
 
-    def run(self, ids: Sequence[int]) -> Tags:
+    def run(self, forward: ModelForward, below: Tags | None) -> Tags:
         """Run all rows, and note which kernel computes each of them."""
-        assert isinstance(self.recorder, MirrorRecorder)
-        self.recorder.kernels.update(kernels_of(self.recorder.state_rows(self), self.contract.mixes))
-        return super().run(ids)
+        self.recorder.kernels.update(kernels_of(forward.state_rows(self), self.contract.mixes))
+        return super().run(forward, below)
 
 
 class MirrorAttention(ShadowAttention):
     """An attention layer over words of the host: key and value per slot."""
 
-    def __init__(
-        self, name: str, recorder: Recorder, words: Words, block_size: int, place: tuple[int, int], real: Any
-    ) -> None:
+    def __init__(self, name: str, words: Words, block_size: int, place: tuple[int, int], real: Any) -> None:
         nn.Module.__init__(self)
         self.layer_name = name
-        self.recorder = recorder
         self.block_size = block_size
         self.group, self.index = place
         self.pages = words[:, : 2 * block_size].reshape(len(words), block_size, 2)
@@ -158,7 +155,7 @@ class MirrorRecorder(Recorder):
         held = torch.stack([layer.real.kv_cache[there].flatten(1).any(1) for layer in layers]).any(0).tolist()
         done = [block for block, has_content in zip(there, held, strict=True) if not has_content]
         if done:
-            self.records.append(Zeroed(self.step, done))
+            self.note(Zeroed(self.step, done))
             for words in self.storages:
                 words[done] = 0
 
@@ -185,13 +182,14 @@ class Mirror:
     def run(self, context: Any, ids: Sequence[int]) -> bool:
         """Walk all layers of one forward; False where the engine gives it no metadata."""
         self.tags = ()
-        if context.attn_metadata is None or not self.recorder.begin_forward(context, ids):
+        forward = self.recorder.begin_forward(context, ids)
+        if forward is None:
             return False
         hidden: Tags | None = None
         self.recorder.kernels.clear()
         for layer in self.layers:
-            hidden = join(hidden, layer.run(ids))
-        self.recorder.end_forward()
+            hidden = join(hidden, layer.run(forward, hidden))
+        forward.end()
         self.tags = hidden or ()
         return True
 

@@ -65,6 +65,12 @@ class RealModel:
         model.forward = self.forward
         model.compute_logits = self.compute_logits
 
+    def close(self) -> None:
+        """Let go of the model, the mirror and the last capture."""
+        del self.model.real_model
+        self.model.forward, self.model.compute_logits = self._forward, self._compute_logits
+        vars(self).clear()
+
     def forward(self, input_ids: torch.Tensor, *arguments: Any, **keywords: Any) -> Any:
         """The real forward, then the mirror's; a capture is only kept, for its replays."""
         context = get_forward_context()

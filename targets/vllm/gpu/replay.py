@@ -14,7 +14,7 @@ import torch
 from vllm.config import CUDAGraphMode
 from vllm.forward_context import get_forward_context
 
-from ..shadow.hooks import Recorder
+from ..shadow.recorder import Recorder
 from . import memories
 from .real_model import RealModel
 

@@ -12,20 +12,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from functools import cache
 from typing import Any
 
 import torch
-from msgspec.json import decode, encode
 from vllm.sampling_params import SamplingParams
 from vllm.v1.request import Request, RequestStatus
 
 from ...base.trace import Config, Group
-from ..shadow import hooks
+from ..models import mixer
+from ..shadow import patches
 from ..versions import compat
+from ..versions.pool import pool_of
 from .devices import BATCH_INVARIANT
 from .engine import Fill, RealEngine
-from .models import mixer
 from .plans import Floats, Place, Plan, Segment, Solo
 from .same_tokens import LONGEST, alone_config
 
@@ -52,6 +51,10 @@ class SameSteps:
         self._drafts: Sequence[int] = ()
         self._runs = 0
 
+    def close(self) -> None:
+        """Close the engine."""
+        self._engine.close()
+
     def _choose(self, indices: Sequence[int]) -> Sequence[int]:
         """Return the request's own token after each token of the step; 0 after its last one."""
         behind = [self._start + index + 1 for index in indices]
@@ -63,7 +66,7 @@ class SameSteps:
     def run(self, plan: Plan, tokens: Sequence[int], fill: Fill) -> Solo:
         """Return the results for the request whose own tokens are `tokens`; `fill` is what unused memory holds."""
         engine, scheduler = self._engine, self._engine.scheduler
-        hooks.activate(None)
+        patches.activate(None)
         engine.fill_pool(fill)
         self._runs += 1
         name, self._tokens = f"alone-{self._runs}", tokens
@@ -93,8 +96,6 @@ class SameSteps:
             empty = scheduler.schedule()
             scheduler.update_from_output(empty, engine.worker.execute(empty, 0))
         scheduler.max_num_scheduled_tokens = LONGEST
-        engine.recorder.records.clear()
-        engine.recorder.log.clear()
         bits = torch.stack(list(states.values())).cpu().numpy() if states else ()
         return Solo(logprobs, {key: one.tobytes() for key, one in zip(states, bits, strict=True)})
 
@@ -106,6 +107,7 @@ class SameSteps:
         scheduled = scheduler.schedule()
         if scheduled.total_num_scheduled_tokens != wanted:
             raise AssertionError(f"{scheduled.total_num_scheduled_tokens} tokens scheduled alone in place of {wanted}")
+        engine.recorder.begin_step(0)
         output: Any = engine.worker.execute(scheduled, 0)
         scheduler.update_from_output(scheduled, output)
         if engine.config.num_speculative_tokens:
@@ -113,30 +115,24 @@ class SameSteps:
 
     def _states(self, name: str, segment: Segment) -> Sequence[tuple[Place, torch.Tensor]]:
         """Bits of the temporal states after the segment; a decode step with drafts leaves one for each token."""
-        blocks = self._engine.scheduler.kv_cache_manager.get_block_ids(name)
+        blocks = pool_of(self._engine.scheduler).tables()[name]
         column = 0 if segment.prefill or not self._engine.config.num_speculative_tokens else segment.kept - 1
         return [
             (place, self._engine.temporal(*place)[blocks[place[0]][column]].flatten().clone()) for place in self._places
         ]
 
 
-@cache
-def _same_steps(config: bytes, device: str) -> SameSteps:
-    return SameSteps(decode(config, type=Config), device)
-
-
-def same_steps(config: Config, device: str) -> SameSteps:
-    """The exact reference for a configuration, kept in this process."""
+def plain(config: Config) -> Config:
+    """The configuration with only what `SameSteps` depends on."""
     groups = tuple(Group(group.kind, group.block_size, group.layers) for group in config.groups)
     options = {name: value for name, value in config.options.items() if name in ("mixer", "dtype")}
-    plain = Config(
+    return Config(
         num_blocks=64,
         groups=groups,
         conv_width=config.conv_width,
         num_speculative_tokens=config.num_speculative_tokens,
         options=options,
     )
-    return _same_steps(encode(plain), device)
 
 
-__all__ = ["SameSteps", "has_exact_reference", "same_steps"]
+__all__ = ["SameSteps", "has_exact_reference", "plain"]

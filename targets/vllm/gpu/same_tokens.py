@@ -7,7 +7,6 @@ counts only if two fills of unused memory give the same bits here; the second on
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from vllm.v1.request import Request
 
 from ...base.trace import Config, Group
 from ..options import options_of
-from ..shadow import hooks
+from ..shadow import patches
 from ..versions import compat
 from .engine import Fill, RealEngine
 from .real_model import Floats, logprobs
@@ -63,6 +62,10 @@ class SameTokens:
         self._rounding: dict[tuple[int, ...], Floats] = {}
         self._runs = 0
 
+    def close(self) -> None:
+        """Close the engine."""
+        self._engine.close()
+
     def expected(self, tokens: Sequence[int]) -> Floats:
         """[tokens, vocabulary]."""
         key = tuple(tokens)
@@ -104,7 +107,7 @@ class SameTokens:
 
     def _run(self, tokens: tuple[int, ...], fill: Fill) -> Floats:
         engine, scheduler = self._engine, self._engine.scheduler
-        hooks.activate(None)
+        patches.activate(None)
         engine.fill_pool(fill)
         self._runs += 1
         parameters = SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True)
@@ -114,30 +117,21 @@ class SameTokens:
         while scheduler.has_requests():
             plan = scheduler.schedule()
             scheduled = plan.total_num_scheduled_tokens
+            engine.recorder.begin_step(0)
             output: Any = engine.worker.execute(plan, 0)
             scheduler.update_from_output(plan, output)
             if scheduled:
                 assert scheduled == len(tokens), "a sequence alone runs in one chunk"
                 hidden = engine.real.hidden[: len(tokens)]
-        engine.recorder.records.clear()
         return logprobs(engine.real.logits(hidden))
 
 
-@cache
-def _same_tokens(
-    groups: tuple[tuple[str, int, int], ...], mixer: str, dtype: str, conv_width: int, device: str
-) -> SameTokens:
-    config = Config(
-        num_blocks=64,
-        groups=tuple(Group(kind, size, layers) for kind, size, layers in groups),  # type: ignore[arg-type]
-        conv_width=conv_width,
-        options={"mixer": mixer, "dtype": dtype},
-    )
-    return SameTokens(config, device)
-
-
-def same_tokens(config: Config, device: str) -> SameTokens:
-    """The reference for a configuration, kept in this process."""
-    groups = tuple((group.kind, group.block_size, group.layers) for group in config.groups)
+def plain(config: Config) -> Config:
+    """The configuration with only what `SameTokens` depends on."""
     options = options_of(config)
-    return _same_tokens(groups, options.mixer, options.dtype, config.conv_width, device)
+    return Config(
+        num_blocks=64,
+        groups=tuple(Group(group.kind, group.block_size, group.layers) for group in config.groups),
+        conv_width=config.conv_width,
+        options={"mixer": options.mixer, "dtype": options.dtype},
+    )

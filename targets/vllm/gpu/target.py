@@ -9,10 +9,11 @@ all that follows a step which another kernel computes alone than in the batch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
+from msgspec.json import encode
 
 from ....reference.layout import Layout
 from ....reference.tokens import Truth
@@ -30,17 +31,20 @@ from ...base.observe import (
     View,
 )
 from ...base.trace import Arrive, Config, Event
-from ..shadow import hooks
+from ..shadow import patches
 from ..target import VllmTarget
-from . import memories
-from .comparison import Comparison
+from . import memories, same_steps, same_tokens
+from .comparison import Comparison, tolerance
 from .engine import Fill, RealEngine, fill_bytes
-from .engines import ENGINES
+from .engines import kept
+from .kept import Closable, Kind
 from .lives import Lives
 from .memories import Memories
+from .models import mixer
 from .plans import Floats, Segment
 from .real_model import Read
-from .same_steps import SameSteps
+from .same_steps import SameSteps, has_exact_reference
+from .same_tokens import SameTokens
 
 
 class Computed(NamedTuple):
@@ -82,7 +86,7 @@ class Lane(VllmTarget):
 
     def happen(self, event: Event) -> Effect:
         """Apply an event to the engine and all its memories."""
-        hooks.activate(self.real_engine.recorder)
+        patches.activate(self.real_engine.recorder)
         memories.activate(self.memories)
         self.computed.clear()
         effect = self.apply(event)
@@ -93,6 +97,12 @@ class Lane(VllmTarget):
         """Queue a request, and keep its maximum length."""
         self.lengths.setdefault(event.name, sum(length for _, length in event.prompt) + event.max_new_tokens)
         return super().arrive(event)
+
+    def close(self) -> None:
+        """Stop recording, and let go of the other memories."""
+        super().close()
+        self.memories = Memories((), 0)
+        self._pages, self._states = [], {}
 
     def _collect(self, records: Sequence[Record]) -> None:
         reads = self.real_engine.real.reads
@@ -153,8 +163,7 @@ class Lane(VllmTarget):
         """Fill blocks that were freed and have no key; nothing may read them once no step is under way."""
         if self.in_flight:
             return
-        pool = self.host.pool
-        unused = {one.block_id for one in pool.free_block_queue.get_all_free_blocks() if one.block_hash is None}
+        unused = self.host.pool.free_unlabelled()
         if fresh := unused - self._clean:
             where = torch.tensor(sorted(fresh), device=self.real_engine.device)
             for fill, all_pages in self._pages:
@@ -203,9 +212,17 @@ class RealTarget:
     """An engine for one trace."""
 
     def __init__(
-        self, config: Config, device: str, fills: Sequence[Fill], comparison: Comparison, exact: SameSteps | None = None
+        self, config: Config, device: str, fills: Sequence[Fill], say: Callable[[str], None] = lambda what: None
     ) -> None:
-        self._engine = ENGINES.take(config, device)
+        """`say` is told what is built."""
+        self._lent: list[Closable] = []
+        self._say = say
+        exact = (
+            self._lend("steps", same_steps.plain(config), device, SameSteps) if has_exact_reference(config) else None
+        )
+        reference = self._lend("tokens", same_tokens.plain(config), device, SameTokens)
+        comparison = Comparison(reference, tolerance(config, device))
+        self._engine = self._lend("engine", config, device, RealEngine)
         self.fills = fills
         self.lane = Lane(self._engine, fills)
         self._sound = False
@@ -213,6 +230,17 @@ class RealTarget:
         self.layout: Layout = self.lane.layout
         block_size = max(group.block_size for group in config.groups if group.kind == "mamba")
         self.lives = Lives(block_size, exact) if exact else None
+
+    def _lend(self, kind: str, config: Config, device: str, build: Callable[[Config, str], Kind]) -> Kind:
+        """Take an engine, or a reference, that is given back when this target is closed."""
+
+        def built() -> Kind:
+            self._say(f"opening an engine ({build.__name__}, {mixer(config)})")
+            return build(config, device)
+
+        lent: Kind = kept().take((kind, encode(config), device), built)
+        self._lent.append(lent)
+        return lent
 
     def apply(self, event: Event) -> Effect:
         """Apply an event, and add what the real model computed to its records."""
@@ -252,7 +280,7 @@ class RealTarget:
             elif isinstance(record, Delivered):
                 ended = [self.lives.compare(record.step, name, lane.own_tokens(name)) for name in record.finished]
                 found[record.step] = [one for one in ended if one]
-        hooks.activate(lane.real_engine.recorder)
+        patches.activate(lane.real_engine.recorder)
         return found
 
     def _real_forwards(self) -> list[RealForward]:
@@ -275,8 +303,12 @@ class RealTarget:
         return self.lane.read(group, layer, block)
 
     def close(self) -> None:
-        """Give the engine back, unless an event raised an exception."""
+        """Give the engine and its references back; close them if an event raised an exception."""
         self.lane.close()
         memories.activate(None)
-        if self._sound:
-            ENGINES.give_back(self._engine)
+        for lent in self._lent:
+            if self._sound:
+                kept().give_back(lent)
+            else:
+                kept().discard(lent)
+        self._lent.clear()

@@ -14,8 +14,8 @@ from typing import Any
 from ....reference.tokens import Truth
 from ...base.protocol import TargetError
 from ...base.trace import Arrive, Step, Trace
+from ..models import dtype, layer_kinds, model_fields
 from ..options import has_graphs, is_v2
-from .models import dtype, layer_kinds, model_fields
 
 NEW_TOKENS = 12
 """Tokens of each answer at least: one wrong state shows sooner or later."""

@@ -6,8 +6,11 @@ the allocation. The tokens that the model samples are given in advance. (This fi
 imports it.)
 """
 
+import dataclasses
 import inspect
+import itertools
 import types
+from functools import partial  # noqa: F401  for `read_rows`
 
 import torch
 from torch import nn
@@ -84,94 +87,142 @@ class Attention(nn.Module, AttentionLayerBase):
         for row in rows:
             pages = tables[row].tolist()
             tags = [int(keys[pages[one // size], one % size]) for one in range(lengths[row])]
-            self.note(self.layer_name, row, pages, tags)
+            self.note(self.layer_name, row, size, pages, tags)
+
+
+class Columns:
+    """Takes the place of what finds columns of block tables and checks indices: a script needs blocks only."""
+
+    def __init__(self, num_blocks):
+        self.num_blocks, self.bounds = num_blocks, self
+
+    def of(self, row, index, block):
+        return -1
+
+    def has(self, row, what, index, size):
+        return 0 <= index < size
+
+    def span(self, row, tokens, start, stop):
+        return tokens[start:stop] if 0 <= start < stop <= len(tokens) else ()
+
+    def state_row(self, row):
+        inner = [row.inner.block] if row.inner else ()
+        return all(0 <= block < self.num_blocks for block in (row.temporal, *row.outputs, *inner))
 
 
 class State(nn.Module, MambaBase):
-    """Reads, folds and writes recurrent states as the gated delta net kernels do."""
+    """Reads, folds and writes recurrent states as the kernels of a kind of layer do (`read_rows`)."""
 
-    mamba_type = MambaAttentionBackendEnum.GDN_ATTN
-
-    def __init__(self, name, conv_width, num_drafts, note):
+    def __init__(self, name, mixer, conv_width, num_drafts, ring, engine):
         super().__init__()
         self.prefix = self.layer_name = name
-        self.buffer, self.note, self.kv_cache = conv_width - 1 + num_drafts, note, ()
+        self.engine, self.mixer, self.ring, self.kv_cache = engine, mixer, ring, ()
+        self.skipped = -1 if mixer == "linear" else 0  # the index at which kernels skip a row
+        self.shape = (() if mixer == "linear" else ((conv_width - 1 + num_drafts, 1),)) + ((1,),)
+        self.place = len(self.shape) - 1
+        self.shape += ((ring, 1), (1,), (1, 1)) if ring else ()
+
+    @property
+    def mamba_type(self):
+        return MambaAttentionBackendEnum[{"gdn": "GDN_ATTN"}.get(self.mixer, self.mixer.upper())]
+
+    def get_attn_backend(self):
+        if self.mixer == "linear":
+            from vllm.v1.attention.backends import linear_attn
+
+            return getattr(linear_attn, "BailingLinearAttentionBackend", None) or super().get_attn_backend()
+        return super().get_attn_backend()
+
+    def get_kv_cache_spec(self, vllm_config):
+        spec = super().get_kv_cache_spec(vllm_config)
+        if self.mixer != "mamba2" or not hasattr(spec, "num_prefill_checkpoint_blocks"):
+            return spec
+        return dataclasses.replace(spec, num_prefill_checkpoint_blocks=1, prefill_checkpoint_alignment=1)
 
     def get_state_shape(self):
-        return (self.buffer, 1), (1,)
+        return self.shape
 
     def get_state_dtype(self):
-        return torch.int64, torch.int64
+        return (torch.int64,) * len(self.shape)
+
+    @property
+    def states(self):
+        """The recurrent state of each block."""
+        return self.kv_cache[self.place].view(len(self.kv_cache[self.place]), -1)[:, 0]
 
     def run(self, ids):
-        states = self.kv_cache[1].view(len(self.kv_cache[1]), -1)[:, 0]
-        rows = list(state_rows(get_forward_context().attn_metadata[self.layer_name]))
-        for row, tokens, source, outputs in rows:
-            state, chain = 0, []
-            if source is not None:
-                state = int(states[source])
-                self.note(self.layer_name, row, source, state)
-            for token in tokens:
-                chain.append(state := fold([ids[token]], state))
-            for block, written in zip(outputs, chain[-len(outputs) :], strict=True):
-                states[block] = written
+        metadata = get_forward_context().attn_metadata[self.layer_name]
+        tags, states = [0] * len(ids), self.states
+        rows = self.engine.read_rows(metadata, Columns(len(states)))
+        for prefill, some in itertools.groupby(rows, lambda row: row.prefill):
+            # Prefills load their initial states before any state is stored, decodes one after the other.
+            for part in [list(some)] if prefill else [[row] for row in some]:
+                starts = [self.start(row, states) for row in part]
+                for row, state in zip(part, starts, strict=True):
+                    if state is not None:
+                        self.store(row, state, ids, states, tags)
+                last = {row.outputs[0]: int(states[row.outputs[0]]) for row in part}
+                for row in part:
+                    if row.inner is not None:  # a state inside a chunk
+                        self.write(row, row.inner.block, last.get(row.inner.block, tags[row.inner.last]), states)
 
+    def start(self, row, states):
+        """Return the initial state of a row, None if the kernel skips it."""
+        if not row.has_temporal:
+            return 0
+        if row.temporal == self.skipped and not row.prefill:
+            return None
+        state = int(states[row.temporal])
+        if row.replay and row.replay.entries:
+            state = fold(self.inputs[row.temporal, : row.replay.entries].tolist(), state)
+        self.engine.note(self.layer_name, row.row, row.temporal, state)
+        return state
 
-def state_rows(metadata):
-    """Yield (batch row, positions of its tokens, block of the initial state or None, blocks to write), as kernels do.
+    @property
+    def inputs(self):
+        """The ring of inputs of each block (ReplaySSM)."""
+        return self.kv_cache[self.place + 1][..., 0]
 
-    A speculative row starts from the block at index accepted - 1 and writes one state for each token.
-    """
-    tokens, rows = range(metadata.num_actual_tokens), None
-    if metadata.spec_sequence_masks is not None:
-        masks, speculating = metadata.spec_sequence_masks.tolist(), tokens
-        if metadata.num_prefills or metadata.num_decodes:
-            speculating, tokens = metadata.spec_token_indx.tolist(), metadata.non_spec_token_indx.tolist()
-            rows = [row for row, one in enumerate(masks) if not one]
-        starts, accepted = metadata.spec_query_start_loc.tolist(), metadata.num_accepted_tokens.tolist()
-        spec_rows = range(len(starts)) if rows is None else [row for row, one in enumerate(masks) if one]
-        for index, blocks in enumerate(metadata.spec_state_indices_tensor.tolist()[: metadata.num_spec_decodes]):
-            own = speculating[starts[index] : starts[index + 1]]
-            if own:
-                yield spec_rows[index], own, blocks[accepted[index] - 1] or None, blocks[: len(own)]
-    if metadata.num_prefills:
-        starts, blocks = metadata.non_spec_query_start_loc.tolist(), metadata.non_spec_state_indices_tensor.tolist()
-        decodes = metadata.num_decodes if metadata.spec_sequence_masks is None else 0
-        has_state = [True] * decodes + metadata.prefill_has_initial_state.tolist()
-        for index, block in enumerate(blocks):
-            own = tokens[starts[index] : starts[index + 1]]
-            if own:
-                yield rows[index] if rows else index, own, block if has_state[index] else None, [block]
-    elif metadata.num_decodes:
-        for index, block in enumerate(metadata.non_spec_state_indices_tensor.tolist()[: len(tokens)]):
-            if block:
-                yield rows[index] if rows else index, [tokens[index]], block, [block]
+    def store(self, row, state, ids, states, tags):
+        for token in row.tokens:
+            tags[token] = state = fold([ids[token]], state)
+        if row.replay and not row.replay.flushes:
+            self.inputs[row.temporal, row.replay.entries] = ids[row.tokens[0]]
+            return
+        last = len(row.tokens) if row.folded is None else row.folded
+        for index, block in enumerate(row.outputs):
+            if block != self.skipped or row.prefill:
+                self.write(row, block, tags[row.tokens[index if row.speculative else last - 1]], states)
+
+    def write(self, row, block, state, states):
+        states[block] = state
+        self.engine.note_write(self.layer_name, row.row, block)
 
 
 class Model(nn.Module):
-    """A decoder of stand-in layers: "m" a state layer, "a" an attention layer."""
+    """A decoder of stand-in layers."""
 
     is_hybrid = True
 
-    def __init__(self, engine, pattern, conv_width, block_size, head_size, num_drafts):
+    def __init__(self, engine, forms, mixer, conv_width, sizes):
+        """`forms`: (kind, tokens of a block) of each layer, from bottom to top."""
         super().__init__()
-        self.engine, layers = engine, []
-        for index, kind in enumerate(pattern):
+        self.engine, layers, self.mixer = engine, [], mixer
+        for index, (kind, block_size) in enumerate(forms):
             name = f"model.layers.{index}.mixer"
-            if kind == "m":
-                layers.append(State(name, conv_width, num_drafts, engine.note))
+            if kind == "mamba":
+                layers.append(State(name, mixer, conv_width, sizes.num_drafts, sizes.ring, engine))
             else:
-                layers.append(Attention(name, block_size, head_size, engine.note_slots))
+                layers.append(Attention(name, block_size, sizes.page_bytes // 16 // block_size, engine.note_slots))
             engine.config.compilation_config.static_forward_context[name] = layers[-1]
         self.layers = nn.ModuleList(layers)
 
-    @classmethod
-    def get_mamba_state_copy_func(cls):
-        return MambaStateCopyFuncCalculator.gated_delta_net_state_copy_func()
+    def get_mamba_state_copy_func(self):
+        conv, temporal = MambaStateCopyFuncCalculator.gated_delta_net_state_copy_func()
+        return (temporal,) if self.mixer == "linear" else (conv, temporal)
 
-    @classmethod
-    def get_mamba_state_copy_funcs(cls, kinds):
-        return dict.fromkeys(kinds, cls.get_mamba_state_copy_func())
+    def get_mamba_state_copy_funcs(self, kinds):
+        return dict.fromkeys(kinds, self.get_mamba_state_copy_func())
 
     def forward(self, input_ids, positions=None, **_):
         ids, says = input_ids.tolist(), [0] * len(input_ids)

@@ -30,6 +30,10 @@ class Batch(NamedTuple):
     starts: Sequence[int]
     lengths: Sequence[int]
 
+    def position(self, row: int) -> int:
+        """Return the first position that a row computes."""
+        return self.lengths[row] - (self.starts[row + 1] - self.starts[row])
+
 
 class Columns:
     """Finds the columns of state blocks in the way in which the metadata builder finds the blocks.
@@ -241,7 +245,7 @@ def local_rows(metadata: Any, slot_mapping: Any, block_size: int, bounds: Bounds
         if not bounds.span(row, slots, tokens.start, tokens.stop):
             continue
         offset = tokens.start - batch.starts[row]
-        start = batch.lengths[row] - (batch.starts[row + 1] - batch.starts[row]) + offset
+        start = batch.position(row) + offset
         context = start - (length - len(tokens))
         width = -(-length // block_size)
         if width > len(tables[part]) and not bounds.has(row, "column", width - 1, len(tables[part])):

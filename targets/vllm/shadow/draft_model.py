@@ -20,22 +20,23 @@ from ...base.trace import Group
 from ..options import DRAFT_LAYER
 from ..versions.wrapping import replaced
 from .drafter import Drafter
-from .hooks import Recorder
+from .forward import ModelForward
 from .layers import ShadowAttention
+from .recorder import Recorder
 
 
 class ShadowDraftLayer(ShadowAttention):
     """Attention of the drafter: its output at a position does not depend on its context, which is read and checked."""
 
-    def draft(self, hidden: list[int], ids: list[int]) -> list[int]:
+    def draft(self, forward: ModelForward, hidden: list[int], ids: list[int]) -> list[int]:
         """Store the tags of all rows, then read all contexts; return a tag for each token."""
-        rows, _ = self.recorder.slot_rows(self)
-        contents = self.recorder.next_contents(rows, ids)
+        rows, _ = forward.slot_rows(self)
+        contents = forward.next_contents(rows, ids)
         out = [mix(tag, content) for tag, content in zip(hidden, contents, strict=True)]
         for row in rows:
-            self._store(row, out[row.tokens.start : row.tokens.stop])
+            self._store(forward, row, out[row.tokens.start : row.tokens.stop])
         for row in rows:
-            self._read_context(row)
+            self._read_context(forward, row)
         return out
 
 
@@ -49,11 +50,10 @@ class ShadowDraftModel(nn.Module):
 
     def forward(self, input_ids: torch.Tensor, hidden_states: torch.Tensor, **_: Any) -> torch.Tensor:
         """Return the hidden states that the drafter would pass to its next step."""
-        context = get_forward_context()
-        if context.attn_metadata is None or not self.recorder.begin_draft(context):
+        forward = self.recorder.begin_draft(get_forward_context())
+        if forward is None:
             return torch.zeros_like(hidden_states)
-        tags = self.layer.draft(hidden_states[:, 0].tolist(), input_ids.tolist())
-        self.recorder.end_forward()
+        tags = self.layer.draft(forward, hidden_states[:, 0].tolist(), input_ids.tolist())
         return torch.tensor(tags, dtype=torch.int64)[:, None]
 
 
@@ -76,7 +76,7 @@ class ShadowMtp(MTPSpeculator):
     def load_draft_model(self, target_model: nn.Module, target_attn_layer_names: set[str]) -> nn.Module:
         """Return the shadow draft model; its layer enters vLLM's forward context now."""
         recorder, form, words = self._made
-        self.layer = ShadowDraftLayer(DRAFT_LAYER, self.vllm_config, recorder, words, form)
+        self.layer = ShadowDraftLayer(DRAFT_LAYER, self.vllm_config, words, form)
         return ShadowDraftModel(self.layer, recorder)
 
     def propose(self, input_batch: Any, *arguments: Any, dummy_run: bool = False, **keywords: Any) -> torch.Tensor:

@@ -23,11 +23,12 @@ from ....reference.tokens import EMPTY, VOCABULARY, chain, next_token
 from ...base.observe import SlotContent, SlotRead, SlotWrite
 from ...base.shadow import combine, join
 from ...base.trace import Config, Group
-from ..configuration import head_size
 from ..rows.contracts import Contract
 from ..rows.layer_rows import SlotRow
+from ..sizes import head_size
 from ..versions import compat
-from .hooks import Recorder
+from .forward import ModelForward
+from .recorder import Recorder
 from .state_layers import ShadowMamba
 
 Tags = tuple[int, ...]
@@ -76,10 +77,9 @@ class ShadowAttention(nn.Module, AttentionLayerBase):
     form = Group("attention", 1)
     """The trace's group that the layer belongs to."""
 
-    def __init__(self, name: str, config: Any, recorder: Recorder, head_size: int, form: Group) -> None:
+    def __init__(self, name: str, config: Any, head_size: int, form: Group) -> None:
         super().__init__()
         self.layer_name = name
-        self.recorder = recorder
         self.head_size = head_size
         self.form = form
         self.kv_cache = torch.tensor([])
@@ -114,9 +114,10 @@ class ShadowAttention(nn.Module, AttentionLayerBase):
         self.block_size = int(cache.shape[2])
         self._contents: dict[bytes, SlotContent] = {}
 
-    def run(self, ids: Sequence[int], below: Tags | None = None) -> Tags:
+    def run(self, forward: ModelForward, below: Tags | None) -> Tags:
         """Store the tags of all rows, then read all contexts; `below` is the output of the layer below."""
-        rows, order = self.recorder.slot_rows(self)
+        rows, order = forward.slot_rows(self)
+        ids = forward.contents
         out = [0] * len(ids)
         for position in order:
             row = rows[position]
@@ -126,14 +127,14 @@ class ShadowAttention(nn.Module, AttentionLayerBase):
                 tags = below[row.tokens.start : row.tokens.stop]
             else:
                 tags = chain(self._start(row), tokens)
-            self._store(row, tags)
+            self._store(forward, row, tags)
             out[row.tokens.start : row.tokens.stop] = tags
         for row in rows:
             if row.is_first:  # else its context is what the row itself has just stored
-                self._read_context(row)
+                self._read_context(forward, row)
         return tuple(out)
 
-    def _store(self, row: SlotRow, tags: Sequence[int]) -> None:
+    def _store(self, forward: ModelForward, row: SlotRow, tags: Sequence[int]) -> None:
         """Store the tags of those of the row's tokens that have slots."""
         if not row.stored:
             return
@@ -141,15 +142,15 @@ class ShadowAttention(nn.Module, AttentionLayerBase):
         for block, slot, tag in zip(row.blocks, row.slots, stored, strict=True):
             self.keys[block, slot], self.values[block, slot] = tag, -tag
         first = row.start + row.stored[0]
-        self.recorder.log.append(SlotWrite(row.row, self.group, self.index, first, row.blocks, row.slots, stored))
+        forward.accesses.append(SlotWrite(row.row, self.group, self.index, first, row.blocks, row.slots, stored))
 
-    def _read_context(self, row: SlotRow) -> None:
+    def _read_context(self, forward: ModelForward, row: SlotRow) -> None:
         """Record what the row attends to: the slots of its pages up to the end of its context."""
         context: list[int] = []
         for block in row.pages:
             context += self.read(block).tags
         del context[row.context - row.first_column * self.block_size :]
-        self.recorder.log.append(SlotRead(row.row, self.group, self.index, row.pages, context, row.first_column))
+        forward.accesses.append(SlotRead(row.row, self.group, self.index, row.pages, context, row.first_column))
 
     def _start(self, row: SlotRow) -> int:
         """Return the tag of everything before the row's first token, from the slot of the position before it."""
@@ -200,10 +201,10 @@ class ShadowModel(nn.Module):
         for index, form in enumerate(forms):
             name = f"model.layers.{index}.mixer"
             if form.kind == "mamba":
-                layers.append(ShadowMamba(name, config, recorder, trace.conv_width, contract, trace))
+                layers.append(ShadowMamba(name, config, trace.conv_width, contract, trace))
             else:
                 words = head_size(trace, form.block_size)
-                layers.append(ShadowAttention(name, config, recorder, words, form))
+                layers.append(ShadowAttention(name, config, words, form))
         self.layers: Any = nn.ModuleList(layers)
         self._in_order = tuple(layers)
         self._one_hot = 10 * np.eye(VOCABULARY, dtype=np.float32)
@@ -223,13 +224,10 @@ class ShadowModel(nn.Module):
         """Return the hidden states: one tag per token."""
         ids = input_ids.tolist()
         hidden: Tags | None = None
-        context = get_forward_context()
-        if context.attn_metadata is not None and self.recorder.begin_forward(context, ids):
-            contents = self.recorder.contents
+        if forward := self.recorder.begin_forward(get_forward_context(), ids):
             for layer in self._in_order:
-                above = layer.run(contents, hidden) if isinstance(layer, ShadowAttention) else layer.run(contents)
-                hidden = join(hidden, above)
-            self.recorder.end_forward()
+                hidden = join(hidden, layer.run(forward, hidden))
+            forward.end()
         return torch.from_numpy(np.array(hidden or (0,) * len(ids), dtype=np.int64)[:, None])
 
     def compute_logits(self, hidden: torch.Tensor, *_: Any) -> torch.Tensor:

@@ -27,7 +27,7 @@ from ..options import ring_entries, windows_are_last
 from ..rows.contracts import Contract
 from ..rows.layer_rows import Cached, StateRow
 from ..versions import compat
-from .hooks import Recorder
+from .forward import ModelForward
 
 Tags = tuple[int, ...]
 _prefill = attrgetter("prefill")
@@ -41,12 +41,9 @@ def _most_drafts(config: Any) -> int:
 class ShadowMamba(nn.Module, MambaBase):
     """A state layer: one convolution buffer and one recurrent state per block, as far as the contract has them."""
 
-    def __init__(
-        self, name: str, config: Any, recorder: Recorder, conv_width: int, contract: Contract, trace: Config
-    ) -> None:
+    def __init__(self, name: str, config: Any, conv_width: int, contract: Contract, trace: Config) -> None:
         super().__init__()
         self.prefix = self.layer_name = name
-        self.recorder = recorder
         self.contract = contract
         self.skipped = contract.skipped
         self.entries = ring_entries(trace)
@@ -100,29 +97,30 @@ class ShadowMamba(nn.Module, MambaBase):
         """The number of blocks in the pool."""
         return len(self.temporal if self.contract.parts.recurrent else self.conv)
 
-    def run(self, ids: Sequence[int]) -> Tags:
+    def run(self, forward: ModelForward, below: Tags | None) -> Tags:
         """Run all rows in the order of the kernels. Prefills load their initial states before any state is stored."""
-        out = [0] * len(ids)
-        for prefill, rows in groupby(self.recorder.state_rows(self), _prefill):
+        del below  # a state does not depend on it
+        out = [0] * len(forward.contents)
+        for prefill, rows in groupby(forward.state_rows(self), _prefill):
             if prefill:
                 prefills = list(rows)
                 starts = [self._initial(row) for row in prefills]
                 for row, start in zip(prefills, starts, strict=True):
-                    self._starts_from(row, start, None)
+                    self._starts_from(forward, row, start, None)
                 for row, start in zip(prefills, starts, strict=True):
                     window = self._window(row)
-                    self._starts_from(row, None, window)
-                    self._row(row, start, window, ids, out)
+                    self._starts_from(forward, row, None, window)
+                    self._row(forward, row, start, window, out)
                 if any(row.inner for row in prefills):
-                    self._export(prefills, out)
+                    self._export(forward, prefills, out)
             else:
                 for row in rows:
                     start, window = self._initial(row), self._window(row)
-                    self._starts_from(row, start, window)
-                    self._row(row, start, window, ids, out)
+                    self._starts_from(forward, row, start, window)
+                    self._row(forward, row, start, window, out)
         return tuple(out)
 
-    def _export(self, rows: Sequence[StateRow], tags: Sequence[int]) -> None:
+    def _export(self, forward: ModelForward, rows: Sequence[StateRow], tags: Sequence[int]) -> None:
         """Store the states at a boundary inside a chunk.
 
         The kernels store in this order: last windows, windows and states inside chunks, last states.
@@ -135,7 +133,7 @@ class ShadowMamba(nn.Module, MambaBase):
             temporal, window = tags[inner.last], tuple(tags[token] for token in inner.inputs)
             self.temporal[block], self.conv[block, : self.window] = last.get(block, temporal), window
             if block != self.skipped:  # without a block for it, the kernel writes to the null block
-                self._wrote(row, inner.column, block, inner.folded, temporal, window)
+                self._wrote(forward, row, inner.column, block, inner.folded, temporal, window)
 
     def _initial(self, row: StateRow) -> int | None:
         """Return the initial temporal state, None if the kernel skips the row."""
@@ -161,11 +159,11 @@ class ShadowMamba(nn.Module, MambaBase):
             return (NO_INPUT,) * self.window
         return tuple(self.conv[row.conv, row.offset : row.offset + self.window].tolist())
 
-    def _starts_from(self, row: StateRow, start: int | None, window: Tags | None) -> None:
+    def _starts_from(self, forward: ModelForward, row: StateRow, start: int | None, window: Tags | None) -> None:
         """Record the reads of temporal state and window: one record if they lie in one page."""
         temporal = start if row.has_temporal and self.contract.parts.recurrent else None
         inputs = window if row.has_conv and self.contract.parts.conv else None
-        log, where = self.recorder.log, (row.row, self.group, self.index)
+        log, where = forward.accesses, (row.row, self.group, self.index)
         in_one_page = (row.conv, row.conv_column) == (row.temporal, row.temporal_column)
         shared = temporal is not None and in_one_page
         if temporal is not None:
@@ -173,33 +171,37 @@ class ShadowMamba(nn.Module, MambaBase):
         if inputs is not None and not shared:
             log.append(StateRead(*where, row.conv_column, row.conv, None, inputs))
 
-    def _row(self, row: StateRow, start: int | None, window: Tags | None, ids: Sequence[int], out: list[int]) -> None:
+    def _row(
+        self, forward: ModelForward, row: StateRow, start: int | None, window: Tags | None, out: list[int]
+    ) -> None:
         """Compute convolution and recurrence of one row."""
-        tokens = tuple([ids[token] for token in row.tokens])
+        tokens = tuple([forward.contents[token] for token in row.tokens])
         tags = chain(EMPTY if start is None else start, tokens)
         if row.cached is not None:
             stored = None
             if start is not None and window is not None:
-                self._cache(row, row.cached, window + tags, tags, out)
+                self._cache(forward, row, row.cached, window + tags, tags, out)
         else:
             stored = self._convolve(row, window + tags) if window else None
         if start is not None:
             if row.replay and not row.replay.flushes:
                 self.ring[row.temporal, row.replay.entries] = tokens[0]
-                self._wrote(row, row.temporal_column, row.temporal, 1, tags[0], stored)
+                self._wrote(forward, row, row.temporal_column, row.temporal, 1, tags[0], stored)
             elif row.cached is None and self.contract.parts.recurrent:
-                self._recur(row, tags, stored)
+                self._recur(forward, row, tags, stored)
             elif stored is not None:
-                self._wrote(row, row.conv_column, row.conv, len(tokens), None, stored)
+                self._wrote(forward, row, row.conv_column, row.conv, len(tokens), None, stored)
             # The window identifies the prefix, too: its last input is the tag of the last state.
             if window and window[-1] != (NO_INPUT if start == EMPTY else start):
                 tags = chain(combine(window[-1], start), tokens)
             for token, tag in zip(row.tokens, tags, strict=True):
                 out[token] = tag
         elif stored is not None:
-            self._wrote(row, row.conv_column, row.conv, len(tokens), None, stored)
+            self._wrote(forward, row, row.conv_column, row.conv, len(tokens), None, stored)
 
-    def _cache(self, row: StateRow, cached: Cached, history: Tags, tags: Tags, out: Sequence[int]) -> None:
+    def _cache(
+        self, forward: ModelForward, row: StateRow, cached: Cached, history: Tags, tags: Tags, out: Sequence[int]
+    ) -> None:
         """Store the windows, then the states of a row of mode all."""
         written: dict[tuple[int, int, int], list[Any]] = {}
         for block, column, count, inputs in cached.windows:
@@ -215,27 +217,30 @@ class ShadowMamba(nn.Module, MambaBase):
             self.temporal[block] = tags[count - 1]
             written.setdefault((block, column, count), [None, None])[0] = tags[count - 1]
         for (block, column, count), (temporal, window) in written.items():
-            self._wrote(row, column, block, count, temporal, window)
+            self._wrote(forward, row, column, block, count, temporal, window)
 
     def _wrote(
-        self, row: StateRow, column: int, block: int, count: int, temporal: int | None, window: Tags | None
-    ) -> None:
-        depth = self.recorder.position(row.row) + count
-        self.recorder.log.append(StateWrite(row.row, self.group, self.index, column, block, depth, temporal, window))
+        self, forward: ModelForward, row: StateRow, column: int, block: int, count: int, temporal: int | None,
+        window: Tags | None,
+    ) -> None:  # fmt: skip
+        depth = forward.batch.position(row.row) + count
+        forward.accesses.append(StateWrite(row.row, self.group, self.index, column, block, depth, temporal, window))
 
-    def _recur(self, row: StateRow, tags: Tags, stored: Tags | None) -> None:
+    def _recur(self, forward: ModelForward, row: StateRow, tags: Tags, stored: Tags | None) -> None:
         """Store the temporal states. Both parts of a page that the kernels write in one row make one record."""
         if stored is not None and row.conv != row.outputs[0]:
-            self._wrote(row, row.conv_column, row.conv, len(tags), None, stored)
+            self._wrote(forward, row, row.conv_column, row.conv, len(tags), None, stored)
             stored = None
         last = len(tags) if row.folded is None else row.folded
         for index, block in enumerate(row.outputs):
             count = index + 1 if row.speculative else last
             if block != self.skipped or row.prefill:
                 self.temporal[block] = tags[count - 1]
-                if block == 0 and self.recorder.is_dead(row.row):
+                if block == 0 and forward.is_dead(row.row):
                     continue  # padding rows write to the null block
-                self._wrote(row, row.output_columns[index], block, count, tags[count - 1], None if index else stored)
+                self._wrote(
+                    forward, row, row.output_columns[index], block, count, tags[count - 1], None if index else stored
+                )
 
     def _convolve(self, row: StateRow, history: Tags) -> Tags:
         """Roll the buffer, given the window and the inputs after it (`history`); return the stored window."""

@@ -9,8 +9,6 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
-from vllm.config import VllmConfig
-
 from .features import has_replay
 from .wrapping import replaced
 
@@ -57,16 +55,6 @@ def without_replay_kernel() -> list[tuple[Any, str, Any]]:
     from vllm.v1.worker import gpu_model_runner
 
     return [(gpu_model_runner, "initialize_mamba_ssu_backend", lambda *_, **__: None)]
-
-
-def replay_inputs(config: VllmConfig, entries: int) -> None:
-    """Switch ReplaySSM on once vLLM has validated the configuration: the platform's backend and the model, both of
-    which a test replaces, do not support it."""
-    from vllm.config.mamba import MambaBackendEnum
-
-    config.mamba_config.backend = MambaBackendEnum.TRITON
-    config.cache_config.use_replayssm = True
-    config.cache_config.replayssm_buffer_len = entries
 
 
 def share_state_indices(runner: Any) -> None:

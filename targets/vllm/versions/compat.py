@@ -56,14 +56,13 @@ def plan_cache(config: VllmConfig, specs: dict[str, Any], memory: int) -> CacheP
     tensor per layer slot, which groups overlay: the arrangement of the older releases.
     """
     layout = _resolved_layout(config, specs)
-    with too_small_is_a_refusal():
-        try:
-            from vllm.v1.core import kv_cache_planning as planning
-        except ImportError:
-            workers = kv_cache_utils.get_kv_cache_configs(config, [specs], [memory])
-        else:
-            groups = planning.get_global_kv_cache_groups(config, [specs])
-            workers = planning.get_kv_cache_configs(config, [specs], [memory], groups)
+    try:
+        from vllm.v1.core import kv_cache_planning as planning
+    except ImportError:
+        workers = kv_cache_utils.get_kv_cache_configs(config, [specs], [memory])
+    else:
+        groups = planning.get_global_kv_cache_groups(config, [specs])
+        workers = planning.get_kv_cache_configs(config, [specs], [memory], groups)
     for worker in workers if layout else ():
         worker.kv_cache_layout = layout
     scheduler = kv_cache_utils.generate_scheduler_kv_cache_config(workers)
@@ -97,13 +96,6 @@ def prepare_zeroing(runner: Any, cache_config: Any) -> None:
     """Let the runner prepare to zero blocks, as a worker does: never before 0.17 (PR #35219)."""
     if getattr(cache_config, "needs_kv_cache_zeroing", False) and hasattr(runner, "_init_kv_zero_meta"):
         runner._init_kv_zero_meta()
-
-
-def blocks_to_free(scheduler: Any) -> Iterator[int]:
-    """Yield the blocks that are freed once the steps in flight have run, each once for each reference; a table's null
-    entries are none."""
-    for _, blocks in getattr(scheduler, "deferred_frees", ()):
-        yield from (block.block_id for block in blocks if not block.is_null)
 
 
 def state_backend(name: str) -> Any:
@@ -160,15 +152,6 @@ def block_hasher(config: VllmConfig, hash_block_size: int) -> Callable[[Any], li
         arguments.append(config.num_hash_lookahead_tokens)
     hasher: Callable[[Any], list[Any]] = kv_cache_utils.get_request_block_hasher(*arguments)
     return hasher
-
-
-def retain_every_boundary(cache_config: Any) -> None:
-    """Publish the state at each block boundary, as older releases always do.
-
-    By default, newer ones publish only where prompts end or fork, so that a state written by decoding is never hit.
-    """
-    if hasattr(cache_config, "prefix_cache_retention_interval"):
-        cache_config.prefix_cache_retention_interval = None
 
 
 def load_v2_model(runner: Any, model: Any) -> None:

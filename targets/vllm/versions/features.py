@@ -11,7 +11,7 @@ import re
 from importlib.util import find_spec
 from typing import Any, get_args
 
-from vllm.config import SchedulerConfig, SpeculativeConfig, VllmConfig
+from vllm.config import SchedulerConfig, VllmConfig
 from vllm.v1.core import kv_cache_utils
 
 from ....reference.layout import Mode
@@ -132,11 +132,6 @@ def has_device_drafter() -> bool:
 def has_draft_layers() -> bool:
     """Return True if a drafter's layers are marked, and its speculator reuses the model's metadata (0.32 and later)."""
     return find_spec("vllm.v1.worker.gpu.spec_decode.target_dependent_ar") is not None
-
-
-def has_lookahead_hashes() -> bool:
-    """Return True if lookahead block hashes can take the place of EAGLE's block drop, and can be disabled."""
-    return "disable_lookahead_block_hashes" in SpeculativeConfig.__dataclass_fields__
 
 
 def caches_asynchronously() -> bool:

@@ -421,10 +421,10 @@ def test_a_configuration_that_is_refused_late_does_not_end_the_campaign(hybridfu
     target = ("--target", "python:fake_targets:LATE", "--jobs", "1", "-o", "out")
     ran = hybridfuzz(*NIGHT, *target, "--traces", "12")
     assert ran.status == 1, ran
-    assert 0 < ran.json["refused"] < 12 == ran.json["traces"]
+    assert 0 < ran.json["refused"] < 12 == ran.json["traces"] + ran.json["refused"]
     [finding] = ran.json["findings"]
     assert finding["signature"] == "CRASH-step-IndexError-raise_error"
-    assert finding["count"] <= 12 - ran.json["refused"]
+    assert finding["count"] <= ran.json["traces"]
     reason = "pools of an odd size need a licence"
     assert ran.err.count(f"did not run, as the target refuses its configuration: {reason}") == 1
     refused = f"{ran.json['refused']} of 12 traces did not run, as the target refused them"
@@ -441,8 +441,17 @@ def test_traces_that_were_refused_stay_counted(hybridfuzz: Cli, tmp_path: Path) 
     saved = state(tmp_path / "out") | {"exit_reason": "interrupted"}
     (tmp_path / "out/campaign.json").write_text(json.dumps(saved))
     again = hybridfuzz(*NIGHT, *target).json
-    assert again["traces"] == 12
+    assert again["traces"] == before["traces"] == 12 - before["refused"]
     assert again["refused"] == before["refused"] > 0
+
+
+def test_a_state_that_counts_refused_traces_among_the_traces_is_put_right(hybridfuzz: Cli, tmp_path: Path) -> None:
+    """As versions did that called a trace a trace although it was not opened."""
+    target = ("--target", "python:fake_targets:LATE_CLEAN", "-o", "out", "--traces", "12")
+    before = hybridfuzz(*NIGHT, *target).json
+    saved = state(tmp_path / "out") | {"exit_reason": "interrupted", "traces": 12}
+    (tmp_path / "out/campaign.json").write_text(json.dumps(saved))
+    assert hybridfuzz(*NIGHT, *target).json["traces"] == before["traces"] < 12
 
 
 @pytest.mark.parametrize("limit", [("--traces", "3"), ("--steps", "10k")])
@@ -452,7 +461,7 @@ def test_a_target_that_refuses_everything_is_not_clean(hybridfuzz: Cli, limit: t
     assert ran.status == 2
     assert "most often because: this engine needs a licence: ask for one" in ran.error
     assert ran.json["exit_reason"] == "error"
-    assert ran.json["refused"] == ran.json["traces"] > 0
+    assert ran.json["refused"] > 0 == ran.json["traces"]
 
 
 def test_events_and_junit(tmp_path: Path, hybridfuzz: Cli) -> None:

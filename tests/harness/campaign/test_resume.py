@@ -7,10 +7,18 @@ import pytest
 from cli_process import Cli
 
 from hybridfuzz.harness.campaign import campaign, corpus, resume
-from hybridfuzz.harness.campaign.resume import exclusive
+from hybridfuzz.harness.campaign.resume import exclusive, unfinished
+from hybridfuzz.harness.campaign_events import Summary
 from hybridfuzz.harness.group.store import FINDINGS_FOLDER, OWN_FOLDERS, OutputError
 from hybridfuzz.harness.record.reached_lines import COVERAGE_FOLDER
 from hybridfuzz.harness.workers.cluster import merge
+
+
+def test_a_campaign_with_another_workload_is_another_campaign() -> None:
+    state = Summary("hybrid", "", 1, {}, None, 9, 9, 1.0, [], {}, {}, [], [], workload={"preempt": "0"})
+    assert unfinished(state, "hybrid", "", {}, None, workload={"preempt": "0"})
+    assert not unfinished(state, "hybrid", "", {}, None)
+    assert not unfinished(state, "hybrid", "", {}, None, workload={"preempt": "1"})
 
 
 def test_every_folder_that_is_written_to_is_checked(tmp_path: Path) -> None:

@@ -251,7 +251,7 @@ class TestCommands:
 
 
 def violation(oracle: str, event: int) -> Violation:
-    return Violation(oracle=oracle, field="", message=oracle, event=event)
+    return Violation(oracle=oracle, field="", told=oracle, event=event)
 
 
 @pytest.mark.parametrize(

@@ -2,16 +2,18 @@
 
 import pytest
 from msgspec import structs
+from support import arrive, make_trace
 
 from hybridfuzz.harness.draw.grammar import draw_trace
 from hybridfuzz.harness.group.compare import likeness
 from hybridfuzz.harness.group.evidence import Evidence
 from hybridfuzz.harness.group.investigate import Investigation
-from hybridfuzz.harness.group.same_failure import relation, same_symptom
+from hybridfuzz.harness.group.same_failure import names_of, relation, same_symptom
 from hybridfuzz.harness.group.variants import neighbours, switched
 from hybridfuzz.harness.group.weights import SAME
 from hybridfuzz.harness.judge.outcome import Outcome
 from hybridfuzz.harness.judge.run import run_trace
+from hybridfuzz.harness.judge.verdict import Past, Prefix, Quoted, Request, StateOf, Value, Zeroed
 from hybridfuzz.harness.judge.violation import Violation
 from hybridfuzz.harness.record.activity import Observation, record_activity
 from hybridfuzz.harness.record.history import History
@@ -93,16 +95,41 @@ def test_nothing_runs_twice() -> None:
 
 
 def test_a_reduction_keeps_request_and_relation() -> None:
-    wanted = Violation(
-        "S3", "temporal", "S3: r7 resumes from r7 after 3 tokens, not r1; block 2 (step 9)", request="r7"
+    trace = make_trace(arrive("r7", 4), arrive("r1", 4))
+    wanted = resumes("r7", StateOf(Prefix("r7"), 3))
+    accepts = same_symptom(wanted, trace)
+    assert relation(wanted) == (
+        "SN: OWN resumes from the state of OWN after N tokens in block N (column N), expected the state of OWN after N "
+        "tokens"
     )
-    accepts = same_symptom(wanted)
-    assert relation(wanted) == "SN: OWN resumes from OWN after N tokens, not OTHER"
-    assert accepts(structs.replace(wanted, message=wanted.message.replace("3", "5")))
-    assert accepts(structs.replace(wanted, message="S3: r7 resumes from r7 after 3 tokens, not r1 (step 9)"))
+    assert accepts(resumes("r7", StateOf(Prefix("r7"), 5)))
+    assert accepts(structs.replace(wanted, details={**wanted.details, "past": Past("never")}))
     assert not accepts(structs.replace(wanted, request="r1"))
-    assert not accepts(structs.replace(wanted, message="S3: r7 resumes from zeroed memory"))
+    assert not accepts(resumes("r7", Zeroed()))
+    assert not accepts(resumes("r7", StateOf(Prefix("r1"), 3)))
     assert not accepts(structs.replace(wanted, field="conv"))
+
+
+def resumes(request: str, found: Value) -> Violation:
+    """A request that continues from `found`."""
+    wanted, past = StateOf(Prefix(request), 4), Past("written", Request(request), 1)
+    return Violation(
+        "S3", "temporal", expected=wanted, observed=found, request=request, block=2, step=9, relation="resumes",
+        details={"column": 0, "past": past},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("own", "other"), [("alice", "bob"), ("req-1", "req-2"), ("block", "state"), ("r0", "r1")])
+def test_a_relation_knows_requests_of_any_name(own: str, other: str) -> None:
+    """Once only r0 and s0 were requests: "bob" stayed in the relation, "req-1" became "req-N"."""
+    assert relation(resumes(own, StateOf(Prefix(other), 3))) == relation(resumes("r7", StateOf(Prefix("r1"), 3)))
+    raised = Violation(
+        "CRASH", "KeyError-pop", relation="raised", event=4, event_kind="step",
+        details={"who": "engine", "error": Quoted(f"KeyError: '{other}'"), "where": Quoted("sched.py:12 in pop")},
+    )  # fmt: skip
+    assert relation(raised, names_of(make_trace(arrive(own, 4), arrive(other, 4)))) == (
+        "CRASH: the engine raised KeyError: 'OTHER' at sched.py:N in pop (event N, step)"
+    )
 
 
 def test_variants_differ_in_one_property() -> None:

@@ -128,6 +128,8 @@ def test_refusals(hybridfuzz: Cli, tmp_path: Path) -> None:
     assert "no campaign ran in this folder" in hybridfuzz("merge", "nowhere", "-o", "merged-1").error
     assert "they ran the same traces" in hybridfuzz("merge", "a", "half", "-o", "merged-1").error
     assert "cannot be merged: overrides" in hybridfuzz("merge", "a", "fixed", "-o", "merged-1").error
+    hybridfuzz(*few, "--workload", "preempt=0", "-o", "other")
+    assert "cannot be merged: workload" in hybridfuzz("merge", "a", "other", "-o", "merged-1").error
     assert "a campaign ran in this folder" in hybridfuzz("merge", "half", "-o", "a").error
     assert not (tmp_path / "merged-1" / "campaign.json").exists()
     assert "--shard needs --seed" in hybridfuzz("fuzz", "--shard", "1/2", "--traces", "1").error

@@ -15,7 +15,9 @@ from hybridfuzz.targets.base.trace import (
     Fork,
     Group,
     Preempt,
+    Repeat,
     Resume,
+    Select,
     Step,
     Trace,
     TraceError,
@@ -32,6 +34,14 @@ def reducer(trace: Trace, run: object, seconds: float = 5) -> tuple[Reducer, lis
 
 def outcome(violation: Violation | None) -> Outcome:
     return Outcome(violation, 0, 0, {}, {}, 0)
+
+
+def test_copies_of_a_request_follow_its_new_name_wherever_an_event_names_them() -> None:
+    """`Repeat` makes copies r5.1, ... of r5; the limits of a step kept the old name once."""
+    trace = make_trace(
+        arrive("r5", ("a", 3)), Repeat(2), Step(chunks={"r5.1": 4}, per_request={"r5.1": (1, 0)}), Select(("r5.1",))
+    )
+    assert renamed(trace).events[2:] == (Step(chunks={"r0.1": 4}, per_request={"r0.1": (1, 0)}), Select(("r0.1",)))
 
 
 def test_names_are_given_in_order_and_everywhere() -> None:

@@ -67,7 +67,7 @@ def test_another_decision_is_seen_where_it_is_made() -> None:
     violation = difference(TRACE, NAMES, run_summarized(CLEAN, TRACE), other)
     assert violation is not None
     assert (violation.signature, violation.event) == ("D1-step-planned", 3)
-    assert "preempted r9" in violation.observed
+    assert "preempted r9" in violation.observed_words
 
 
 def test_another_output_is_a_violation_of_the_other_target_and_a_difference() -> None:

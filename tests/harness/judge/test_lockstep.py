@@ -181,7 +181,7 @@ def test_what_was_exercised_is_the_sum_over_all_oracles() -> None:
     for oracle in lockstep.oracles:
         counted.update(oracle.exercised)
     assert lockstep.outcome(0).exercised == dict(counted)
-    assert sum("M8" in oracle.ids for oracle in lockstep.oracles) > 1
+    assert sum("M8" in oracle.ids() for oracle in lockstep.oracles) > 1
 
 
 class Crashes(ModelRunner):
@@ -203,7 +203,7 @@ def test_a_crash_is_a_finding() -> None:
     assert outcome.events == 4
     assert "IndexError: block 99 of 12 at" in violation.message
     assert "\n" not in violation.message
-    assert "Traceback" in violation.observed
+    assert "Traceback" in violation.observed_words
 
 
 def test_an_exception_without_a_message_shows_its_line() -> None:

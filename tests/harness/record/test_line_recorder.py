@@ -8,7 +8,7 @@ import pytest
 
 from hybridfuzz.harness.record.line_recorder import LineRecorder
 
-ENGINE = Path(__file__).parent / "toy_cache" / "engine.py"
+ENGINE = Path(__file__).parents[2] / "toy_cache" / "engine.py"
 MODULES = ["toy_cache/*.py"]
 LINES = ENGINE.read_text(encoding="utf-8").splitlines()
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from hybridfuzz.harness.judge.verdict import Block
 from hybridfuzz.harness.judge.violation import Violation
 from hybridfuzz.harness.record.history import History, Mark, Moment, RequestStep, What
 from hybridfuzz.harness.tell.clauses import Blocks, Status, clause, step_clause
@@ -106,7 +107,7 @@ def test_the_null_block_belongs_to_no_request() -> None:
 def lived(*marks: Mark, request_steps: tuple[RequestStep, ...] = (), wanted: str = "", **violation: Any) -> History:
     """Steps 10, 11, ... of a run that ends in a violation."""
     last = max([mark.moment for mark in marks] + [turn.moment for turn in request_steps], default=0)
-    given: dict[str, Any] = {"oracle": "S2", "field": "temporal", "message": "S2: r0 is wrong (step 12)", **violation}
+    given: dict[str, Any] = {"oracle": "S2", "field": "temporal", "told": "S2: r0 is wrong (step 12)", **violation}
     moments = tuple(Moment(index, "step", "step", (10 + index,)) for index in range(last + 1))
     return History(9, HISTORY.groups, 0, moments, marks, request_steps, Violation(**given), wanted)
 
@@ -115,7 +116,7 @@ def test_the_story_is_about_the_violations_block_and_where_its_content_came_from
     """Sources of copies into it, the block that was expected, the last one that holds what is missing."""
     copies = (Mark(0, 10, 7, "copy", "r0", 0, 1, "state", 5), Mark(0, 10, 6, "copy", "r0", 0, 1, "state", 4))
     holding = [Mark(0, 10, block, "write", "r0", 0, 0, "state@8 of r0") for block in (2, 3)]
-    history = lived(*copies, *holding, wanted="state@8 of r0", block=7, expected="block 8")
+    history = lived(*copies, *holding, wanted="state@8 of r0", block=7, expected=Block(8))
     assert history.violation
     assert subject_blocks(history, history.violation) == [7, 5, 8, 3]
 

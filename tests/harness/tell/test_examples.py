@@ -1,4 +1,4 @@
-"""The reports in docs/examples are what `hybridfuzz repro` writes today, apart from versions, times and places."""
+"""docs/example_reports.py writes reports that can be handed over: of one issue's size, and of no machine's folders."""
 
 import re
 import sys
@@ -6,25 +6,8 @@ from pathlib import Path
 
 import pytest
 
-FOLDER = Path(__file__).parents[3] / "docs/examples"
-sys.path.insert(0, str(FOLDER))
-from write import EXAMPLES, write  # noqa: E402
-
-MACHINE = (
-    (r"reproduces the failure (within a second|after \d+ s)", "reproduces the failure after a while"),
-    (r"^\* (Python|.*, x86|.*, aarch).*$", "* this machine"),
-    (r"^Found by hybridfuzz \S+", "Found by hybridfuzz"),
-    (r"\(tolerance [\d.]+\)", "(tolerance)"),  # measured: it depends on the CPU's instructions
-    (r"```console\n\$ python repro\.py\n.*?```", "the script's output"),
-)
-"""What differs between two machines."""
-
-
-def comparable(path: Path) -> str:
-    text = path.read_text(encoding="utf-8")
-    for pattern, instead in MACHINE:
-        text = re.sub(pattern, instead, text, flags=re.MULTILINE | re.DOTALL if "console" in pattern else re.MULTILINE)
-    return text
+sys.path.insert(0, str(Path(__file__).parents[3] / "docs"))
+from example_reports import EXAMPLES, write
 
 
 @pytest.mark.parametrize(
@@ -34,13 +17,8 @@ def comparable(path: Path) -> str:
         for name in EXAMPLES
     ],
 )
-def test_an_example_is_current(tmp_path: Path, name: str) -> None:
+def test_an_example_names_no_folder_of_a_machine(tmp_path: Path, name: str) -> None:
     write(name, tmp_path / "REPORT.md")
-    assert comparable(tmp_path / "REPORT.md") == comparable(FOLDER / f"{name}.md"), "run docs/examples/write.py"
-
-
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_an_example_names_no_folder_of_a_machine(name: str) -> None:
-    text = (FOLDER / f"{name}.md").read_text(encoding="utf-8")
-    assert len(text) < 65_536
+    text = (tmp_path / "REPORT.md").read_text(encoding="utf-8")
+    assert "## " in text and len(text) < 65_536
     assert not re.search(r"(?<![\w.])/(home|root|tmp|work|Users)/", text)

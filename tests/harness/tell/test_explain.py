@@ -10,11 +10,11 @@ from msgspec import structs
 from support import CLEAN, arrive, drawn, make_trace, steps
 
 from hybridfuzz.harness.draw.files import load_trace
-from hybridfuzz.harness.judge.oracles import ORACLES
+from hybridfuzz.harness.judge.oracles import ORACLES, contract
 from hybridfuzz.harness.judge.violation import Violation
 from hybridfuzz.harness.record.history import History, Mark, Moment, RequestStep
 from hybridfuzz.harness.record.recorder import record_history
-from hybridfuzz.harness.tell.explain import FIRST_SHOWN, LAST_SHOWN, contract, explain, subject_blocks
+from hybridfuzz.harness.tell.explain import FIRST_SHOWN, LAST_SHOWN, explain, subject_blocks
 from hybridfuzz.harness.tell.terminal import finding_text
 from hybridfuzz.harness.tell.timeline import BLOCKS_MAX, MOMENTS_MAX, build_timeline, plain_text
 from hybridfuzz.targets.base.registry import load_factory
@@ -88,7 +88,7 @@ def test_every_trace_of_the_corpus(name: str) -> None:
 
 
 def test_every_oracle_has_a_rule() -> None:
-    for oracle in {name for one in ORACLES for name in one.ids}:
+    for oracle in {name for one in ORACLES for name in one.ids()}:
         assert re.match(rf"{oracle} [\w ]+: .{{30,}}\.\)?$", contract(oracle)), contract(oracle)
 
 

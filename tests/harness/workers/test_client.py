@@ -116,12 +116,24 @@ def test_a_campaign_saves_the_crash_after_which_its_target_does_not_start(
     assert "no explanation: target" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("started", ["python:fake_targets:TALKATIVE"], indirect=True)
+def test_a_worker_says_what_it_waits_for(wedged: Path, started: WorkerClient) -> None:
+    """Nothing but "0 traces" was shown for 80 seconds while kernels were compiled."""
+    del wedged
+    said: list[str] = []
+    started.on_busy = said.append
+    assert [ran.index for ran in started.fuzz(Fuzz(0, 0, 1, {}))] == [0]
+    assert said == ["compiling kernel 1, copy", "opening an engine (large)", ""]
+    assert started.run(SHORT).violation is None
+    assert len(said) == 6
+
+
 @pytest.mark.parametrize("started", [LATE], indirect=True)
 def test_a_refusal_ends_only_a_request_that_does_not_take_it(wedged: Path, started: WorkerClient) -> None:
     del wedged
     with pytest.raises(TargetError, match="need a licence"):
         for _ in started.fuzz(Fuzz(0, 0, 20, {"num_blocks": 61})):
             pass
-    ran = [*started.fuzz(Fuzz(0, 0, 3, {"num_blocks": 61}, takes_refusals=True))]
+    ran = [*started.fuzz(Fuzz(0, 0, 3, {"num_blocks": 61}, takes_unopened=True))]
     assert [one.outcome.refused for one in ran] == ["pools of an odd size need a licence"] * 3
     assert all(one.trace and not one.outcome.steps for one in ran)

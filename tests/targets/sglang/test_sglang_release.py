@@ -1,6 +1,6 @@
 """Released SGLang, through the same worker processes as a campaign. Makes the environment if it is missing.
 
-RELEASE--CAUSE--SIGNATURE.json in corpus/sglang is a reduced trace of a real bug, argued in docs/explanation/sglang.md.
+RELEASE--CAUSE--SIGNATURE.json in corpus/sglang is a reduced trace of a real bug, listed in docs/explanation/sglang.md.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Runs tests that import vLLM in its environment, where Triton interprets (interpreter/test_interpreter_support.py)."""
+"""Runs tests that import vLLM in its environment, where Triton interprets (interpreter_support.py)."""
 
 import os
 import subprocess
@@ -16,8 +16,8 @@ FOLDER = Path(__file__).parent
 @pytest.mark.parametrize(
     "name",
     [
-        "interpreter/test_interpreter.py",
-        "interpreter/test_interpreter_kernels.py",
+        "../triton_interpreter/test_interpreter.py",
+        "../triton_interpreter/test_vllm_kernels.py",
         "test_vllm_recorder.py",
         "test_stall.py",
         "test_graph_sizes.py",
@@ -27,7 +27,8 @@ def test_in_a_process_that_interprets(name: str) -> None:
     if os.environ.get("TRITON_INTERPRET") == "1":
         pytest.skip("this process interprets: the tests run here")
     launch = prepare("vllm@0.33.0", print)
-    command = [str(launch.python), "-m", "pytest", "-q", "-m", "engine", "--noconftest", str(FOLDER / name)]
+    options = ["-q", "-m", "engine or interpreter", "--noconftest"]
+    command = [str(launch.python), "-m", "pytest", *options, str(FOLDER / name)]
     done = subprocess.run(
         command, env=os.environ | launch.env, capture_output=True, text=True, check=False, timeout=900
     )

@@ -5,7 +5,7 @@ import pytest
 from hybridfuzz.targets.base.trace import Config, Group, TraceError
 from hybridfuzz.targets.vllm.factory import VllmFactory
 from hybridfuzz.targets.vllm.gpu.factory import GpuFactory
-from hybridfuzz.targets.vllm.options import UNSCRIPTED, Options, changed, options_of
+from hybridfuzz.targets.vllm.options import Options, options_of
 from hybridfuzz.targets.vllm.release import Release
 
 EVERYTHING = Release(
@@ -34,11 +34,6 @@ def test_each_value_that_is_drawn_is_accepted_and_kept() -> None:
 def test_a_number_that_is_none_is_refused_by_name() -> None:
     with pytest.raises(TraceError, match=r"options: .*\$\.replay"):
         options_of(config(replay="three"))
-
-
-def test_the_first_option_that_is_not_plain_is_named() -> None:
-    assert changed(options_of(config(runner="v1")), UNSCRIPTED) == ""
-    assert changed(options_of(config(replay="3", reports="all")), UNSCRIPTED) == "reports=all"
 
 
 def test_options_of_other_targets_are_ignored() -> None:

@@ -1,6 +1,6 @@
 """Released vLLM, through the same worker processes as a campaign. Makes the environment if it is missing.
 
-RELEASE--CAUSE--SIGNATURE.json in corpus/vllm is a reduced trace of a real bug: docs/explanation/vllm.md argues each.
+RELEASE--CAUSE--SIGNATURE.json in corpus/vllm is a reduced trace of a real bug: docs/explanation/vllm.md lists each.
 """
 
 import os

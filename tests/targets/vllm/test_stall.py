@@ -31,7 +31,7 @@ def target_of(scheduler: Scheduler) -> Any:
     from hybridfuzz.targets.vllm.target import VllmTarget
 
     target: Any = VllmTarget.__new__(VllmTarget)
-    target.scheduler, target.in_flight, target.store = scheduler, [], object()
+    target.scheduler, target.in_flight, target.store = scheduler, [], SimpleNamespace(is_connected=True)
     target.config = SimpleNamespace(max_model_len=2, options={"reset": "paused"})
     target._run_step = lambda event: [event]
     return target

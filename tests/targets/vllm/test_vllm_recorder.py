@@ -1,6 +1,6 @@
 """A copy on write is recorded with the sizes and parts that `Recorder.attach` takes from the layout.
 
-Runs in the engine's environment (test_interpreter_process): the recorder imports vLLM.
+Runs in the engine's environment (test_interpreter_process): a real model's recorder imports vLLM.
 """
 
 import pytest
@@ -20,16 +20,15 @@ CONFIG = Config(num_blocks=10, groups=(Group("mamba", SIZE), Group("attention", 
 def copied(mirrored: bool) -> list[Record]:
     """Return the records of a copy on write in each group of an engine of one kind."""
     from hybridfuzz.targets.vllm.gpu.mirror import MirrorRecorder
-    from hybridfuzz.targets.vllm.shadow.hooks import Recorder
+    from hybridfuzz.targets.vllm.shadow.recorder import Recorder
 
     recorder = MirrorRecorder() if mirrored else Recorder()
     recorder.attach(CONFIG, LAYOUT, object(), (), SIZE, None)
-    records: list[Record] = []
     recorder.planned(3, {"r0": [[2, 5], [1, 6]]})
-    recorder.begin_step(3, records)
+    recorder.begin_step(3)
     recorder.block_copied(4, 5)
     recorder.block_copied(1, 6)
-    return records
+    return recorder.end_step({}, {})
 
 
 @pytest.mark.parametrize("mirrored", [False, True])
@@ -41,14 +40,3 @@ def test_a_copied_page_has_the_parts_of_a_state_or_the_slots_of_a_block(mirrored
         (1, 0, False, False, SIZE),
         (1, 1, False, False, SIZE),
     ]
-
-
-def test_nothing_is_recorded_before_the_engine_is_attached() -> None:
-    """Graphs are captured by forwards that belong to no step."""
-    pytest.importorskip("vllm.v1")
-    from types import SimpleNamespace
-
-    from hybridfuzz.targets.vllm.shadow.hooks import Recorder
-
-    metadata = SimpleNamespace(query_start_loc=[0], seq_lens=[])
-    assert not Recorder().begin_forward(SimpleNamespace(attn_metadata={"layer": metadata}), ())

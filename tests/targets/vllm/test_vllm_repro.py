@@ -1,5 +1,7 @@
 """Reproducers for released vLLM: they run with vLLM and torch alone, and fail as they promise."""
 
+import ast
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import cache
@@ -17,31 +19,33 @@ from hybridfuzz.targets.base.overlay import patched
 from hybridfuzz.targets.base.protocol import TargetError
 from hybridfuzz.targets.base.registry import prepare, write_scripts
 from hybridfuzz.targets.base.repro import Failure
-from hybridfuzz.targets.base.trace import Arrive, Config, ExternalLoad, Group, Step, Trace
+from hybridfuzz.targets.base.trace import Arrive, Config, ExternalLoad, Group, Resume, Step, Trace
+from hybridfuzz.targets.vllm.inlined import definitions
+from hybridfuzz.targets.vllm.kits import Case, refusal
+from hybridfuzz.targets.vllm.options import options_of
 
 FOLDER = Path(__file__).parents[3] / "corpus" / "vllm"
 NEEDS_MORE: tuple[dict[str, Any], ...] = (
-    {"options": {"graphs": "decode"}},
-    {"options": {"mixer": "mamba2"}},
-    {"options": {"mixer": "linear"}},
+    {"options": {"mixer": "short_conv"}},
     {"options": {"connector": "transfer"}},
-    {"groups": (Group("mamba", 8), Group("attention", 16), Group("attention", 8))},
+    {"options": {"data_parallel": "2"}},
+    {"options": {"metadata": "shared"}},
+    {"options": {"inputs": "images"}},
+    {"options": {"mixer": "mamba2"}, "mamba_cache_mode": "all"},
+    {"groups": (Group("mamba", 8), Group("mamba", 4), Group("attention", 8))},
     {"groups": (Group("mamba", 8), Group("attention", 8, window=4))},
-    {"options": {"runner": "v1"}, "async_depth": 1, "num_speculative_tokens": 2},
 )
 """What the stand-alone scripts do not know: `write_scripts` refuses it, and a wrong output."""
 
 
 def needs_more(name: str) -> bool:
-    """Return True if no stand-alone script can show a trace of the corpus."""
-    config = load_trace(FOLDER / name).config
-    drafter_on_device = config.options.get("runner") == "v1" and config.async_depth and config.num_speculative_tokens
-    unknown = config.options.get("graphs") == "decode" or config.options.get("mixer", "gdn") != "gdn"
-    no_assertion = any(f"--{oracle}-" in name for oracle in ("S6", "M9")) or name.endswith("-stored.json")
-    unknown |= config.options.get("connector", "none") == "transfer"
-    unknown |= any(group.window or group.chunk or group.draft for group in config.groups)
-    unknown |= any(event.session for event in load_trace(FOLDER / name).events if isinstance(event, Arrive))
-    return no_assertion or unknown or bool(drafter_on_device)
+    """Return True if no stand-alone script can show a trace of the corpus, by the table of `kits`."""
+    trace = load_trace(FOLDER / name)
+    # ORACLE-EVENT-FIELD; the kind of group comes before the field if there is one.
+    oracle, _, field = name.removesuffix(".json").rpartition("--")[2].split("-", 2)
+    field = field.removeprefix("mamba-").removeprefix("attention-")
+    failure = Failure(oracle, field, "", trace.events, 1, "r0", 0, 3, 2, "r0")
+    return bool(refusal("script", Case(trace.config, options_of(trace.config), failure=failure)))
 
 
 # The stand-alone engine is that of 0.28 and later.
@@ -87,6 +91,42 @@ def test_what_no_script_knows_is_refused(changes: dict[str, Any]) -> None:
     failure = Failure("S3", "temporal", "S3: broken", EVENTS, 1, "r0", 0, 3, 2, "r0")
     with pytest.raises(TargetError, match="no stand-alone script"):
         write_scripts("vllm@0.33.0", Trace(config, EVENTS), failure)
+
+
+def test_a_script_inlines_what_it_shares_with_the_adapter_and_nothing_of_ours_besides() -> None:
+    """Scripts had a third transcription of vLLM's metadata, and a third builder of its configuration."""
+    failure = Failure("S3", "temporal", "S3: broken", EVENTS, 1, "r0", 0, 3, 2, "r0")
+    config = msgspec.structs.replace(TRACE.config, options={"graphs": "decode", "mixer": "mamba2"}, graph_sizes=(2,))
+    [script] = write_scripts("vllm@0.33.0", Trace(config, EVENTS), failure)
+    [plain] = write_scripts("vllm@0.33.0", TRACE, failure)
+    for shared in ("def mamba2_rows(", "class _ReplayedModel:", "def set_graph_sizes(", "class Sizes(NamedTuple)"):
+        assert script.text.count(shared) == 1
+    assert "_ReplayedModel" not in plain.text and "mamba2_rows" not in plain.text
+    for text in (script.text, plain.text):
+        modules = {
+            line.split()[1].partition(".")[0] for line in text.splitlines() if line.startswith(("import ", "from "))
+        }
+        assert modules - sys.stdlib_module_names == {"torch", "vllm"}
+        names = [node.name for node in ast.parse(text).body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+        assert len(names) == len(set(names)), "one definition would replace another"
+
+
+def test_a_definition_comes_with_all_that_it_uses() -> None:
+    parts = definitions(("rows/linear_attention.py", "linear_rows"))
+    text = "\n".join(part.text for part in parts)
+    for name in ("class StateRow", "def in_bounds", "def speculative_row", "def _verifications", "SKIPPED = -1"):
+        assert name in text
+    assert "def state_rows" not in text and "class Columns" not in text
+
+
+def test_a_turn_of_a_session_goes_on_from_the_tokens_before() -> None:
+    events = (Arrive("r0", (("a", 3),), 2, session=True), Step(), Resume("r0", (("b", 2),), 1))
+    failure = Failure("S3", "temporal", "S3: broken", events, 1, "r0", 0, 3, 2, "r0")
+    [script] = write_scripts("vllm@0.33.0", Trace(TRACE.config, events), failure)
+    assert "new_tokens=2, session=True)" in script.text
+    # Three tokens and two sampled ones, of which vLLM drops the last.
+    assert "engine.resume('r0', 4, [" in script.text
+    assert "assert found" not in script.text, "good code may start the turn anew"
 
 
 @pytest.fixture(scope="module")

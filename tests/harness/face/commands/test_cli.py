@@ -13,7 +13,7 @@ from support import arrive, make_trace
 
 from hybridfuzz.harness import units
 from hybridfuzz.harness.draw.files import encode_trace, load_trace
-from hybridfuzz.harness.face.commands.against import Pair
+from hybridfuzz.harness.face.commands.against import pair_of
 from hybridfuzz.harness.face.commands.bisect import attempt
 from hybridfuzz.harness.face.commands.common import trace_files
 from hybridfuzz.harness.workers.client import WorkerClient
@@ -136,6 +136,18 @@ def test_targets(hybridfuzz: Cli) -> None:
     assert "align" in facts["modes"]
 
 
+def test_the_table_of_the_workload_is_printed_and_changed(hybridfuzz: Cli, tmp_path: Path) -> None:
+    table = hybridfuzz("targets", "--workload", "--json").json
+    assert (table["preempt"], table["bursts"]) == ("12", "3/4/6/8/12/2/6/1")
+    assert "preempt                12  " in hybridfuzz("targets", "--workload").out
+    changes = {"conversations": "0", "preempt": "0", "abort": "90"}
+    changed = ("--workload", "preempt=0,conversations=0", "--workload", "abort=90")
+    summary = hybridfuzz(*SMALL, *changed, "-o", "out").json
+    assert summary["workload"] == changes
+    assert hybridfuzz(*SMALL, "-o", "usual").json["steps"] != summary["steps"]
+    assert "--workload abort=90" in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+
+
 def test_doctor(hybridfuzz: Cli) -> None:
     ran = hybridfuzz("doctor")
     assert ran.status == 0, ran.out
@@ -213,7 +225,7 @@ def test_workers_share_the_memory_of_the_machine_unless_a_limit_is_given(monkeyp
     assert WorkerClient("hybrid", LAUNCH, memory_limit=0).memory_limit == 0
     for given, each in ((None, whole // 2), (0, 0), (1 << 30, 1 << 30)):
         options = Namespace(target="hybrid", against=MUTANT, timeout=1.0, memory=given)
-        assert [worker.memory_limit for worker in Pair(options).workers] == [each, each]
+        assert [worker.memory_limit for worker in pair_of(options).workers] == [each, each]
     limits: list[int] = []
 
     class Started(WorkerClient):

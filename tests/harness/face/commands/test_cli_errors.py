@@ -43,6 +43,8 @@ MUTANT = "hybrid:null-as-state-slot"
         (["--config", "num_blocks=2"], ["num_blocks=2 cannot hold"]),
         (["--config", "num_bloks=20"], ["no 'num_bloks'", "did you mean num_blocks?"]),
         (["--config", "num_blocks=many"], ["num_blocks=many"]),
+        (["--workload", "preemt=3"], ["workload: there is no 'preemt'; did you mean preempt?"]),
+        (["--workload", "preempt=300"], ["workload: Expected `int` <= 100"]),
         (["--config", "num_speculative_tokens=many"], ["num_speculative_tokens=many"]),
         (["--config", "async_depth=1.5"], ["async_depth=1.5"]),
         (["--config", "dp=many"], ["between 1 and 8 ranks"]),

@@ -8,7 +8,16 @@ from msgspec import structs
 from rich.console import Console
 from rich.text import Text
 
-from hybridfuzz.harness.campaign_events import CampaignStarted, Finding, Improved, Node, NodeLeft, Summary, Tick
+from hybridfuzz.harness.campaign_events import (
+    CampaignStarted,
+    Finding,
+    Improved,
+    Node,
+    NodeLeft,
+    Summary,
+    Tick,
+    WorkerState,
+)
 from hybridfuzz.harness.face.outputs.console import NODES_SHOWN, Dashboard, Terminal, counts
 from hybridfuzz.harness.face.outputs.console import Console as Plain
 
@@ -31,6 +40,22 @@ def test_no_control_sequence_reaches_the_terminal() -> None:
     console.print("\x1b[31mtext", markup=False)
     assert not set("\x1b\x07\x9b") & set(out.getvalue())
     assert r"a\x1b]0;owned" in out.getvalue()
+
+
+@pytest.mark.parametrize("kind", [Plain, Dashboard])
+def test_what_workers_wait_for_is_shown(kind: type[Plain], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also before the clock starts, which is when the first worker is ready."""
+    monkeypatch.setattr("hybridfuzz.harness.face.outputs.console.PLAIN_SECONDS", 0)
+    out = io.StringIO()
+    console = kind(Console(file=out, width=120, force_terminal=kind is Dashboard, color_system=None))
+    for worker, doing in enumerate(["fuzzing", "compiling kernel 7, copy", "compiling kernel 7, copy", "ended"]):
+        console.handle_event(WorkerState(worker, doing))
+    console.handle_event(Tick(Summary("hybrid", "", 1, {}, None, 0, 0, 0.0, [], {}, {}, [], []), None))
+    if isinstance(console, Dashboard):
+        console.rich.print(console._live.renderable)
+        assert out.getvalue().count("0 traces  compiling kernel 7, copy") == 2
+    else:
+        assert out.getvalue() == "starting · 2 workers compiling kernel 7, copy\n"
 
 
 def test_the_dashboard_shows_nodes_the_lost_and_the_slow_ones_first() -> None:

@@ -35,7 +35,7 @@ def test_blocks_for_rejected_drafts_stay_until_the_next_admission() -> None:
     again = plan(context, PlannedRow("r0", 0, 3, 0, True, 0), step=2, tables=THREE_BLOCKS)
     violation = oracle.on_planned(context, again)
     assert violation is not None
-    assert (violation.field, violation.expected, violation.observed) == ("peak", "1", "3")
+    assert (violation.field, violation.expected, violation.observed) == ("peak", 1, 3)
 
 
 @pytest.mark.parametrize(("over", "field"), [(0, "peak"), (4, "peak"), (5, "")])
@@ -107,7 +107,7 @@ def test_a_block_in_no_list_is_missing_at_the_end() -> None:
     assert Leak().on_idle(context, view_of(LAYOUT)) is None
     violation = Leak().on_idle(context, view_of(LAYOUT, free=range(1, 11)))
     assert violation is not None
-    assert (violation.field, violation.expected, violation.observed) == ("blocks", "11", "10")
+    assert (violation.field, violation.expected, violation.observed) == ("blocks", 11, 10)
 
 
 @pytest.mark.parametrize(

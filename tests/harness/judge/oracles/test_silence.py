@@ -43,10 +43,11 @@ def test_every_oracle_is_sabotaged_at_least_twice() -> None:
 
 def test_ids_are_those_of_the_design() -> None:
     """Each oracle has an id, a title and a contract."""
-    assert {one for oracle in ORACLES for one in oracle.ids} == ORACLE_IDS | {"S9"}
+    assert {one for oracle in ORACLES for one in oracle.ids()} == ORACLE_IDS | {"S9"}
     for oracle in ORACLES:
         assert oracle.title
-        assert (oracle.__doc__ or "").startswith(oracle.ids[0])
+        assert len(oracle.ids()) == len(oracle.rules), "a rule for each id"
+        assert all(rule.text.endswith((".", ".)")) for rule in oracle.rules)
 
 
 def test_embedded_target_can_be_judged_by_all() -> None:
@@ -64,4 +65,4 @@ def test_an_oracle_without_its_observations_is_not_applicable() -> None:
 def test_exercised_starts_at_zero_for_every_id() -> None:
     for oracle in ORACLES:
         one: Oracle = oracle()
-        assert one.exercised == dict.fromkeys(oracle.ids, 0)
+        assert one.exercised == dict.fromkeys(oracle.ids(), 0)

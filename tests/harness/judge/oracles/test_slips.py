@@ -58,7 +58,7 @@ class IgnoresBudget(Scheduler):
 
 class CannotOpen(HybridTarget):
     def __init__(self, config: Config) -> None:
-        raise MemoryError("out of device memory")
+        raise RuntimeError("no such kernel")
 
 
 class HitsVerifiedStates(CacheManager):

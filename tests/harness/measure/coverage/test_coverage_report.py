@@ -13,7 +13,7 @@ from hybridfuzz.harness.measure.coverage.terminal import report_text
 from hybridfuzz.harness.record.reached_lines import SavedLines
 from hybridfuzz.targets.base.coverage_scope import Exclusion, Scope
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[3]
 MODULE = "toy_cache/engine.py"
 LINES = (HERE / "toy_cache" / "engine.py").read_text(encoding="utf-8").splitlines()
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])}

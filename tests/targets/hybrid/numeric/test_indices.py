@@ -19,10 +19,10 @@ from hybridfuzz.harness.judge.run import run_trace
 from hybridfuzz.targets.base.observe import Numeric
 from hybridfuzz.targets.base.registry import load_factory
 from hybridfuzz.targets.base.trace import AnyEvent, DummyRun, Group, Step, Trace
-from hybridfuzz.targets.hybrid.device import torch_reference
-from hybridfuzz.targets.hybrid.device.metadata import Rows
 from hybridfuzz.targets.hybrid.numeric import device_state, forward
 from hybridfuzz.targets.hybrid.numeric.indices import IndexArrays, differing, slot_rule, state_rule, stop_rule
+from hybridfuzz.targets.hybrid.numeric.kernels import torch_reference
+from hybridfuzz.targets.hybrid.numeric.kernels.metadata import Rows
 
 MODES = ("align", "all", "none")
 

@@ -4,15 +4,14 @@ from typing import Any
 
 import pytest
 import torch
-from support import arrive, make_trace, steps
+from support import arrive, broken, make_trace, steps
 
 from hybridfuzz.harness.judge.run import run_trace
 from hybridfuzz.targets.base.observe import Numeric
 from hybridfuzz.targets.base.protocol import TargetFactory
 from hybridfuzz.targets.base.registry import load_factory
 from hybridfuzz.targets.base.trace import Evict, ExternalLoad, Group, MoveTier, Preempt, Sleep, Trace, Wake
-from hybridfuzz.targets.hybrid.factory import NumericFactory
-from hybridfuzz.targets.hybrid.mutants.build import mutant
+from hybridfuzz.targets.hybrid.factory import with_bytes
 from hybridfuzz.targets.hybrid.numeric.moves import Arrival, Moves
 from hybridfuzz.targets.hybrid.offload.external_store import ExternalStore
 
@@ -95,7 +94,7 @@ class LosesTheLastSlot(ExternalStore):
     [(SavesItsNeighbour, "S1-step-mamba-stored-state-bytes"), (LosesTheLastSlot, "S7-step-attention-nan")],
 )
 def test_wrong_bytes_outside_are_found(part: type, signature: str) -> None:
-    factory: TargetFactory = NumericFactory("broken", mutant("broken", part), "cpu-bytes")
+    factory: TargetFactory = with_bytes(broken(part), "cpu-bytes")
     events = (arrive("r0", 30, new=9), *steps(3), Preempt("r0"), Evict(99), *steps(3))
     trace = make_trace(*events, options={"connector_saves": "yes"})
     violation = run_trace(factory, trace).violation

@@ -17,9 +17,10 @@ from hybridfuzz.harness.judge.run import run_trace
 from hybridfuzz.reference.prefix_cache import Key
 from hybridfuzz.targets.base.registry import load_factory
 from hybridfuzz.targets.base.trace import Config, ResetPrefixCache, Step
-from hybridfuzz.targets.hybrid.device.staging import PendingDownload, Slot, Staging
-from hybridfuzz.targets.hybrid.factory import NumericFactory
+from hybridfuzz.targets.hybrid.factory import HybridFactory
 from hybridfuzz.targets.hybrid.numeric.device_state import DeviceState
+from hybridfuzz.targets.hybrid.numeric.factory import NumericFactory
+from hybridfuzz.targets.hybrid.numeric.kernels.staging import PendingDownload, Slot, Staging
 from hybridfuzz.targets.hybrid.numeric.moves import Moves
 from hybridfuzz.targets.hybrid.numeric.pool import pack_dead_blocks
 from hybridfuzz.targets.hybrid.numeric.prefetch import Prefetch
@@ -45,7 +46,7 @@ class Changed(NumericFactory):
     """The correct target, changed after it was opened."""
 
     def __init__(self, device: str, change: Callable[[Any], None]) -> None:
-        super().__init__("changed", HybridTarget, device)
+        super().__init__("changed", HybridFactory("hybrid", HybridTarget), HybridTarget, device, bytes_alone=False)
         self._change = change
 
     def open(self, config: Config) -> Any:

@@ -11,12 +11,12 @@ from support import arrive, make_trace, steps
 from hybridfuzz.harness.draw.grammar import draw_trace
 from hybridfuzz.harness.judge.run import run_trace
 from hybridfuzz.reference.layout import Group, Layout
-from hybridfuzz.reference.tiny_model import TinyModel
+from hybridfuzz.reference.numeric.tiny_model import TinyModel
 from hybridfuzz.targets.base.registry import load_factory
 from hybridfuzz.targets.base.trace import ExternalLoad, Trace
 from hybridfuzz.targets.base.trace import Group as TraceGroup
-from hybridfuzz.targets.hybrid.device import torch_reference
 from hybridfuzz.targets.hybrid.numeric import device_state
+from hybridfuzz.targets.hybrid.numeric.kernels import torch_reference
 from hybridfuzz.targets.hybrid.numeric.paging import PageLayout, Paging, group_bytes
 from hybridfuzz.targets.hybrid.numeric.pool import BytePool, parts_of
 

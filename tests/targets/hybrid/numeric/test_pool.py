@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from hybridfuzz.reference.layout import Group, Layout
-from hybridfuzz.reference.tiny_model import TinyModel
+from hybridfuzz.reference.numeric.tiny_model import TinyModel
 from hybridfuzz.targets.hybrid.numeric.paging import PageLayout
 from hybridfuzz.targets.hybrid.numeric.pool import (
     BLOCK_BITS,

@@ -4,15 +4,14 @@ from unittest.mock import Mock
 
 import msgspec
 import pytest
-from support import arrive, make_trace, steps
+from support import arrive, broken, make_trace, steps
 
 from hybridfuzz.harness.draw.grammar import draw_trace
 from hybridfuzz.harness.judge.run import run_trace
 from hybridfuzz.targets.base import trace as events
 from hybridfuzz.targets.base.protocol import TargetError
 from hybridfuzz.targets.base.registry import load_factory, on_device
-from hybridfuzz.targets.hybrid.factory import NumericFactory
-from hybridfuzz.targets.hybrid.mutants.build import mutant
+from hybridfuzz.targets.hybrid.factory import with_bytes
 from hybridfuzz.targets.hybrid.session_events import SessionEvents
 from hybridfuzz.targets.hybrid.target import HybridTarget
 from hybridfuzz.targets.hybrid.worker.state_slots import StateSlots
@@ -80,7 +79,7 @@ class StatesStayBehind(SessionEvents):
 
 
 def test_a_fork_without_its_states_is_found_by_its_bytes() -> None:
-    factory = NumericFactory("broken", mutant("broken", StatesStayBehind), "cpu-bytes")
+    factory = with_bytes(broken(StatesStayBehind), "cpu-bytes")
     violation = run_trace(factory, make_trace(*FORKED)).violation
     assert violation is not None
     assert violation.signature == "S7-step-mamba-nan"
@@ -126,7 +125,7 @@ class WindowStaysBehind(StateSlots):
 
 
 def test_a_window_that_is_not_migrated_is_found_by_its_bytes() -> None:
-    factory = NumericFactory("broken", mutant("broken", WindowStaysBehind), "cpu-bytes")
+    factory = with_bytes(broken(WindowStaysBehind), "cpu-bytes")
     trace = make_trace(arrive("r0", 7, new=4), *steps(4))
     violation = run_trace(factory, trace).violation
     assert violation is not None

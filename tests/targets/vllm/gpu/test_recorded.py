@@ -47,7 +47,7 @@ def verdicts(name: str, tolerance: float = 0.15) -> list[str]:
 
 
 def test_a_batch_that_folds_placeholders_into_a_state_is_seen_one_step_later() -> None:
-    """Cause 1 of docs/vllm.md on Mamba 2: the row itself is right, the next one continues from a wrong state."""
+    """Cause 1 of vLLM 0.33.0 on Mamba 2: the row itself is right, the next one continues from a wrong state."""
     assert verdicts("one-token-prompt-v2-mamba2-stock") == ["", "", "", "S6-step-logprobs"]
 
 

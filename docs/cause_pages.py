@@ -1,0 +1,158 @@
+"""One page for each cause, and the tables of causes: from `known.toml`, the traces and the text beside each patch.
+
+    python docs/cause_pages.py --write    # writes the tables into the pages that have their markers
+
+A cause is told once: `corpus/ENGINE/fixes/RELEASE/SLUG.md` beside `SLUG.patch`, with a title, a table of fields and the
+mechanism. Pages link to that file, so links work in a checkout. MkDocs loads this module as a hook: it adds the page
+`causes/ENGINE/RELEASE/SLUG.md` (text, traces, patch) to the site, and turns those links to it. Pages are not kept.
+
+`tests/test_docs.py` fails when a table shows anything else, or a text lacks a field, a patch or an entry.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mkdocs.config.defaults import MkDocsConfig
+    from mkdocs.structure.files import Files
+    from mkdocs.structure.pages import Page
+
+DOCS = Path(__file__).resolve().parent
+CORPUS = DOCS.parent / "corpus"
+REQUIRED = ("client", "where", "needs", "public")
+OPTIONAL = ("severity", "GPU")
+TABLES = re.compile(r"<!-- causes (\S+) (\S+): begin[^>]*-->\n.*?<!-- causes: end -->", re.DOTALL)
+LINK = re.compile(r"\]\((?:\.\./)+corpus/(\w+)/fixes/([\w.]+)/([\w-]+)\.md\)")
+CAPTION = {"vllm": "runner", "sglang": "where", "transformers": "families"}
+"""What the field `where` names."""
+
+
+@dataclass(frozen=True)
+class Cause:
+    """The text of one cause."""
+
+    path: Path
+    title: str
+    fields: dict[str, str]
+    text: str
+
+    @property
+    def engine(self) -> str:
+        return self.path.relative_to(CORPUS).parts[0]
+
+    @property
+    def release(self) -> str:
+        return self.path.parent.name
+
+    @property
+    def patch(self) -> Path:
+        return self.path.with_suffix(".patch")
+
+    @property
+    def number(self) -> int:
+        """The number in the title; causes without one come last."""
+        found = re.match(r"\d+", self.title)
+        return int(found[0]) if found else sys.maxsize
+
+    @property
+    def traces(self) -> list[Path]:
+        """Traces of the entry of `known.toml` that has this patch. KeyError if there is none."""
+        folder = CORPUS / self.engine
+        return [folder / name for name in entries(self.engine)[self.patch.relative_to(folder).as_posix()]]
+
+
+@cache
+def entries(engine: str) -> dict[str, list[str]]:
+    """Patch -> names of traces, for each entry with a patch."""
+    known = tomllib.loads((CORPUS / engine / "known.toml").read_text(encoding="utf-8"))["known"]
+    return {entry["patch"]: entry.get("traces", []) for entry in known if "patch" in entry}
+
+
+def read(path: Path) -> Cause:
+    """Read one text: `# title`, the rows of its first table as fields, and the rest."""
+    head, table, text = path.read_text(encoding="utf-8").split("\n\n", 2)
+    rows = re.findall(r"^\| (\w+) \| (.*) \|$", table, re.MULTILINE)
+    return Cause(path, head.removeprefix("# "), dict(rows), text)
+
+
+def causes(engine: str = "*", release: str = "*") -> list[Cause]:
+    """Return the causes of an engine's release, by number."""
+    found = [read(path) for path in CORPUS.glob(f"{engine}/fixes/{release}/*.md")]
+    return sorted(found, key=lambda cause: (cause.engine, cause.release, cause.number, cause.path.name))
+
+
+def table(engine: str, release: str) -> Iterator[str]:
+    """Yield a row for each cause: number, name, where, what the client gets, public numbers."""
+    yield f"| | cause | {CAPTION[engine]} | what the client gets | public |"
+    yield "| --- | --- | --- | --- | --- |"
+    for cause in causes(engine, release):
+        number, _, name = cause.title.rpartition(". ")
+        link = f"../../{cause.path.relative_to(DOCS.parent).as_posix()}"
+        public = cause.fields["public"].partition("; related: ")[0]
+        yield f"| {number} | [{name}]({link}) | {cause.fields['where']} | {cause.fields['client']} | {public} |"
+
+
+def written(page: str) -> str:
+    """Return the page with the tables between their markers."""
+
+    def replaced(found: re.Match[str]) -> str:
+        begin = f"<!-- causes {found[1]} {found[2]}: begin (docs/cause_pages.py --write) -->"
+        return "\n".join([begin, "", *table(found[1], found[2]), "", "<!-- causes: end -->"])
+
+    return TABLES.sub(replaced, page)
+
+
+def pages() -> list[Path]:
+    """Return the pages that have a table of causes."""
+    return [page for page in sorted(DOCS.rglob("*.md")) if TABLES.search(page.read_text(encoding="utf-8"))]
+
+
+def page(cause: Cause) -> str:
+    """Return the page of a cause: its text, its traces with the shortest one's configuration and events, the patch."""
+    lines = [cause.path.read_text(encoding="utf-8"), "## Traces\n"]
+    events = {trace: json.loads(trace.read_bytes())["events"] for trace in cause.traces}
+    lines += [f"* `{trace.relative_to(CORPUS.parent)}`: {len(events[trace])} events" for trace in events]
+    if events:
+        trace = min(events, key=lambda trace: len(events[trace]))
+        lines.append(f"\n```json\n{trace.read_text(encoding='utf-8').rstrip()}\n```")
+    else:
+        lines.append("None is packaged.")
+    lines.append(f"\n## The packaged fix\n\n```diff\n{cause.patch.read_text(encoding='utf-8').rstrip()}\n```\n")
+    return "\n".join(lines)
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages to the site (MkDocs calls this)."""
+    from mkdocs.structure.files import File
+
+    for cause in causes():
+        uri = f"causes/{cause.engine}/{cause.release}/{cause.path.name}"
+        files.append(File.generated(config, uri, content=page(cause)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Turn links to the texts into links to their pages, in every page of the site (MkDocs calls this)."""
+    up = "../" * page.file.src_uri.count("/")
+    markdown = LINK.sub(lambda found: f"]({up}causes/{found[1]}/{found[2]}/{found[3]}.md)", markdown)
+    if page.file.src_uri.startswith("causes/"):
+        markdown = re.sub(r"\]\((?:\.\./)+docs/", f"]({up}", markdown)
+    return markdown
+
+
+if __name__ == "__main__":
+    for path in pages():
+        text = written(path.read_text(encoding="utf-8"))
+        if sys.argv[1:] == ["--write"]:
+            path.write_text(text, encoding="utf-8")
+        else:
+            print(text)

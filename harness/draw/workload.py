@@ -1,0 +1,156 @@
+"""The table of the workload: every ratio by which traces are drawn, with a name and a line that says what it is.
+
+A run can print it (`hybridfuzz targets --workload`) and change it (`--workload name=value,...`). The same seed and the
+same table give the same traces. How often each kind of event is drawn is said beside its type (`About.percent`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Annotated
+
+from msgspec import Meta, Struct, ValidationError, convert, field, structs
+
+from ...targets.base.trace import KINDS, TraceError, tag_of
+
+
+def percent(line: str) -> Meta:
+    """Return what is known of a ratio in percent."""
+    return Meta(ge=0, le=100, description=line)
+
+
+def numbers(line: str) -> Meta:
+    """Return what is known of numbers of which one is picked; those that are more likely are in it several times."""
+    return Meta(min_length=1, max_length=64, description=line)
+
+
+Number = Annotated[int, Meta(ge=1, le=1000)]
+RARE = {tag_of(kind): kind.about.percent for kind in KINDS if kind.about.percent}
+"""Tag of each kind that is drawn at random -> its percent."""
+
+
+class Workload(Struct, frozen=True, forbid_unknown_fields=True):
+    """Ratios in percent, and numbers to pick from. A ratio is one of the cases in which it is asked for: a step has a
+    limit for a request in 12 of a hundred cases if the target has such limits."""
+
+    # configurations
+    subject: Annotated[int, percent("configurations that aim at one extra")] = 30
+    speculation: Annotated[int, percent("configurations with drafts")] = 75
+    window: Annotated[int, percent("configurations with a sliding window")] = 20
+    window_small_blocks: Annotated[int, percent("sliding windows in blocks of at most 4 tokens")] = 33
+    attention_chunk: Annotated[int, percent("configurations with attention in chunks")] = 12
+    drafter: Annotated[int, percent("speculative configurations with a group for the drafter")] = 40
+    drafter_unused: Annotated[int, percent("other configurations with a group for a drafter")] = 10
+    block_drop: Annotated[int, percent("speculative configurations with EAGLE's block drop")] = 30
+    async_scheduling: Annotated[int, percent("configurations that plan ahead of execution")] = 50
+    prefill_threshold: Annotated[int, percent("configurations with a limit for the chunks of long prompts")] = 30
+    model_blocks: Annotated[tuple[Number, ...], numbers("blocks of the longest request")] = (3, 4, 5, 3, 4, 6, 8)
+    seats: Annotated[tuple[Number, ...], numbers("requests that may run together")] = (
+        4, 3, 6, 2, 8, 4, 3, 6, 4, 2, 8, 3, 4, 6, 1,
+    )  # fmt: skip
+
+    # the whole trace
+    events: Annotated[tuple[Number, ...], numbers("events before the ending")] = (8, 12, 12, 16, 25, 25, 50, 100)
+    bursts: Annotated[tuple[Number, ...], numbers("requests that a burst of arrivals leads to")] = (
+        3, 4, 6, 8, 12, 2, 6, 1,
+    )  # fmt: skip
+    short_answers: Annotated[int, percent("traces with short answers only")] = 35
+    kind_used: Annotated[int, percent("traces that use a rare kind of event, for each kind")] = 50
+    conversations: Annotated[int, percent("traces with sessions")] = 50
+    few_sessions: Annotated[int, percent("traces in which sessions may keep half of the seats only")] = 75
+    forks: Annotated[int, percent("traces with sessions that fork them")] = 40
+    truncations: Annotated[int, percent("traces with sessions that truncate them")] = 50
+    aborted_at_end: Annotated[int, percent("traces that end with aborts instead of running to their end")] = 40
+    dummy_at_end: Annotated[int, percent("traces that end with a dummy run")] = 50
+    avoided: Annotated[int, percent("traces that may show a known bug and are drawn again")] = 80
+
+    # what comes next
+    load_follows: Annotated[int, percent("arrivals and turns that a load follows at once, where requests wait")] = 45
+    idle_dummy: Annotated[int, percent("events of an idle engine that are dummy runs")] = 25
+    idle_step: Annotated[int, percent("events of an engine idle for a moment that are steps")] = 25
+    idle_turn: Annotated[int, percent("events of an idle engine with sessions that go on with one")] = 75
+    arrival_in_burst: Annotated[int, percent("events after an arrival in a burst that are another one")] = 70
+    arrival: Annotated[int, percent("other events in a burst that are arrivals")] = 30
+    turn: Annotated[int, percent("events with a parked session that go on with one")] = 35
+    turn_truncates: Annotated[int, percent("next turns that truncate the session instead")] = 40
+    turn_forks: Annotated[int, percent("next turns that fork the session instead")] = 25
+
+    # requests
+    length_anywhere: Annotated[int, percent("lengths that are not near a block boundary")] = 25
+    answer_near_boundary: Annotated[int, percent("arrivals whose answers end near a boundary")] = 70
+    session: Annotated[int, percent("arrivals that begin a session, where there is room for one")] = 60
+    shared_prompt: Annotated[int, percent("arrivals that share an earlier prompt")] = 75
+    short_prompt: Annotated[int, percent("new prompts of at most two blocks")] = 40
+    full_length: Annotated[int, percent("arrivals that may run up to max_model_len and do")] = 45
+    important: Annotated[int, percent("arrivals at least as important as the one before")] = 50
+
+    # steps
+    all_drafts: Annotated[int, percent("steps with as many drafts as possible")] = 70
+    own_drafts: Annotated[int, percent("speculative steps with drafts of its own for a request")] = 40
+    request_limit: Annotated[int, percent("steps with a limit for a request")] = 12
+    smaller_budget: Annotated[int, percent("steps with a smaller budget")] = 20
+    any_budget: Annotated[int, percent("smaller budgets that do not end at a row that decodes")] = 50
+    padded: Annotated[int, percent("steps with a decode batch padded to a number of rows")] = 10
+
+    # other events
+    reset_preempts: Annotated[int, percent("resets of the prefix cache that preempt running requests")] = 50
+    load_states: Annotated[int, percent("loads with states")] = 85
+    load_fails: Annotated[int, percent("loads that break off")] = 20
+    waited_load_fails: Annotated[int, percent("loads that break off, where requests wait for loads")] = 40
+    row_selected: Annotated[int, percent("rows that a selection keeps")] = 75
+    rows_exchanged: Annotated[int, percent("reorders that exchange rows and copy none")] = 50
+    dummy_uniform: Annotated[int, percent("dummy runs that replay a decode graph")] = 85
+    rare: Annotated[
+        Mapping[str, Annotated[int, percent("events of this kind, in traces that use it")]],
+        Meta(description="percent of each rare kind of event"),
+    ] = field(default_factory=RARE.copy)
+
+
+DEFAULT = Workload()
+"""The table of a campaign that was not given another."""
+
+
+def rows_of(workload: Workload) -> dict[str, tuple[str, str]]:
+    """Return the name of each ratio -> its value as text, and the line about it."""
+    rows = {one.name: (_text(getattr(workload, one.name)), _line(one)) for one in structs.fields(Workload)}
+    del rows["rare"]
+    for tag, value in workload.rare.items():
+        rows[tag] = (str(value), f"events that are {tag}, in traces that use it")
+    return rows
+
+
+def _line(one: structs.FieldInfo) -> str:
+    return str(next(mark.description for mark in one.type.__metadata__ if mark.description))
+
+
+def _text(value: int | tuple[int, ...]) -> str:
+    return "/".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def differences(workload: Workload) -> dict[str, str]:
+    """Return the names and values of the ratios that are not those of `DEFAULT`: `with_ratios` makes it of them."""
+    usual = rows_of(DEFAULT)
+    return {name: value for name, (value, _) in rows_of(workload).items() if value != usual[name][0]}
+
+
+def with_ratios(changes: Mapping[str, object]) -> Workload:
+    """Return the default table with other values for some names, as text: "30", or "3/4/6" for numbers to pick from.
+
+    Raises TraceError for a name that is not in the table, or a value that does not fit.
+    """
+    table = structs.asdict(DEFAULT)
+    rare = dict(DEFAULT.rare)
+    for name, value in changes.items():
+        if name in rare:
+            rare[name] = value  # type: ignore[assignment]
+        elif name in table and name != "rare":
+            table[name] = str(value).split("/") if isinstance(table[name], tuple) else value
+        else:
+            close = get_close_matches(name, rows_of(DEFAULT), n=1)
+            hint = f"did you mean {close[0]}?" if close else "`hybridfuzz targets --workload` lists what there is"
+            raise TraceError(f"workload: there is no {name!r}; {hint}")
+    try:
+        return convert({**table, "rare": rare}, Workload, strict=False)
+    except ValidationError as error:
+        raise TraceError(f"workload: {error}") from None

@@ -1,0 +1,136 @@
+"""From a failing trace to the content of its report, and to a script that is run before it is handed out.
+
+1. `observe` runs the trace, sets options that the failure does not need to their usual values, and asks the target
+   what a server of that configuration would be, what its clients receive and whether other implementations fail.
+2. `write_script` writes the target's scripts in turn, until one fails as it promises.
+3. `try_fix` runs trace and script again with a patch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from msgspec import Struct, structs
+
+from ...targets.base.deployment import Deployment
+from ...targets.base.launch import Launch
+from ...targets.base.overlay import patched
+from ...targets.base.patches import parse_patch
+from ...targets.base.protocol import TargetError
+from ...targets.base.registry import describe, write_scripts
+from ...targets.base.repro import Script
+from ...targets.base.trace import Trace, TraceError
+from ..draw.files import write_atomically
+from ..group.evidence import Place
+from ..group.same_failure import UNEXPLAINED
+from ..judge.oracles.real_model import FIELDS
+from ..judge.ranks import ranks_of
+from ..record.answers import Answers
+from ..workers.client import WorkerClient
+from .bug_report import OtherRun, ReproCase, TriedFix
+from .related import RelatedEntry, related
+from .script import ScriptVerdict, failure_of, run_script
+from .usual_options import plainest
+from .versions import system, versions_of
+
+SCRIPT = "repro.py"
+
+
+class Subject(Struct, frozen=True):
+    """The target as it is started: `timeout` in seconds for one run of a trace, `memory` in bytes."""
+
+    spec: str
+    launch: Launch
+    timeout: float
+    memory: int
+
+    def worker(self, launch: Launch | None = None) -> WorkerClient:
+        """Return a worker, not started, for this target or for a patched one."""
+        return WorkerClient(self.spec, launch or self.launch, self.timeout, self.memory)
+
+
+def observe(subject: Subject, trace: Trace, places: Sequence[Place] = ()) -> ReproCase | None:
+    """Return the content of the report without a script, None for a trace that does not fail."""
+    spec, launch, given = subject.spec, subject.launch, trace
+    with subject.worker() as worker:
+        capabilities = worker.start().capabilities
+        history = worker.explain(trace)[1]
+        violation = history.violation
+        if violation is None:
+            return None
+        if violation.oracle not in UNEXPLAINED:
+            plain = plainest(
+                trace, violation.signature, worker.run, capabilities, lambda one: _unusual(spec, launch, one)
+            )
+            again = worker.explain(plain)[1] if plain != trace else history
+            if again.violation:
+                trace, history, violation = plain, again, again.violation
+        deployment = describe(spec, trace, launch.version)
+        # Tokens of the stand-in layers prove nothing where only the real model's numbers are wrong.
+        answers = Answers() if violation.field in FIELDS else worker.serve(trace, violation.request)
+        runs = list(_implementations(worker, trace, deployment))
+    versions = versions_of(launch, deployment.packages)
+    return ReproCase(
+        spec, launch, deployment, trace, history, violation, answers, runs, versions, system(),
+        places=places,
+        related=related(spec, launch.version, given, violation.signature),
+    )  # fmt: skip
+
+
+def _unusual(spec: str, launch: Launch, trace: Trace) -> int:
+    """Count what chooses other code than a server runs by default: flags, and another implementation."""
+    server, chosen = describe(spec, trace, launch.version), trace.config.options
+    other = [name for each in server.implementations if each.default
+             for name, value in each.options.items() if chosen.get(name, value) != value]  # fmt: skip
+    return len(server.unusual) + len(other)
+
+
+def _implementations(worker: WorkerClient, trace: Trace, deployment: Deployment) -> Iterator[OtherRun]:
+    """Yield the result of the trace on each implementation that the engine has."""
+    for one in deployment.implementations:
+        options = {**trace.config.options, **one.options}
+        chosen = structs.replace(trace, config=structs.replace(trace.config, options=options))
+        current = all(trace.config.options.get(name) == value for name, value in one.options.items())
+        yield OtherRun(one.title, one.default, current, _result(worker, chosen))
+
+
+def _result(worker: WorkerClient, trace: Trace) -> str:
+    """Return "passes", "fails (SIGNATURE)" or why the trace cannot run."""
+    try:
+        violation = worker.run(trace).violation
+    except (TargetError, TraceError) as error:
+        return f"not applicable: {error}"
+    return f"fails ({violation.signature})" if violation else "passes"
+
+
+def write_script(folder: Path, case: ReproCase) -> tuple[Script, ScriptVerdict]:
+    """Write the first script that fails as it promises, else the last one, and return it with its verdict.
+
+    Raises TargetError if the target has no script for the trace, OSError if the folder cannot be written.
+    """
+    if ranks_of(case.trace.config) > 1:
+        raise TargetError("the failure needs several ranks, and a script runs one engine")
+    scripts = write_scripts(case.spec, case.trace, failure_of(case.trace, case.history, case.violation))
+    for script in scripts:
+        write_atomically(folder / SCRIPT, script.text.encode())
+        verdict = run_script(folder / SCRIPT, script, case.launch)
+        if verdict.promised:
+            break
+    return script, verdict
+
+
+def try_fix(subject: Subject, folder: Path, case: ReproCase, patch: str, source: str) -> TriedFix:
+    """Run the trace and the script with a patch. Raises PatchError for one that does not fit."""
+    fixed = patched(subject.launch, [parse_patch(patch, "fix")])
+    with subject.worker(fixed) as worker:
+        worker.start()
+        result = _result(worker, case.trace)
+    verdict = run_script(folder / SCRIPT, case.script, fixed) if case.script else None
+    return TriedFix(patch, source, result, verdict)
+
+
+def packaged_patch(entries: Sequence[RelatedEntry]) -> tuple[str, str]:
+    """Return the patch of the known bug that lists the trace, and its source in words; "", "" without one."""
+    packaged = next((entry for entry in entries if entry.patch), None)
+    return (packaged.patch, f"the patch packaged with hybridfuzz for {packaged.name}") if packaged else ("", "")

@@ -1,0 +1,364 @@
+"""What the three kits of the vLLM target cannot do, and why: one table. Importable without vLLM.
+
+    shadow  vLLM's scheduler and runner around shadow layers (`bringup`): exact tags, on a CPU
+    real    the same around vLLM's own models and kernels (`gpu`)
+    script  a file that needs vLLM and torch only (`repro`)
+
+A row refuses the traces that its `refuses` is true for. The first row of a kit that does gives the reason, so that a
+row may rely on those before it. Values of the trace stand in a reason as `{options.NAME}` and `{config.NAME}`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+from ...reference.layout import Mode
+from ..base.kits import Limit
+from ..base.repro import Failure
+from ..base.trace import Config, Group
+from .models import KEY_VALUE, NO_DRAFTS, STATE_KIND, has_layers, layer_kinds
+from .options import (
+    PLAIN,
+    Options,
+    drafts_on_device,
+    has_peer,
+    is_v2,
+    ring_entries,
+    varies_sampling,
+)
+from .release import Release
+
+Kit = Literal["shadow", "real", "script"]
+_NO_FAILURE = Failure("", "", "", (), 0)
+_DEFAULTS = {"runner": PLAIN.runner, "mixer": PLAIN.mixer}
+"""Options whose default a release may lack; the others fall back to the first of its values."""
+CONV_WIDTHS = (4,)
+REAL_MODES: tuple[Mode, ...] = ("align", "none")
+UNSCRIPTED = ("reports", "reset", "prefills", "pipeline", "inputs", "sampling", "conv_layout")
+"""Options that scripts lack."""
+SCRIPTED_MIXERS = ("gdn", "mamba1", "mamba2", "linear")
+_SHADOW_ONLY = (
+    "admission",
+    "connector",
+    "data_parallel",
+    "metadata",
+    "prefix_match_unit",
+    *UNSCRIPTED[:-1],
+    "replay",
+    UNSCRIPTED[-1],
+)
+"""Options that real models lack."""
+SHOWN: dict[tuple[str, str], Callable[[Failure], bool]] = {
+    ("S1", "temporal"): lambda failure: bool(failure.holder),
+    ("S5", "never-written"): lambda failure: bool(failure.holder),
+    ("M4", "dead-write"): lambda failure: failure.block > 0,
+    ("S2", "slot"): lambda failure: bool(failure.request),
+    ("M2", "key"): lambda failure: True,
+    ("M8", "stall"): lambda failure: True,
+    **{
+        (oracle, field): lambda failure: failure.depth >= 0
+        for oracle in ("S2", "S3", "S4")
+        for field in ("temporal", "phantom-state", "state-ignored")
+    },
+}
+"""Oracle and field of the violations that a script can assert -> True if all that is known is in the failure."""
+
+
+class Case(NamedTuple):
+    """What is asked of a kit.
+
+    release   the vLLM that runs it (shadow)
+    drivable  option -> the values that the release is driven with (shadow)
+    device    where it runs (real)
+    failure   what has to be shown (script)
+    """
+
+    config: Config
+    options: Options
+    release: Release = Release()
+    drivable: Mapping[str, Sequence[str]] = {}
+    device: str = ""
+    failure: Failure = _NO_FAILURE
+
+    @property
+    def drafts(self) -> int:
+        """The most drafts of a step."""
+        return self.config.num_speculative_tokens
+
+    def of_kind(self, kind: str) -> list[Group]:
+        """Return the groups of a kind."""
+        return [group for group in self.config.groups if group.kind == kind]
+
+    @property
+    def drafting(self) -> list[Group]:
+        """The groups of the drafter."""
+        return [group for group in self.config.groups if group.draft]
+
+    @property
+    def local(self) -> list[Group]:
+        """The groups of local attention."""
+        return [group for group in self.config.groups if group.window or group.chunk]
+
+    @property
+    def sizes(self) -> set[int]:
+        """The block sizes."""
+        return {group.block_size for group in self.config.groups}
+
+    @property
+    def state_size(self) -> int:
+        """The largest block of states."""
+        return max(group.block_size for group in self.of_kind("mamba"))
+
+    def lacks_blocks(self, more: int) -> bool:
+        """Return True if the pool is smaller than the smallest one and `more` blocks."""
+        return self.config.num_blocks < self.config.smallest_pool() + more
+
+
+class Row(NamedTuple):
+    """Something that one kit cannot do."""
+
+    kit: Kit
+    feature: str
+    refuses: Callable[[Case], Any]
+    reason: str
+
+
+def _by_option(kit: Kit, names: Sequence[str], reason: str) -> Iterator[Row]:
+    """Yield a row for each option that a kit lacks. `reason` begins behind "NAME=VALUE"."""
+    for name in names:
+
+        def is_set(case: Case, name: str = name) -> bool:
+            return bool(getattr(case.options, name) != getattr(PLAIN, name))
+
+        yield Row(kit, name, is_set, f"{name}={{options.{name}}}{reason}")
+
+
+def _undriven() -> Iterator[Row]:
+    """Yield a row for each option: a release may lack some of its values."""
+    for name in Options.__struct_fields__:
+
+        def is_undriven(case: Case, name: str = name) -> bool:
+            values = case.drivable.get(name, ())
+            return bool(values) and case.config.options.get(name, _DEFAULTS.get(name, values[0])) not in values
+
+        yield Row("shadow", name, is_undriven, f"{name}={{options.{name}}} is not driven on this release")
+
+
+def _is_too_small_for_a_block(name: str) -> Callable[[Case], bool]:
+    def is_too_small(case: Case) -> bool:
+        aligns = case.config.mamba_cache_mode == "align" and name in case.release.limits_of_a_block
+        return aligns and 0 < getattr(case.config, name) < max(case.sizes)
+
+    return is_too_small
+
+
+def _shares_a_group(case: Case) -> bool:
+    """Return True if the drafter's layer has the shape of others: vLLM forms groups as large as the smallest number of
+    layers of any shape."""
+    shapes = Counter(
+        (group.kind, group.kind == "attention" and group.block_size, group.window, group.chunk)
+        for group in case.config.groups
+    )
+    return {group.layers for group in case.config.groups} != {1} or min(shapes.values()) > 1
+
+
+def _kinds(case: Case) -> bool:
+    return {group.kind for group in case.config.groups} != {"mamba", "attention"}
+
+
+def _inner(case: Case) -> int:
+    """Return the states of Mamba 2 that chunks may leave inside."""
+    return len(case.of_kind("mamba")) * (case.options.mixer == "mamba2")
+
+
+def _drafts_ahead_plainly(case: Case) -> bool:
+    """Return True if the V2 runner schedules ahead of drafts without EAGLE's rules."""
+    ahead = case.config.async_depth > 0 and case.drafts > 0 and is_v2(case.config)
+    return ahead and not case.config.eagle_block_drop and not case.drafting
+
+
+def _is_shown(failure: Failure) -> bool:
+    """Return True if a script has an assertion that shows a failure; an exception needs none."""
+    known = SHOWN.get((failure.oracle, failure.field))
+    return failure.oracle == "CRASH" or (known is not None and known(failure))
+
+
+ROWS: tuple[Row, ...] = (
+    # ---- Shadow layers. Groups of local attention.
+    Row("shadow", "groups", _kinds, "it needs groups of both kinds, mamba and attention"),
+    Row("shadow", "local attention", lambda c: c.local and not c.release.local_groups,
+        "this release has no groups of local attention beside full attention and states"),
+    Row("shadow", "local attention",
+        lambda c: c.local and not any(group not in c.local for group in c.of_kind("attention")),
+        "local attention needs a group of full attention beside it"),
+    Row("shadow", "local attention",
+        lambda c: any(max(one.block_size for one in c.of_kind("attention")) % group.block_size for group in c.local),
+        "the largest attention block must be a multiple of the others"),
+    Row("shadow", "local attention", lambda c: c.local and c.lacks_blocks(len(c.local)),
+        "a window that begins inside a block needs one more block: raise num_blocks"),
+    Row("shadow", "chunked-local attention",
+        lambda c: any(group.chunk for group in c.local) and c.options.graphs != "none",
+        "vLLM captures no graphs with chunked-local attention"),
+    Row("shadow", "chunked-local attention",
+        lambda c: any(group.chunk for group in c.local)
+        and c.drafts and (c.config.eagle_block_drop or c.options.runner != "v1"),
+        "vLLM refuses chunked-local attention with EAGLE's rules"),
+    Row("shadow", "chunked-local attention", lambda c: any(group.chunk for group in c.local) and len(c.sizes) > 1,
+        "vLLM refuses chunked-local attention with unequal block sizes"),
+    # Block sizes and the unit of keys.
+    Row("shadow", "prefix_match_unit",
+        lambda c: c.options.prefix_match_unit and c.config.hash_block_size % c.options.prefix_match_unit,
+        "every block size must be a multiple of prefix_match_unit"),
+    Row("shadow", "prefix_match_unit",
+        lambda c: 0 < c.options.prefix_match_unit < c.config.conv_width - 1 and c.options.mixer == "mamba2",
+        "a chunk of a Mamba 2 layer may leave a state after prefix_match_unit tokens, whose window it must hold"),
+    Row("shadow", "prefix_match_unit",
+        lambda c: c.options.prefix_match_unit and c.lacks_blocks(_inner(c) + len(c.config.groups)),
+        "a hit inside a block may need one more block for each group: raise num_blocks"),
+    Row("shadow", "block sizes", lambda c: len(c.sizes) > 1 and not c.release.partial_hits,
+        "this release gives all groups blocks of one size"),
+    Row("shadow", "block sizes", lambda c: c.config.mamba_cache_mode != "none" and c.drafts >= c.state_size,
+        "a step must not cross two boundaries of states by its drafts: lower num_speculative_tokens"),
+    Row("shadow", "block sizes", lambda c: any(size % c.state_size for size in c.sizes),
+        "the planner makes attention blocks as large as the blocks of states, or a multiple"),
+    # The drafter's own group.
+    Row("shadow", "the drafter's group", lambda c: c.drafting and not c.release.draft_groups,
+        "the drafter of this release has no group of its own here"),
+    Row("shadow", "the drafter's group",
+        lambda c: c.drafting and (len(c.drafting) > 1 or not c.drafts or not is_v2(c.config)),
+        "the V2 runner has one drafter with a group, if there are drafts"),
+    Row("shadow", "the drafter's group", lambda c: c.drafting and c.options.graphs != "none",
+        "the drafter's own graphs are not driven"),
+    Row("shadow", "the drafter's group", lambda c: any(group.window or group.chunk for group in c.drafting),
+        "the drafter attends to everything"),
+    Row("shadow", "the drafter's group",
+        lambda c: c.drafting and not any(not group.draft for group in c.of_kind("attention")),
+        "the model needs attention of its own"),
+    Row("shadow", "the drafter's group", lambda c: c.drafting and _shares_a_group(c),
+        "vLLM would put the drafter's layer into a group of the model's"),
+    # What the release has.
+    Row("shadow", "conv_width", lambda c: c.config.conv_width not in CONV_WIDTHS,
+        f"conv_width must be {CONV_WIDTHS[0]}"),
+    Row("shadow", "mamba_cache_mode",
+        lambda c: c.drafts and c.config.mamba_cache_mode not in c.release.speculative_modes,
+        "this release does not speculate with mamba_cache_mode={config.mamba_cache_mode}"),
+    Row("shadow", "mamba_cache_mode", lambda c: c.config.mamba_cache_mode not in c.release.modes,
+        "mamba_cache_mode={config.mamba_cache_mode} is not supported"),
+    *_undriven(),
+    *(
+        Row("shadow", name, _is_too_small_for_a_block(name),
+            f"this release wants {name} to be at least a block in mode align")
+        for name in ("long_prefill_token_threshold", "max_num_batched_tokens")
+    ),
+    Row("shadow", "data_parallel", lambda c: has_peer(c.config) and not c.release.coordinates,
+        "this release's coordination of data-parallel ranks is not driven"),
+    Row("shadow", "async_depth",
+        lambda c: c.config.async_depth and c.config.enable_prefix_caching and not c.release.caches_asynchronously,
+        "this release does not schedule ahead with a prefix cache"),
+    Row("shadow", "async_depth", lambda c: drafts_on_device(c.config) and not c.release.device_drafts,
+        "the V1 runner of this release does not schedule ahead of its drafts"),
+    Row("shadow", "async_depth", lambda c: _drafts_ahead_plainly(c) and not c.release.v2_drafts_ahead,
+        "the V2 runner of this release does not schedule ahead of drafts without EAGLE's rules"),
+    # Combinations.
+    Row("shadow", "eagle_block_drop", lambda c: c.config.eagle_block_drop and c.options.runner == "v1",
+        "the V1 runner would load a real drafter for eagle_block_drop"),
+    Row("shadow", "pipeline", lambda c: c.options.pipeline != "none" and (not c.config.async_depth or c.drafts),
+        "pipeline stages are driven with steps in flight and without drafts"),
+    Row("shadow", "metadata",
+        lambda c: c.options.metadata == "shared" and not (c.options.mixer == "gdn" and is_v2(c.config)),
+        "only GDN layers on the V2 runner share metadata"),
+    Row("shadow", "replay", lambda c: c.options.replay and not ring_entries(c.config),
+        "ReplaySSM needs mixer=mamba2 on the V1 runner, without drafts, connectors and mode all"),
+    Row("shadow", "sampling", lambda c: c.options.sampling == "varied" and not varies_sampling(c.config),
+        "sampling parameters move with rows on the V1 runner without drafts: use sampling=greedy"),
+    Row("shadow", "mixer", lambda c: c.options.mixer in c.release.plain_mixers and c.drafts,
+        "mixer={options.mixer} does not speculate in this release"),
+    Row("shadow", "mode all",
+        lambda c: c.config.mamba_cache_mode == "all" and c.options.mixer not in ("mamba1", "mamba2"),
+        "mode all needs mixer=mamba1 or mamba2"),
+    Row("shadow", "mode all", lambda c: c.config.mamba_cache_mode == "all" and c.drafts and is_v2(c.config),
+        "in mode all the mixer asserts columns of verifications, which the V2 runner does not pass"),
+    Row("shadow", "mode all",
+        lambda c: c.config.mamba_cache_mode == "all" and c.release.aligns_tables and c.options.graphs != "none",
+        "graphs in mode all need blocks of 128 tokens in this release"),
+    Row("shadow", "mode all",
+        lambda c: c.config.mamba_cache_mode == "all" and any(group.block_size % 8 for group in c.of_kind("mamba")),
+        "the convolution's kernel needs blocks of a multiple of 8 tokens in mode all"),
+    Row("shadow", "graphs",
+        lambda c: c.release.state_per_seat and c.options.graphs != "none"
+        and c.config.max_num_seqs > c.config.num_blocks,
+        "with graphs the pool needs a block for each request: raise num_blocks or lower max_num_seqs"),
+    Row("shadow", "num_blocks", lambda c: c.options.mixer == "mamba2" and c.lacks_blocks(_inner(c)),
+        "a chunk of a Mamba 2 layer may need one more block for a state: raise num_blocks"),
+    # ---- Real models.
+    Row("real", "groups", _kinds, "its models have layers of both kinds"),
+    Row("real", "block sizes", lambda c: any(size % 16 for size in c.sizes),
+        "its attention kernel takes block sizes that are multiples of 16"),
+    Row("real", "conv_width", lambda c: c.config.conv_width not in CONV_WIDTHS,
+        f"its convolution has {CONV_WIDTHS[0]} taps"),
+    Row("real", "mamba_cache_mode", lambda c: c.config.mamba_cache_mode not in REAL_MODES,
+        "its models have no mamba_cache_mode={config.mamba_cache_mode}"),
+    Row("real", "eagle_block_drop", lambda c: c.config.eagle_block_drop, "its models have no EAGLE head"),
+    Row("real", "graphs", lambda c: c.device != "cuda" and c.options.graphs == "piecewise",
+        "piecewise graphs need a GPU"),
+    *_by_option("real", _SHADOW_ONLY, " is driven on the shadow layers only"),
+    Row("real", "local attention", lambda c: c.local or c.drafting,
+        "its models have full attention only, and the drafter has no layer"),
+    Row("real", "mixer", lambda c: c.options.mixer not in KEY_VALUE,
+        "there is no real model with mixer={options.mixer}"),
+    Row("real", "mixer", lambda c: not has_layers(c.options.mixer, layer_kinds(c.config)),
+        "Jamba's layers have a period: as many state layers before each attention layer"),
+    Row("real", "mixer", lambda c: c.options.mixer in NO_DRAFTS and c.drafts,
+        "mixer={options.mixer} is not driven with speculation on real models"),
+    Row("real", "num_blocks",
+        lambda c: STATE_KIND.get(c.options.mixer, c.options.mixer) == "mamba2"
+        and c.lacks_blocks(len(c.of_kind("mamba"))),
+        "a chunk of a Mamba 2 layer may keep one state more: raise num_blocks"),
+    Row("real", "dtype",
+        lambda c: c.options.mixer not in ("gdn", "short_conv") and c.options.dtype == "bfloat16"
+        and c.config.groups[0].block_size < 32,
+        "a page of 16 bfloat16 keys and values is smaller than a state"),
+    # ---- Scripts.
+    Row("script", "mixer", lambda c: c.options.mixer not in SCRIPTED_MIXERS,
+        "a failure of short convolutions, which have no recurrent state"),
+    Row("script", "mode all", lambda c: c.config.mamba_cache_mode == "all", "a failure of mode all"),
+    Row("script", "connector", lambda c: c.options.connector not in ("none", "store", "sync"),
+        "a failure that needs a KV connector which hands blocks over"),
+    Row("script", "groups",
+        lambda c: any(one != Group(one.kind, one.block_size, one.layers) for one in c.config.groups),
+        "a failure that needs local attention or the drafter's groups"),
+    Row("script", "block sizes", lambda c: len({one.block_size for one in c.of_kind("mamba")}) > 1,
+        "a failure that needs blocks of states of several sizes"),
+    Row("script", "data_parallel", lambda c: has_peer(c.config), "a failure that needs a second data-parallel rank"),
+    Row("script", "metadata", lambda c: c.options.metadata == "shared",
+        "a failure that needs metadata which groups share"),
+    *(
+        Row("script", row.feature, row.refuses, f"a failure that needs {row.reason}")
+        for row in _by_option("script", UNSCRIPTED, "")
+    ),
+    Row("script", "assertions", lambda c: not _is_shown(c.failure),
+        "{failure.oracle} ({failure.field}) on vLLM yet"),
+)  # fmt: skip
+
+
+def refusal(kit: Kit, case: Case) -> str:
+    """Return "", or the reason why a kit cannot run a case."""
+    for row in ROWS:
+        if row.kit == kit and row.refuses(case):
+            return row.reason.format(config=case.config, options=case.options, failure=case.failure)
+    return ""
+
+
+class _Names:
+    """Stands for a struct of a case where a table is shown: an attribute is its name in capitals."""
+
+    def __getattr__(self, name: str) -> str:
+        return name.upper()
+
+
+def limits() -> list[Limit]:
+    """Return the table in words."""
+    shown = _Names()
+    return [Limit(row.kit, row.feature, row.reason.format(config=shown, options=shown, failure=shown)) for row in ROWS]

@@ -1,0 +1,155 @@
+"""Tiny hybrid models with random weights, as vLLM's own model classes: Granite 4 and Nemotron-H (Mamba 2), Qwen3-Next
+(gated delta net, without experts), LFM2 (short convolution) and Jamba (Mamba 1, without experts).
+
+A model has as many layers of each kind as the trace's groups, interleaved as in the CPU adapter's shadow model. Weights
+depend on the parameter's name only: every process builds the same model. They are larger than a trained model's, so
+that a wrong state changes the logits visibly.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import zlib
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ...reference.layout import cdiv
+from ...reference.tokens import VOCABULARY
+from ..base.trace import Config
+from .options import options_of
+
+_COMMON: dict[str, Any] = {
+    "hidden_size": 128, "intermediate_size": 256, "vocab_size": VOCABULARY, "max_position_embeddings": 4096,
+    "rms_norm_eps": 1e-06, "hidden_act": "silu", "tie_word_embeddings": False, "rope_theta": 10000.0,
+    "bos_token_id": 1, "eos_token_id": None, "pad_token_id": 0, "num_experts_per_tok": 1,
+}  # fmt: skip
+# By the kind of state layer; a second model of a kind has a name of its own.
+_MODELS: dict[str, dict[str, Any]] = {
+    "mamba2": {
+        "architectures": ["GraniteMoeHybridForCausalLM"], "model_type": "granitemoehybrid",
+        "num_attention_heads": 2, "num_key_value_heads": 2,
+        "mamba_n_heads": 4, "mamba_d_head": 32, "mamba_d_state": 16, "mamba_n_groups": 1, "mamba_d_conv": 4,
+        "mamba_expand": 1, "mamba_chunk_size": 16, "mamba_conv_bias": True, "mamba_proj_bias": False,
+        "num_local_experts": 0, "shared_intermediate_size": 256, "position_embedding_type": "nope",
+        "attention_multiplier": 0.125, "embedding_multiplier": 1.0, "residual_multiplier": 1.0, "logits_scaling": 1.0,
+    },
+    "gdn": {
+        "architectures": ["Qwen3NextForCausalLM"], "model_type": "qwen3_next",
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 128,
+        "linear_num_key_heads": 2, "linear_num_value_heads": 2, "linear_key_head_dim": 32, "linear_value_head_dim": 32,
+        "linear_conv_kernel_dim": 4, "full_attention_interval": 2, "num_experts": 0, "moe_intermediate_size": 64,
+        "shared_expert_intermediate_size": 64, "decoder_sparse_step": 1, "partial_rotary_factor": 0.25,
+    },
+}  # fmt: skip
+_MODELS |= {
+    "nemotron_h": {
+        "architectures": ["NemotronHForCausalLM"], "model_type": "nemotron_h",
+        "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 64, "attention_head_dim": 64,
+        "mamba_num_heads": 4, "mamba_head_dim": 32, "ssm_state_size": 16, "n_groups": 1, "conv_kernel": 4,
+        "chunk_size": 16, "use_conv_bias": True, "use_bias": False, "mlp_bias": False, "layer_norm_epsilon": 1e-06,
+        "mlp_hidden_act": "relu2", "mamba_hidden_act": "silu", "residual_in_fp32": False,
+        "n_routed_experts": 0,
+    },
+    "short_conv": {
+        "architectures": ["Lfm2ForCausalLM"], "model_type": "lfm2",
+        "num_attention_heads": 2, "num_key_value_heads": 2, "conv_L_cache": 4, "conv_bias": True, "conv_dim": 128,
+        "block_dim": 128, "block_ff_dim": 256, "block_multiple_of": 64, "block_ffn_dim_multiplier": 1.0,
+        "block_auto_adjust_ff_dim": True, "norm_eps": 1e-06,
+    },
+    "mamba1": {
+        "architectures": ["JambaForCausalLM"], "model_type": "jamba",
+        "num_attention_heads": 2, "num_key_value_heads": 2, "num_experts": 1,
+        "expert_layer_period": 2, "expert_layer_offset": 1,
+        "mamba_d_state": 8, "mamba_d_conv": 4, "mamba_expand": 2, "mamba_dt_rank": 16,
+        "mamba_conv_bias": True, "mamba_proj_bias": False,
+    },
+}  # fmt: skip
+_NAMES = {
+    "mamba2": ("mamba", "attention"),
+    "gdn": ("linear_attention", "full_attention"),
+    "short_conv": ("conv", "full_attention"),
+}
+STATE_KIND = {"nemotron_h": "mamba2"}
+"""The kind of state layer, for the models that are not named after it."""
+KEY_VALUE: dict[str, tuple[int, int]] = {
+    name: (fields["num_key_value_heads"], fields.get("head_dim", 64)) for name, fields in _MODELS.items()
+}
+"""Heads of keys and values, and their size."""
+NO_DRAFTS = ("short_conv", "mamba1")
+"""Models that are not driven with speculation. vLLM has none for Mamba 1, and has it for short convolutions."""
+
+
+def mixer(config: Config) -> str:
+    """The kind of state layer of a trace."""
+    return options_of(config).mixer
+
+
+def dtype(config: Config) -> str:
+    """The dtype of weights and activations of a trace."""
+    return options_of(config).dtype
+
+
+def layer_kinds(config: Config) -> str:
+    """The layers from bottom to top: "m" a state layer, "a" an attention layer."""
+    mamba, attention = (sum(one.layers for one in config.groups if one.kind == kind) for kind in ("mamba", "attention"))
+    each = cdiv(mamba, attention)
+    return "".join("m" * min(each, mamba - each * index) + "a" for index in range(attention))
+
+
+def model_fields(name: str, kinds: str) -> dict[str, Any]:
+    """The fields of the `config.json` of a model whose layers are `kinds`."""
+    if name == "nemotron_h":
+        layers: dict[str, Any] = {"hybrid_override_pattern": kinds.replace("m", "M").replace("a", "*")}
+    elif name == "mamba1":
+        period = kinds.index("a") + 1
+        layers = {"attn_layer_period": period, "attn_layer_offset": period - 1}
+    else:
+        names = dict(zip("ma", _NAMES[name], strict=True))
+        layers = {"layer_types": [names[kind] for kind in kinds]}
+    return _COMMON | _MODELS[name] | layers | {"num_hidden_layers": len(kinds)}
+
+
+def has_layers(name: str, kinds: str) -> bool:
+    """Return True if the model can have layers of these kinds: those of Jamba have a period."""
+    period = kinds.index("a") + 1
+    return name != "mamba1" or all((kind == "a") == (index % period == period - 1) for index, kind in enumerate(kinds))
+
+
+@cache
+def model_folder(name: str, kinds: str) -> str:
+    """A folder with the `config.json` of a model, made once per process."""
+    folder = tempfile.mkdtemp(prefix="hybridfuzz-model-")
+    Path(folder, "config.json").write_text(json.dumps(model_fields(name, kinds)))
+    return folder
+
+
+def fill_weights(model: Any, name: str) -> None:
+    """Random weights, the same in every engine and process."""
+    import torch
+
+    with torch.no_grad():
+        for title, parameter in model.named_parameters():
+            generator = torch.Generator().manual_seed(zlib.crc32(title.encode()))
+            values = _scaled(torch.randn(parameter.shape, generator=generator), title, name)
+            parameter.data.copy_(values.to(parameter.dtype))
+
+
+def _scaled(values: Any, title: str, name: str) -> Any:
+    last = title.rsplit(".", 1)[-1]
+    if last == "A_log":
+        return 0.5 * values - 2
+    if last == "A":
+        return -0.2 * values.exp()
+    if last in ("dt_bias", "D"):
+        return 0.3 * values
+    if "norm" in title:
+        # Qwen3-Next keeps a norm's weight as its distance from one, except that of a gated delta net.
+        from_one = name == "gdn" and not title.endswith("linear_attn.norm.weight")
+        return (0.0 if from_one else 1.0) + 0.1 * values
+    if "embed_tokens" in title:
+        return 0.5 * values
+    if values.dim() > 1:
+        return 1.5 * values / float(values.shape[-1]) ** 0.5
+    return 0.1 * values
