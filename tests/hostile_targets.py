@@ -89,7 +89,7 @@ def write_to_pipes(data: bytes) -> None:
 
 
 def replace_run() -> None:
-    vars(server)["run_trace"] = None
+    vars(server)["run_taken"] = None
 
 
 def replace_done() -> None:
