@@ -13,11 +13,15 @@ from importlib.util import find_spec
 
 from ...base.protocol import TargetError
 
+NAMES = ("cpu", "cuda", "interpreter")
+
 
 class Device:
     """A device that can be used. Raises TargetError, with the remedy, if it cannot."""
 
     def __init__(self, name: str) -> None:
+        if name not in NAMES:
+            raise TargetError(f"device {name} is none of {', '.join(NAMES)}")
         if reason := missing(name):
             raise TargetError(f"device {name}: {reason}")
         if name == "interpreter":

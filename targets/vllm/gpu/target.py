@@ -31,6 +31,7 @@ from ...base.observe import (
     View,
 )
 from ...base.trace import Arrive, Config, Event
+from ..models import mixer
 from ..shadow import patches
 from ..target import VllmTarget
 from . import memories, same_steps, same_tokens
@@ -40,7 +41,6 @@ from .engines import kept
 from .kept import Closable, Kind
 from .lives import Lives
 from .memories import Memories
-from .models import mixer
 from .plans import Floats, Segment
 from .real_model import Read
 from .same_steps import SameSteps, has_exact_reference

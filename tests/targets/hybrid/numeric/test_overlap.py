@@ -46,7 +46,8 @@ class Changed(NumericFactory):
     """The correct target, changed after it was opened."""
 
     def __init__(self, device: str, change: Callable[[Any], None]) -> None:
-        super().__init__("changed", HybridFactory("hybrid", HybridTarget), HybridTarget, device, bytes_alone=False)
+        hardware, alone = device.removesuffix("-bytes"), device.endswith("-bytes")
+        super().__init__("changed", HybridFactory("hybrid", HybridTarget), HybridTarget, hardware, bytes_alone=alone)
         self._change = change
 
     def open(self, config: Config) -> Any:
