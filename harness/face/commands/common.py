@@ -34,10 +34,10 @@ PATIENCE_SECONDS = 5.0
 NO_TRACES = ("campaign.json", "triage.json", "matrix.json")
 
 
-def reports(module: str) -> ModuleType:
-    """Load a module of `reports` by its name: pages stand above the command line, and most runs need none."""
+def ours(module: str) -> ModuleType:
+    """Load a module of this package by its name: outputs when they are asked for, pages since they stand above us."""
     root = (__package__ or "").removesuffix(".harness.face.commands")
-    return importlib.import_module(f"{root}.reports.{module}")
+    return importlib.import_module(f"{root}.{module}")
 
 
 def add_target(parser: argparse.ArgumentParser) -> None:

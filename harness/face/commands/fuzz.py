@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import importlib
 import random
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -66,9 +65,9 @@ OUTPUTS = (
 def make_handlers(options: argparse.Namespace) -> list[EventHandler]:
     """Return the handlers of this project, then those that other packages registered."""
     from ..outputs.handler import registered
+    from .common import ours
 
-    root = (__package__ or "").removesuffix(".harness.face.commands")
-    makers = [importlib.import_module(f"{root}.{output.module}").make_handler for output in OUTPUTS]
+    makers = [ours(output.module).make_handler for output in OUTPUTS]
     makers += [module.make_handler for module in registered(ENTRY_POINTS)]
     return [handler for make in makers if (handler := make(options))]
 

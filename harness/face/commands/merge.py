@@ -45,7 +45,7 @@ def run(options: argparse.Namespace) -> int:
     from ..outputs import console, junit, sarif
     from ..outputs import summary as last_line
     from ..outputs.handler import CampaignInfo, Dispatcher
-    from .common import reports
+    from .common import ours
     from .fuzz import known_bugs, status
     from .where import folder, output_at
 
@@ -61,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
         screen.line(f"merged {plural(len(summary.merged), 'campaign')} into {out}: {', '.join(summary.merged)}")
         for name in missing:
             screen.line(f"warning: {name} is missing", "yellow")
-        makers = (junit.make_handler, sarif.make_handler, reports("handler").make_handler, last_line.make_handler)
+        makers = (junit.make_handler, sarif.make_handler, ours("reports.handler").make_handler, last_line.make_handler)
         dispatcher = Dispatcher([handler for make in makers if (handler := make(options))])
         info = CampaignInfo(target=summary.target, version=summary.version, seed=summary.seed, out=out, known=known)
         dispatcher.start(info)

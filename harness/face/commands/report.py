@@ -28,13 +28,13 @@ def run(options: argparse.Namespace) -> int:
     """Load, render, write."""
     from ...exit_status import CLEAN
     from ...group.store import OutputError
-    from .common import print_json, printer, reports
+    from .common import ours, print_json, printer
 
     folder: Path = options.path if options.path.is_dir() else options.path.parent
-    data = reports("data").load_folder(folder) if options.path.is_dir() else run_trace(options)
+    data = ours("reports.data").load_folder(folder) if options.path.is_dir() else run_trace(options)
     page = options.out or folder / "report.html"
     try:
-        reports("page").write_report(data, page)
+        ours("reports.page").write_report(data, page)
     except OSError as error:
         raise OutputError(f"cannot write {page}: {error.strerror}; choose another with -o") from error
     printer(options.json)(f"report: {page} ({page.stat().st_size / 1000:,.0f} kB)")
@@ -46,10 +46,10 @@ def run(options: argparse.Namespace) -> int:
 def run_trace(options: argparse.Namespace) -> Any:
     """Run one trace and record its history."""
     from ...draw.files import load_trace
-    from .common import open_worker, reports
+    from .common import open_worker, ours
 
     trace = load_trace(options.path)
     with open_worker(options) as worker:
         worker.start()
         history = worker.explain(trace)[1]
-    return reports("data").one_finding(options.path, trace, options.target, history)
+    return ours("reports.data").one_finding(options.path, trace, options.target, history)
