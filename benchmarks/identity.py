@@ -32,11 +32,11 @@ from msgspec import Struct
 from vllm_campaign import fixes_of, overrides_of
 
 from hybridfuzz.harness.draw.files import load_trace, save_trace
-from hybridfuzz.harness.group import compare
-from hybridfuzz.harness.group.compare import can_start_finding, joined, same_cause
+from hybridfuzz.harness.group import same_cause as grouping
 from hybridfuzz.harness.group.evidence import Evidence, FindingEvidence
 from hybridfuzz.harness.group.investigate import Investigation
 from hybridfuzz.harness.group.reduce import until
+from hybridfuzz.harness.group.same_cause import can_start_finding, joined, same_cause
 from hybridfuzz.harness.judge.violation import Violation
 from hybridfuzz.harness.workers.client import WorkerClient
 from hybridfuzz.harness.workers.messages import Fuzz
@@ -287,7 +287,7 @@ def score(all_collected: Sequence[Collected], orders: int) -> None:
         )
         if orders > 1:
             means["with subjects of rules"] += in_orders(collected, orders)
-            with mock.patch.object(compare, "OTHER_SUBJECT", 0.0):
+            with mock.patch.object(grouping, "OTHER_SUBJECT", 0.0):
                 means["without"] += in_orders(collected, orders)
     for rule, sums in means.items() if orders > 1 else ():
         print(f"{rule}: " + ", ".join(f"{name} {sums[name] / orders:.1f}" for name in FIGURES))

@@ -3,8 +3,8 @@
     python benchmarks/identity_weights.py out/vllm out/1 out/2 ...
 
 Each folder is one of benchmarks/identity.py. Pairs of traces of one folder are a sample: same cause or not, all causes
-of equal weight. The model is that of `compare.likeness`: a logistic regression on the kinds of evidence, in which the
-overlaps of facts are weighted Jaccard indices with one weight for each fact. The logarithms of these weights are
+of equal weight. The model is that of `same_cause.likeness`: a logistic regression on the kinds of evidence, in which
+the overlaps of facts are weighted Jaccard indices with one weight for each fact. The logarithms of these weights are
 penalized. Adam, 120 steps from the weights of an unweighted regression. Prints Python that can be pasted, rounded.
 """
 
@@ -20,8 +20,8 @@ import numpy as np
 from identity import load_evidence, load_truth
 from msgspec import Struct
 
-from hybridfuzz.harness.group.compare import _cosine, _needs_what_is_absent, _needs_what_is_unneeded, _now, _overlap
 from hybridfuzz.harness.group.evidence import Evidence
+from hybridfuzz.harness.group.same_cause import _cosine, _needs_what_is_absent, _needs_what_is_unneeded, _now, _overlap
 
 STEPS, RATE, PENALTY = 120, 0.03, 1e-3
 START = {"votes": 5.2, "without": 1.2, "switches": 2.0, "symptom": 0.9, "absent": -1.5, "unneeded": -0.5}

@@ -24,7 +24,7 @@ def tables() -> str:
         limits = kit_limits(engine)
         for kit in dict.fromkeys(limit.kit for limit in limits):
             rows = [f"| {limit.feature} | {limit.reason} |" for limit in limits if limit.kit == kit]
-            parts.append("\n".join([f"## {engine}: {kit}", "", "| feature | refused |", "| --- | --- |", *rows]))
+            parts.append("\n".join([f"## {engine}: {kit}", "", "| feature | reason given |", "| --- | --- |", *rows]))
     return "\n\n".join(parts)
 
 

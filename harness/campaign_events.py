@@ -299,8 +299,8 @@ class WorkerLost(Struct, frozen=True):
 
 
 class NotRun(Struct, frozen=True):
-    """A trace did not run, alone on its node, either: the environment lacked something (`judge.environment`). It is
-    not counted, and shows nothing about the engine."""
+    """A trace did not run, alone on its node, either: the environment lacked something (`judge.environment_fault`). It
+    is not counted, and shows nothing about the engine."""
 
     worker: int
     index: int

@@ -1,4 +1,4 @@
-"""Counts the traces that could not run for want of memory or a device (`judge.environment`).
+"""Counts the traces that could not run for want of memory or a device (`judge.environment_fault`).
 
 A fault may have two reasons, and running the trace again alone on its node tells them apart:
 
@@ -19,7 +19,7 @@ from msgspec.json import encode
 
 from ...targets.base.protocol import TargetError
 from ...targets.base.trace import Trace
-from ..judge.environment import EnvironmentFault
+from ..judge.environment_fault import EnvironmentFault
 from ..units import plural
 
 WAITS = (0.0, 1.0, 10.0, 30.0, 60.0)

@@ -8,7 +8,7 @@ from threading import Lock
 from ...targets.base.trace import Trace
 from ..campaign_events import CampaignEvent, Improved
 from ..group.reduce import reduce_trace
-from ..group.same_failure import UNEXPLAINED, same_symptom
+from ..group.same_symptom import UNEXPLAINED, same_symptom
 from ..group.store import FindingStore
 from ..judge.outcome import Outcome
 from ..judge.violation import Violation

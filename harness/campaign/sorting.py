@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from ...targets.base.trace import Trace
 from ..campaign_events import Finding, Found, Improved, Merged
 from ..draw.files import load_trace
-from ..group.compare import can_start_finding, joined, likeness, same_cause
 from ..group.evidence import Evidence
 from ..group.investigate import Investigation
+from ..group.same_cause import can_start_finding, joined, likeness, same_cause
 from ..group.store import FindingStore
 from ..judge.violation import Violation
 from ..record.history import History

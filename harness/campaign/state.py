@@ -38,14 +38,14 @@ from ..campaign_events import (
 from ..draw.overrides import check_overrides
 from ..draw.workload import DEFAULT, Workload, differences
 from ..group.bug_history import BugHistory
-from ..group.compare import known_cause, same_cause
 from ..group.evidence import FindingEvidence
 from ..group.fixes import Fixes
 from ..group.known import Known, reason_for
-from ..group.same_failure import UNEXPLAINED
+from ..group.same_cause import known_cause, same_cause
+from ..group.same_symptom import UNEXPLAINED
 from ..group.store import FindingStore, OutputError
 from ..group.watch import KnownBugs
-from ..judge.environment import EnvironmentFault
+from ..judge.environment_fault import EnvironmentFault
 from ..judge.oracles import applicable
 from ..judge.state_catalogue import required_oracles, required_states
 from ..judge.violation import Violation

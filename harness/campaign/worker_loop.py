@@ -19,9 +19,9 @@ from ..campaign_events import Finding, Found, Notice, TraceDone, TracesDone, Wor
 from ..draw.files import load_trace
 from ..group.conditions import evidence_of, with_conditions
 from ..group.known import Known
-from ..group.same_failure import UNEXPLAINED
+from ..group.same_symptom import UNEXPLAINED
 from ..group.store import OutputError
-from ..judge.environment import EnvironmentFault, FaultyEnvironment
+from ..judge.environment_fault import EnvironmentFault, FaultyEnvironment
 from ..judge.violation import Violation
 from ..workers.client import InternalError, Stopped
 from ..workers.losses import Counts, Ran

@@ -1,7 +1,7 @@
-"""The table of the workload: every ratio by which traces are drawn, with a name and a line that says what it is.
+"""The table of the workload: the ratios by which traces are drawn, each with a name and a line that says what it is.
 
-A run can print it (`hybridfuzz targets --workload`) and change it (`--workload name=value,...`). The same seed and the
-same table give the same traces. How often each kind of event is drawn is said beside its type (`About.percent`).
+`hybridfuzz targets --workload` prints it; `fuzz --workload name=value,...` changes it. The same seed and the same table
+give the same traces. How often each kind of event is drawn stands beside its type instead (`About.percent`).
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ RARE = {tag_of(kind): kind.about.percent for kind in KINDS if kind.about.percent
 
 
 class Workload(Struct, frozen=True, forbid_unknown_fields=True):
-    """Ratios in percent, and numbers to pick from. A ratio is one of the cases in which it is asked for: a step has a
-    limit for a request in 12 of a hundred cases if the target has such limits."""
+    """Ratios, and numbers to pick from. A ratio is a percentage of the cases in which the question comes up: where a
+    target has limits for a request in a step, 12 % of the steps get one."""
 
     # configurations
     subject: Annotated[int, percent("configurations that aim at one extra")] = 30

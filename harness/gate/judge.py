@@ -29,7 +29,7 @@ from ..group.evidence import FindingEvidence
 from ..group.fixes import Fixes, check
 from ..group.investigate import Investigation
 from ..group.known import Known, reason_for
-from ..group.same_failure import UNEXPLAINED
+from ..group.same_symptom import UNEXPLAINED
 from ..group.store import FindingStore, OutputError, replay_command
 from ..judge.outcome import Outcome
 from ..judge.violation import Violation

@@ -8,9 +8,9 @@ evidence      what is known about the cause of a failure: plain data
 facts         facts about the steps up to a violation
 origins       facts about where a wrong value came from
 spectrum      the place in the engine's code where failing and passing runs part
-compare       decides whether failures have one cause
-weights       fitted numbers of `compare`
-same_failure  whether a candidate of a reduction still fails in the same way
+same_cause    decides whether failures have one cause
+weights       fitted numbers of `same_cause`
+same_symptom  whether a candidate of a reduction still fails in the same way
 store         the folder of one campaign's findings
 known         known.toml: acknowledged bugs, with patches, traces and conditions
 conditions    known bugs without a patch, recognized by the evidence of their traces

@@ -11,10 +11,10 @@ from fnmatch import fnmatchcase
 
 from ...targets.base.protocol import Capabilities
 from ...targets.base.trace import TraceError
-from .compare import known_cause
 from .evidence import Evidence, FindingEvidence
 from .investigate import Investigation, Runner
 from .known import Known
+from .same_cause import known_cause
 
 
 def with_conditions(entries: Iterable[Known], target: str) -> list[Known]:

@@ -2,7 +2,7 @@
 
 Signatures are symptoms: one cause may break several invariants, and several causes may break the same one. Evidence is
 collected by running variants of a failing trace on the engine itself (`investigate`, `spectrum`); whether two failures
-have one cause is decided from their evidence (`compare`).
+have one cause is decided from their evidence (`same_cause`).
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ Everything is computed from the parts, in an order that depends on their content
 steps, or twice gives the same files. If ALL is the result of an earlier merge, its parts count, too. A campaign that
 comes again replaces what it reported before.
 
-Findings of different parts are one if the evidence says that they have one cause (`group.compare`); without
+Findings of different parts are one if the evidence says that they have one cause (`group.same_cause`); without
 evidence, if they have one signature. They are taken in the order of their first traces, as one campaign meets them.
 """
 
@@ -39,9 +39,9 @@ from .bug_history import (
     save_bug_history,
 )
 from .bug_history import merge as merge_history
-from .compare import joined, same_cause
 from .evidence import EVIDENCE_SUFFIX, EXTRA_TRACES_MAX, FindingEvidence
 from .known import Known, reason_for
+from .same_cause import joined, same_cause
 from .store import (
     EXTRA_SUFFIX,
     FINDINGS_FOLDER,

@@ -1,4 +1,4 @@
-"""Fitted numbers of `compare`: how strong each kind of evidence, and each fact, is.
+"""Fitted numbers of `same_cause`: how strong each kind of evidence, and each fact, is.
 
 Fitted on the pairs of 190 failing traces of vLLM 0.33.0 (seeds 900 to 913) and of 20 mixtures of mutants
 (`benchmarks/mixtures.py`, T1 to T20), all causes of equal weight: a logistic regression whose overlaps of facts are

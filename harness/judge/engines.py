@@ -8,7 +8,7 @@ from msgspec import structs
 
 from ...targets.base.protocol import Target, TargetError, TargetFactory
 from ...targets.base.trace import Config, TraceError
-from .environment import FaultyEnvironment, fault_of
+from .environment_fault import FaultyEnvironment, fault_of
 from .lockstep import Lockstep
 from .outcome import Outcome
 from .target_exception import crash_violation, owner, text_of

@@ -1,4 +1,4 @@
-"""Reads violations of files that earlier versions wrote: of what was expected they have only words.
+"""Reads violations from files of earlier versions, which stored the expected value only as prose.
 
 The one place that reads our own prose, once, when such a file is decoded. What it finds becomes the data of today.
 """

@@ -41,7 +41,7 @@ from ...targets.base.trace import (
     tag_of,
 )
 from .client_events import announce, confirm
-from .environment import FaultyEnvironment, fault_of
+from .environment_fault import FaultyEnvironment, fault_of
 from .ledger_updates import MOVES, take_over, take_over_slots, take_over_state
 from .malformed import fault_in_effect, fault_in_view
 from .oracles import IMPLEMENTED_HOOKS, ORACLES

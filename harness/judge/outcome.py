@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from .environment import EnvironmentFault
+from .environment_fault import EnvironmentFault
 from .violation import Violation
 
 

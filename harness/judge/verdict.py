@@ -1,6 +1,6 @@
 """Values of a verdict: what an oracle expected and what it found, as data.
 
-Oracles make them, `words` puts them into sentences, and whoever groups or reproduces failures reads them as they are.
+Oracles make them, `sentences` puts them into words, and whoever groups or reproduces failures reads them as they are.
 None of them depends on a relation or an oracle. Numbers and lists of tokens are values, too; a plain text is a word of
 the protocol (the name of a list, a kind of a group) or an engine's own, which `Quoted` marks.
 """

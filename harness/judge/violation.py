@@ -1,4 +1,4 @@
-"""A violation: one oracle's verdict as data, and its signature. `words` puts it into sentences."""
+"""A violation: one oracle's verdict as data, and its signature. `sentences` puts it into sentences."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import msgspec
 from msgspec import Struct, structs
 
 from ..quoting import DETAILS_MAX, MESSAGE_MAX, clean
+from .sentences import RELATIONS, WITH_STEP, Pattern, Words
 from .verdict import Block, Request, StateOf, Value
-from .words import RELATIONS, WITH_STEP, Pattern, Words
 
 FIELD_MAX = 100
 """Characters that are kept of a part of a signature, and of a name."""
@@ -22,7 +22,7 @@ _ITEMS_MAX = 1_000
 class Violation(Struct, frozen=True):
     """A broken invariant: what, where, and the expected and observed values.
 
-    relation  id of the sentence that relates them (`words.RELATIONS`); `details` are further values that it names
+    relation  id of the sentence that relates them (`sentences.RELATIONS`); `details` are further values that it names
     told      its sentence, where there is none of ours: "message" in files of earlier versions (`legacy`)
     event     index of the event in the trace (len(events) or more: while draining); `event_kind` is its tag
     rank      -1 where there is only one

@@ -1,7 +1,8 @@
 """From a failing trace to the content of its report, and to a script that is run before it is handed out.
 
-1. `observe` runs the trace, sets options that the failure does not need to their usual values, and asks the target
-   what a server of that configuration would be, what its clients receive and whether other implementations fail.
+1. `observe` runs the trace and sets options that the failure does not need to their usual values. It asks the target
+   which server options the configuration stands for, what clients would receive, and whether other implementations
+   fail.
 2. `write_script` writes the target's scripts in turn, until one fails as it promises.
 3. `try_fix` runs trace and script again with a patch.
 """
@@ -23,7 +24,7 @@ from ...targets.base.repro import Script
 from ...targets.base.trace import Trace, TraceError
 from ..draw.files import write_atomically
 from ..group.evidence import Place
-from ..group.same_failure import UNEXPLAINED
+from ..group.same_symptom import UNEXPLAINED
 from ..judge.oracles.real_model import FIELDS
 from ..judge.ranks import ranks_of
 from ..record.answers import Answers

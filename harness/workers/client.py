@@ -21,7 +21,7 @@ from ..draw.avoid import Circumstances
 from ..draw.workload import DEFAULT, Workload
 from ..judge.differential import EventSummary
 from ..judge.engines import RefusedError
-from ..judge.environment import FaultyEnvironment
+from ..judge.environment_fault import FaultyEnvironment
 from ..judge.outcome import Outcome
 from ..record.activity import Observation
 from ..record.answers import Answers

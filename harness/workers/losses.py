@@ -18,7 +18,7 @@ from contextlib import suppress
 from msgspec import Struct, structs
 
 from ...targets.base.trace import Step, Trace, tag_of
-from ..judge.environment import EnvironmentFault
+from ..judge.environment_fault import EnvironmentFault
 from ..judge.outcome import Outcome
 from ..judge.verdict import Quoted, Value
 from ..judge.violation import Violation

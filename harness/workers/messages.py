@@ -18,7 +18,7 @@ from ...targets.base.trace import Config, Trace
 from ..draw.avoid import Circumstances
 from ..draw.workload import DEFAULT, Workload
 from ..judge.differential import EventSummary
-from ..judge.environment import EnvironmentFault
+from ..judge.environment_fault import EnvironmentFault
 from ..judge.outcome import Outcome
 from ..record.activity import Observation
 from ..record.answers import Answers

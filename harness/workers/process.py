@@ -20,7 +20,7 @@ import msgspec
 from ...targets.base.environment import cache_folder
 from ...targets.base.launch import Launch
 from ...targets.base.protocol import TargetError
-from ..judge.environment import EnvironmentFault, fault_in_words
+from ..judge.environment_fault import EnvironmentFault, fault_in_words
 from .isolation import NETWORK, Home, environment, namespaces_missing
 from .messages import Reply, Request, decode_reply, encode
 

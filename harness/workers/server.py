@@ -26,7 +26,7 @@ from ..draw.adapt import port
 from ..draw.grammar import draw_trace
 from ..judge.differential import run_summarized
 from ..judge.engines import RefusedError
-from ..judge.environment import FaultyEnvironment, fault_of
+from ..judge.environment_fault import FaultyEnvironment, fault_of
 from ..judge.lockstep import unobserved
 from ..judge.outcome import Outcome
 from ..judge.run import run_taken, run_trace

@@ -35,6 +35,7 @@ from ....targets.base.observe import (
     Zeroed,
 )
 from ....targets.base.protocol import Target
+from ..sentences import Words
 from ..verdict import (
     Empty,
     Foreign,
@@ -52,7 +53,6 @@ from ..verdict import (
 )
 from ..verdict import Zeroed as ZeroedMemory
 from ..violation import Violation
-from ..words import Words
 from .rules import Rule
 
 RECORD_HOOKS = {

@@ -22,7 +22,7 @@ from ....targets.base.overlay import patched
 from ....targets.base.protocol import TargetError
 from ....targets.base.registry import prepare
 from ....targets.base.trace import TraceError
-from ...judge.environment import FaultyEnvironment
+from ...judge.environment_fault import FaultyEnvironment
 from ...judge.outcome import Outcome
 from ..client import InternalError, Stopped, WorkerClient
 from ..losses import Counts, Ran

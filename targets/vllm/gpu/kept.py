@@ -1,7 +1,8 @@
 """Keeps what is expensive to build, within a budget of device memory: whatever has waited longest is closed first.
 
 The budget is for all that this process has on the device, as its allocator counts it, so that it also bounds what an
-engine brings along (graphs, workspaces, references). The engine that is lent is part of it, but is never closed.
+engine brings along (graphs, workspaces, references). The engine in use counts towards it but is never
+closed, so one large engine can exceed it.
 """
 
 from __future__ import annotations

@@ -13,10 +13,10 @@ from hybridfuzz.harness.gate import judge
 from hybridfuzz.harness.gate.judge import PACKAGED_CORPUS, Judge
 from hybridfuzz.harness.gate.packaged_bugs import packaged_fixes, shipped
 from hybridfuzz.harness.gate.settings import combine
-from hybridfuzz.harness.group.compare import learned
 from hybridfuzz.harness.group.fixes import Fixes
 from hybridfuzz.harness.group.investigate import Investigation
 from hybridfuzz.harness.group.known import Known
+from hybridfuzz.harness.group.same_cause import learned
 from hybridfuzz.harness.judge.outcome import Outcome
 from hybridfuzz.harness.workers.client import WorkerClient
 from hybridfuzz.harness.workers.losses import Ran

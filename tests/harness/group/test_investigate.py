@@ -5,10 +5,10 @@ from msgspec import structs
 from support import arrive, make_trace
 
 from hybridfuzz.harness.draw.grammar import draw_trace
-from hybridfuzz.harness.group.compare import likeness
 from hybridfuzz.harness.group.evidence import Evidence
 from hybridfuzz.harness.group.investigate import Investigation
-from hybridfuzz.harness.group.same_failure import names_of, relation, same_symptom
+from hybridfuzz.harness.group.same_cause import likeness
+from hybridfuzz.harness.group.same_symptom import names_of, relation, same_symptom
 from hybridfuzz.harness.group.variants import neighbours, switched
 from hybridfuzz.harness.group.weights import SAME
 from hybridfuzz.harness.judge.outcome import Outcome

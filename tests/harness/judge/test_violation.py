@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from hybridfuzz.harness.judge.legacy import upgraded
+from hybridfuzz.harness.judge.sentences import RELATIONS, Pattern, Words
 from hybridfuzz.harness.judge.verdict import (
     Batch,
     Because,
@@ -29,7 +30,6 @@ from hybridfuzz.harness.judge.verdict import (
     owner_of,
 )
 from hybridfuzz.harness.judge.violation import Violation, cleaned, has_words
-from hybridfuzz.harness.judge.words import RELATIONS, Pattern, Words
 
 VALUES: dict[str, Value] = {
     "the state of r0 after 1 token": StateOf(Prefix("r0"), 1),

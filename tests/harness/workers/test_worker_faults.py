@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support import CLEAN, arrive, make_trace, steps
 
-from hybridfuzz.harness.judge.environment import FaultyEnvironment
+from hybridfuzz.harness.judge.environment_fault import FaultyEnvironment
 from hybridfuzz.harness.judge.run import run_trace
 from hybridfuzz.harness.workers import process
 from hybridfuzz.harness.workers.client import WorkerClient

@@ -3,7 +3,8 @@
 import pytest
 from msgspec import structs
 
-from hybridfuzz.harness.group.compare import (
+from hybridfuzz.harness.group.evidence import Evidence, FindingEvidence
+from hybridfuzz.harness.group.same_cause import (
     EVIDENCE_MAX,
     alike,
     can_start_finding,
@@ -12,7 +13,6 @@ from hybridfuzz.harness.group.compare import (
     likeness,
     same_cause,
 )
-from hybridfuzz.harness.group.evidence import Evidence, FindingEvidence
 from hybridfuzz.harness.group.weights import SAME, SAME_RELATED
 from hybridfuzz.harness.judge.oracles import subject_of, titles
 

@@ -4,7 +4,7 @@ import errno
 
 import pytest
 
-from hybridfuzz.harness.judge.environment import EnvironmentFault, FaultyEnvironment, fault_in_words, fault_of
+from hybridfuzz.harness.judge.environment_fault import EnvironmentFault, FaultyEnvironment, fault_in_words, fault_of
 
 MEMORY, DEVICE = "out of memory", "device unavailable"
 
