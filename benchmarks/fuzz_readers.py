@@ -241,6 +241,13 @@ def read_page(path: Path) -> object:
     return render(load_folder(folder)).encode()
 
 
+def read_evidence(path: Path) -> object:
+    """Read what a campaign knows about the cause of a finding."""
+    from hybridfuzz.harness.group.store import load_evidence
+
+    return load_evidence(path.with_suffix(".json"))
+
+
 def read_triage(path: Path) -> object:
     """Read the history of bugs."""
     from hybridfuzz.harness.group.bug_history import load_bug_history
@@ -264,6 +271,9 @@ FORMATS = {
     "state": Format("campaign.json", campaign_seeds("campaign.json"), read_page),
     "triage": Format("triage.json", campaign_seeds("triage.json"), read_triage),
     "history": Format(f"findings/{SIGNATURE}.history", campaign_seeds(f"findings/{SIGNATURE}.history"), read_page),
+    "evidence": Format(
+        f"findings/{SIGNATURE}.evidence", campaign_seeds(f"findings/{SIGNATURE}.evidence"), read_evidence
+    ),
     "rates": Format("rates.ndjson", campaign_seeds("rates.ndjson"), read_rates),
 }
 SLOW = {"state": 10, "history": 10}

@@ -32,6 +32,7 @@ class Finding(Struct, frozen=True):
     shown, tried    how often its traces failed when they ran alone, and how often they ran
     reduced     True once the reducer has finished
     known       the reason in known.toml for which this is not a new finding, "" for a new one
+    damaged     True if its trace is gone or cannot be read, which only `merge` reports
     """
 
     signature: str
@@ -52,6 +53,7 @@ class Finding(Struct, frozen=True):
     symptoms: Mapping[str, int] = {}
     extras: Sequence[str] = ()
     unsorted: int = 0
+    damaged: bool = False
 
     @property
     def id(self) -> str:

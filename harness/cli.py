@@ -19,14 +19,42 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from types import ModuleType
+from typing import TYPE_CHECKING, TextIO
 
 from .exit_status import CLEAN, INTERNAL, INTERRUPTED, USAGE
 from .quoting import terminal_line
 
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that end the command."""
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+ENVIRONMENT = (
+    *NO_SPACE, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENAMETOOLONG, errno.EACCES, errno.EPERM, errno.EROFS,
+    errno.ELOOP,
+)  # fmt: skip
+"""Errors of the system that no code of ours can cause or mend."""
+
+
+class Output(io.FileIO):
+    """A standard stream. What a full disk does not take is dropped, and the first error kept: the work goes on."""
+
+    lost: OSError | None = None
+
+    def write(self, data: ReadableBuffer, /) -> int:
+        """Write, or drop."""
+        if self.lost is None:
+            try:
+                return super().write(data)
+            except OSError as error:
+                if error.errno not in NO_SPACE:
+                    raise
+                self.lost = error
+        return memoryview(data).nbytes
+
 
 COMMANDS = {
     "fuzz": "run random traces against a target",
@@ -93,7 +121,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="replace")  # a terminal without a middle dot prints a question mark
-        return run_line(sys.argv[1:] if arguments is None else list(arguments))
+        if not own:
+            return run_line(list(arguments or ()))
+        output = outlast_full_disks()
+        status = run_line(sys.argv[1:])
+        with suppress(BrokenPipeError):  # the work is done, and its status counts
+            sys.stdout.flush()
+        if output.lost:  # a result that is lost is no success
+            status = complain(f"standard output: {output.lost.strerror}", status or USAGE)
+        return status
     except KeyboardInterrupt:  # in the middle of an import, for instance
         return complain("interrupted", INTERRUPTED)
     finally:
@@ -119,8 +155,26 @@ def open_standard_streams() -> None:
             setattr(sys, name, os.fdopen(number, "r" if number == 0 else "w", closefd=False))
 
 
+def outlast_full_disks() -> Output:
+    """Make standard output and error streams that outlast a full disk; return what is below standard output."""
+    outputs = []
+    for name in ("stdout", "stderr"):
+        before: TextIO = getattr(sys, name)
+        before.flush()
+        raw = Output(before.fileno(), "w", closefd=False)
+        lines = name == "stderr" or raw.isatty()
+        stream = io.TextIOWrapper(
+            io.BufferedWriter(raw), encoding=before.encoding, errors="replace", line_buffering=lines
+        )
+        setattr(sys, name, stream)
+        outputs.append(raw)
+    return outputs[0]
+
+
 def run_line(arguments: Sequence[str]) -> int:
     """Parse, run."""
+    if broken := next((word for word in arguments if not _is_unicode(word)), ""):
+        return complain(f"{broken!a} is not valid {sys.getfilesystemencoding()}: give a path another name", USAGE)
     chosen = next((word for word in arguments if word in COMMANDS), None)
     parser = build_parser(chosen)
     options = parser.parse_args(arguments)
@@ -133,6 +187,15 @@ def run_line(arguments: Sequence[str]) -> int:
         parser.print_help()
         return USAGE
     return run_command(options)
+
+
+def _is_unicode(word: str) -> bool:
+    """Return False for an argument whose bytes are no text: it could not be written to a state file."""
+    try:
+        word.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def run_command(options: argparse.Namespace) -> int:
@@ -154,9 +217,10 @@ def run_command(options: argparse.Namespace) -> int:
         drop_output()
         return USAGE
     except OSError as error:
-        if error.errno not in NO_SPACE:
+        if error.errno not in ENVIRONMENT:
             return internal_error(f"{type(error).__name__}: {error}", traceback.format_exc())
-        drop_output()
+        if error.errno in NO_SPACE:
+            drop_output()
         return complain(f"{error.filename or 'standard output or a temporary file'}: {error.strerror}", USAGE)
     except InternalError as error:
         return internal_error(str(error), error.details)

@@ -5,8 +5,9 @@ write, an exception of an engine. Every writer passes such text through the func
 
     markdown_text   a paragraph or list item    markdown_code   an inline code span
     markdown_fence  a fenced code block         html_text       HTML text and attribute values
-    xml_text        XML and SVG text and attribute values
-    toml_string     a TOML string               terminal_text   a terminal; `terminal_line` for one line
+    xml_text        XML and SVG text and attribute values; `printable` where a library escapes them
+    toml_string     a TOML string
+    terminal_line   one line of a terminal or a log; `terminal_lines` for several, `terminal_text` for a paragraph
     clean           JSON, logs and plain text: valid Unicode of a bounded length
 
 Python scripts are written by targets: `targets/base/repro.py` has the functions for them.
@@ -27,6 +28,9 @@ DETAILS_MAX = 4_000
 
 _MARKDOWN = re.compile(r"([\\`*_\[\]<>~|!#])")
 _BLOCK_START = re.compile(r"^(\s*)([-+=]|\d+(?=[.)]))", re.MULTILINE)
+_CI_COMMAND = re.compile(r"^([ \t]*):(?=:)|#(?=#(\[|vso\[|teamcity\[))", re.MULTILINE)
+"""What a CI service would take for a command to itself in the log of a step: GitHub `::warning::` at the start of a
+line and `##[warning]`, Azure `##vso[...]`, TeamCity `##teamcity[...]`."""
 _AUTOLINK = re.compile(r"(?i)\b(https?|ftp|mailto|www)(?=[:.])|@")
 
 
@@ -36,7 +40,7 @@ def clean(text: str, limit: int = MESSAGE_MAX) -> str:
     A cut text ends with its full length. Carriage returns become newlines.
     """
     length, text = len(text), text[: limit + 1]
-    text = terminal_text(text.replace("\r\n", "\n").replace("\r", "\n"))
+    text = printable(text.replace("\r\n", "\n").replace("\r", "\n"))
     return text if length <= limit else f"{text[:limit]} ... (cut: {length:,} characters)"
 
 
@@ -45,19 +49,30 @@ def one_line(text: str, limit: int = MESSAGE_MAX) -> str:
     return " ".join(clean(text, limit).split())
 
 
-def terminal_text(text: str) -> str:
-    """Return text that cannot send control sequences to a terminal. Newlines and tabs stay.
-
-    Everything else that Unicode calls unprintable is escaped as in Python: controls, surrogates, bidirectional marks.
-    """
+def printable(text: str) -> str:
+    """Return text in which everything that Unicode calls unprintable is escaped as in Python: controls, surrogates,
+    bidirectional marks. Newlines and tabs stay."""
     if text.isprintable():
         return text
     return "".join(one if one.isprintable() or one in "\n\t" else ascii(one)[1:-1] for one in text)
 
 
+def terminal_text(text: str) -> str:
+    """Return text that sends no control sequences to a terminal, and no commands to a CI service that reads the log.
+
+    Newlines and tabs stay: use `terminal_line` for what a line is made of.
+    """
+    return _CI_COMMAND.sub(lambda match: f"{match[1] or ''}\\x{ord(match[0][-1]):x}", printable(text))
+
+
 def terminal_line(text: str) -> str:
     """Return one line for a terminal: newlines and tabs become spaces."""
-    return re.sub(r"[\n\t]+", " ", terminal_text(text.replace("\r\n", "\n")))
+    return terminal_text(re.sub(r"[\r\n\t]+", " ", text))
+
+
+def terminal_lines(*texts: str) -> str:
+    """Return several lines for a terminal, each of one text."""
+    return "\n".join(map(terminal_line, texts))
 
 
 def markdown_text(text: str) -> str:
@@ -81,7 +96,7 @@ def markdown_code(text: str) -> str:
 
 def markdown_fence(text: str, language: str = "") -> str:
     """Return a fenced code block that shows this text."""
-    text = terminal_text(text)
+    text = printable(text)
     marks = "`" * max(_longest_run(text) + 1, 3)
     return f"{marks}{language}\n{text}\n{marks}"
 
@@ -92,7 +107,7 @@ def _longest_run(text: str) -> int:
 
 def xml_text(text: str) -> str:
     """Return the text for XML and SVG, in elements and in quoted attributes; what XML cannot hold is escaped."""
-    return escape(terminal_text(text), quote=True)
+    return escape(printable(text), quote=True)
 
 
 def html_text(text: str) -> str:

@@ -42,8 +42,12 @@ class CampaignCorpus:
         try:
             return load_trace(path)
         except TraceError as error:
-            self._replace(path, path.with_suffix(BROKEN_SUFFIX))
-            return f"{error}; put aside as {path.with_suffix(BROKEN_SUFFIX).name}"
+            aside = path.with_suffix(BROKEN_SUFFIX)
+            try:
+                path.replace(aside)
+            except OSError as problem:
+                return f"{error}; it cannot be put aside: {problem.strerror}"
+            return f"{error}; put aside as {aside.name}"
 
     def offer(self, trace: Trace, reached: Mapping[str, int], states: list[str], path: Path | None = None) -> None:
         """Keep a trace if it reaches a wanted state; else remove its file, if it has one."""
@@ -62,9 +66,3 @@ class CampaignCorpus:
                 path.unlink(missing_ok=True)
         except OSError as error:
             raise OutputError(f"cannot write to {self.folder}: {error.strerror}") from error
-
-    def _replace(self, path: Path, new: Path) -> None:
-        try:
-            path.replace(new)
-        except OSError as error:
-            raise OutputError(f"cannot put {path} aside: {error.strerror}") from error

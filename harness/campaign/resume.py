@@ -16,7 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ..campaign_events import Summary
-from ..group.store import OutputError, refuse_links
+from ..draw.files import sweep
+from ..group.store import OWN_FOLDERS, OutputError, refuse_links
 
 LOCK_FILE = ".lock"
 
@@ -63,6 +64,8 @@ def exclusive(folder: Path) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise OutputError(f"another campaign is at work in {folder}; choose another folder with -o") from None
+        for place in (folder, *(folder / name for name in OWN_FOLDERS)):
+            sweep(place)
         yield
     finally:
         os.close(lock)

@@ -186,6 +186,8 @@ class CampaignState:
             if first:
                 self._started = time.monotonic()
         self.started.set()
+        for problem in self.store.problems if first else ():
+            self.emit(Notice(f"{problem}: it will be written again"))
         if first and (notice := narrower(self.settings.target, self.settings.launch.version, ready.capabilities)):
             self.emit(Notice(notice))
 

@@ -80,14 +80,18 @@ class Progress:
         """Return the next positions, at most `most`, with trace numbers below `traces`; empty if there are none."""
         end = None if traces is None else self.shard.size(traces)
         if self._gaps:
-            return self._allot_gap(most)
+            if (gap := self._allot_gap(most)) and (end is None or gap.start < end):
+                return range(gap.start, gap.stop if end is None else min(gap.stop, end))
+            self._gaps.clear()  # the lowest come first: all others are behind the limit, too
         first = self._next
         self._next = max(first, min(first + most, first + most if end is None else end))
         return range(first, self._next)
 
     def has_more(self, traces: int | None) -> bool:
         """Return True if `allot` would return any."""
-        return bool(self._gaps) or traces is None or self._next < self.shard.size(traces)
+        if traces is None:
+            return True
+        return min(self._next, *(gap.start for gap in self._gaps[-1:])) < self.shard.size(traces)
 
     def _allot_gap(self, most: int) -> range:
         """Return consecutive positions from the end of the gaps, where the lowest are last."""

@@ -21,7 +21,9 @@ import os
 import re
 import stat
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -38,6 +40,7 @@ STATE_BYTES_MAX = 16 << 20
 EVENTS_MAX = 10_000
 TOKENS_MAX = 1 << 22
 ERROR_LENGTH_MAX = 300
+_TEMPORARY = re.compile(r"\.\w+?[a-z0-9_]{8}\.tmp$")
 _REGEX = re.compile(r"Expected `str` matching regex '[^']*'")
 
 
@@ -144,14 +147,14 @@ def read_regular(path: str | Path, limit: int, what: str) -> bytes:
     return data
 
 
-def read_json(path: Path, kind: type[T], what: str, cure: str = "") -> T | None:
-    """Return the content of a state file of at most 16 MiB; None if there is no file.
+def read_json(path: Path, kind: type[T], what: str, cure: str = "", limit: int = STATE_BYTES_MAX) -> T | None:
+    """Return the content of a state file of at most `limit` bytes; None if there is no file.
 
     Raises TraceError, in one line that ends with `cure`, for a file that cannot be used.
     """
     if not os.path.lexists(path):
         return None
-    data = read_regular(path, STATE_BYTES_MAX, what)
+    data = read_regular(path, limit, what)
     try:
         value = msgspec.json.decode(data, type=kind)
         if not _fits(value):
@@ -177,6 +180,22 @@ def _fits(value: object) -> bool:
 def save_trace(trace: Trace, path: str | Path) -> None:
     """Write a trace file atomically. Raises OSError."""
     write_atomically(Path(path), encode_trace(trace))
+
+
+def sweep(folder: Path, seconds: float = 60.0) -> None:
+    """Remove what a killed process left in a folder while it replaced files (`write_atomically`).
+
+    Younger files may be another process's, which is about to rename them.
+    """
+    for path in folder.glob("*.tmp"):
+        with suppress(OSError):
+            status = path.lstat()
+            if (
+                _TEMPORARY.search(path.name)
+                and stat.S_ISREG(status.st_mode)
+                and time.time() - status.st_mtime > seconds
+            ):
+                path.unlink()
 
 
 def write_atomically(path: Path, data: bytes) -> None:

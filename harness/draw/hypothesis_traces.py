@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from itertools import islice
 from pathlib import Path
 from threading import Lock
 from typing import NamedTuple
@@ -31,6 +32,7 @@ from hypothesis.internal.constants_ast import Constants
 from hypothesis.stateful import run_state_machine_as_test
 
 from ...targets.base.protocol import Capabilities
+from ...targets.base.regular import start_of_regular
 from ...targets.base.trace import Config, Trace
 from .avoid import REDRAWS_MAX, Circumstances
 from .choices import RandomChoices
@@ -43,6 +45,9 @@ EXAMPLES = 64
 RULES_MAX = 60
 """Rules of one example; one of them may take several steps."""
 ROUNDS_CACHED = 4
+EXAMPLES_MAX = 10_000
+"""Files of one key of the database that are looked at."""
+EXAMPLE_BYTES_MAX = 1 << 20
 KEPT_MAX = 200
 """Most traces of the database that are drawn again."""
 
@@ -73,6 +78,19 @@ def no_local_constants() -> Iterator[None]:
         yield
 
 
+class ExampleFiles(DirectoryBasedExampleDatabase):
+    """Hypothesis's database in a folder that others may have written to: only small regular files of it are read."""
+
+    def fetch(self, key: bytes) -> Iterator[bytes]:
+        """Yield the values of a key."""
+        with suppress(OSError):
+            for path in islice(self._key_path(key).iterdir(), EXAMPLES_MAX):
+                with suppress(OSError):
+                    data = start_of_regular(path, EXAMPLE_BYTES_MAX + 1, follow=False)
+                    if len(data) <= EXAMPLE_BYTES_MAX:
+                        yield data
+
+
 class HypothesisTraces:
     """Draws the traces of a campaign. Methods may be called from any thread.
 
@@ -93,7 +111,7 @@ class HypothesisTraces:
         self.capabilities: Capabilities | None = None
         """The target's; to be set before the first call."""
         set_hypothesis_home_dir(folder)
-        self._database = DirectoryBasedExampleDatabase(folder / "examples")
+        self._database = ExampleFiles(folder / "examples")
         self._avoid = avoid
         self._workload = workload
         self._rounds: dict[int, list[Drawn]] = {}

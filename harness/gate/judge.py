@@ -33,6 +33,7 @@ from ..group.same_symptom import UNEXPLAINED
 from ..group.store import FindingStore, OutputError, replay_command
 from ..judge.outcome import Outcome
 from ..judge.violation import Violation
+from ..quoting import terminal_line
 from ..tell.terminal import finding_text
 from ..workers.client import WorkerClient
 from ..workers.messages import Fuzz
@@ -113,7 +114,7 @@ class Judge:
         if outcome.violation is None:
             return ItemVerdict("clean", outcome=outcome)
         if reason := self._reason(outcome.violation, trace):
-            return ItemVerdict("known", f"{outcome.violation.signature}: {reason}", outcome)
+            return ItemVerdict("known", terminal_line(f"{outcome.violation.signature}: {reason}"), outcome)
         where = f"{len(trace.events)} events, from the corpus"
         return self._failed(outcome, outcome.violation, where, path, explained=True)
 
@@ -124,7 +125,7 @@ class Judge:
             self._unpatched = WorkerClient(self.settings.target, unpatched, TRACE_SECONDS, self._memory)
             self._unpatched.start()
         [bug] = check([entry], self._fixes.problems, self._unpatched or self._worker)
-        text = f"known bug {bug.name} ({bug.reason}): {bug.verdict}: {bug.detail}"
+        text = terminal_line(f"known bug {bug.name} ({bug.reason}): {bug.verdict}: {bug.detail}")
         return ItemVerdict("failed" if bug.outdated else "skipped" if bug.verdict == "not tested" else "clean", text)
 
     def search(self, index: int) -> ItemVerdict:
@@ -144,7 +145,7 @@ class Judge:
             return ItemVerdict("clean", outcome=ran.outcome, warning=ran.lost)
         assert ran.trace
         if reason := self._reason(violation, ran.trace):
-            return ItemVerdict("known", f"{violation.signature}: {reason}", ran.outcome)
+            return ItemVerdict("known", terminal_line(f"{violation.signature}: {reason}"), ran.outcome)
         try:
             where, path, new = self._save(violation, index, ran.trace, flaky=ran.flaky is not None)
         except OutputError as error:
@@ -199,7 +200,7 @@ class Judge:
     ) -> ItemVerdict:
         target, file = self.settings.target, near(path)
         lines = [
-            violation.message,
+            terminal_line(violation.message),
             "",
             f"signature  {violation.signature}",
             f"trace      {where}",

@@ -53,6 +53,9 @@ _NAME = re.compile(r"[\w.:@+*?\[\]!, -]{1,200}")
 _PATTERN_PARTS = re.compile(r"\[!?\]?[^\]]*\]|.", re.DOTALL)
 """A set in brackets, or one character."""
 ORACLES_SHOWN = 4
+DOTS_MAX = 16
+_TEXTS = re.compile(rb'''"""[\s\S]*?"""|\'\'\'[\s\S]*?\'\'\'|"(?:\\.|[^"\\\n])*"|\'[^\'\n]*\'|#[^\n]*''')
+"""Strings and comments of TOML."""
 _RELEASE = re.compile(r"\d+(\.\d+)+[\w.+]*")
 
 
@@ -124,9 +127,20 @@ class _File(Struct, frozen=True, forbid_unknown_fields=True):
     known: tuple[Known, ...] = ()
 
 
+def _dotted(data: bytes) -> int:
+    """Return the number of a line with a key of too many parts, 0 if there is none.
+
+    The parser makes a table of each part, and what it needs for a key grows with the square of their number.
+    """
+    text = _TEXTS.sub(lambda match: b"x" + b"\n" * match[0].count(b"\n"), data)
+    return next((number for number, line in enumerate(text.split(b"\n"), 1) if line.count(b".") > DOTS_MAX), 0)
+
+
 def load_known(path: Path) -> tuple[Known, ...]:
     """Read a file. Raises TraceError, in one line, if it cannot be used."""
     data, where = read_regular(path, KNOWN_BYTES_MAX, "known bugs"), clean(str(path))
+    if number := _dotted(data):
+        raise TraceError(f"{where}: line {number}: a key of more than {DOTS_MAX} parts; there are none so deep")
     try:
         entries = msgspec.convert(tomllib.loads(data.decode("utf-8")), _File).known
     except (ValueError, RecursionError) as error:  # of Unicode, TOML (also its integers) and msgspec

@@ -10,14 +10,19 @@ comes again replaces what it reported before.
 
 Findings of different parts are one if the evidence says that they have one cause (`group.same_cause`); without
 evidence, if they have one signature. They are taken in the order of their first traces, as one campaign meets them.
+
+A finding is never lost with its files: those that a copy of its campaign has lost are taken from another copy; without
+any, it stays in the result and is marked as damaged.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,6 +32,7 @@ from msgspec import Struct, structs
 from ...targets.base.trace import TraceError
 from ..campaign_events import Canary, Finding, KnownBug, Node, Summary
 from ..draw.files import STATE_BYTES_MAX, encode_trace, load_trace, read_json, read_regular, write_atomically
+from ..quoting import one_line
 from ..units import shard as parse_shard
 from .bug_history import (
     BUG_HISTORY_FILE,
@@ -52,6 +58,7 @@ from .store import (
     UNREDUCED_SUFFIX,
     OutputError,
     file_name,
+    load_evidence,
     make_folder,
     names_for,
     read_state,
@@ -68,19 +75,38 @@ _TRACE = ".json"
 
 
 class MergeResult(NamedTuple):
-    """The result of a merge. `missing` names shards that no folder holds."""
+    """The result of a merge.
+
+    missing    shards that no folder holds
+    damaged    what could not be read of findings, in one line each
+    """
 
     summary: Summary
     missing: Sequence[str]
+    damaged: Sequence[str] = ()
 
 
 class _Saved(Struct, frozen=True):
-    """A finding of one part, and the content of its files by suffix."""
+    """A finding of one part, and the content of its files by suffix: those that can be used.
+
+    `damage` says in one line each what is wrong with the others.
+    """
 
     part: str
     finding: Finding
     files: Mapping[str, bytes]
     evidence: FindingEvidence | None
+    damage: Sequence[str] = ()
+
+    @property
+    def trace(self) -> bytes:
+        """The content of its trace, nothing if that is missing or damaged."""
+        return self.files.get(_TRACE, b"")
+
+    @property
+    def health(self) -> tuple[object, ...]:
+        """Order of preference among the copies of one finding: the highest is kept."""
+        return bool(self.trace), -len(self.damage), -self.finding.events, sorted(self.files.items())
 
     @property
     def order(self) -> tuple[object, ...]:
@@ -90,8 +116,8 @@ class _Saved(Struct, frozen=True):
     @property
     def rank(self) -> tuple[object, ...]:
         """Order of preference for the trace of a group: the lowest is shown."""
-        finding, trace = self.finding, self.files[_TRACE]
-        return (not finding.reproduced, not finding.reduced, finding.events, len(trace), trace, self.order)
+        finding, trace = self.finding, self.trace
+        return (not trace, not finding.reproduced, not finding.reduced, finding.events, len(trace), trace, self.order)
 
 
 class _Part(Struct, frozen=True):
@@ -180,7 +206,8 @@ def _write(parts: Sequence[_Part], corpus: Mapping[str, bytes], out: Path, known
     _write_old(parts, history, out)
     save_bug_history(out, history)
     write_atomically(out / STATE_FILE, _json(summary))
-    return MergeResult(summary, _missing([part.summary for part in parts]))
+    damaged = [f"{part.name}: {line}" for part in parts for one in part.saved for line in one.damage]
+    return MergeResult(summary, _missing([part.summary for part in parts]), damaged)
 
 
 def _json(value: object) -> bytes:
@@ -189,7 +216,7 @@ def _json(value: object) -> bytes:
 
 def _read(folder: Path, now: str) -> list[_Part]:
     """Read the campaigns of a folder. Raises TraceError if there is none, or if a file cannot be used."""
-    state = read_state(folder)
+    state = read_state(folder, damaged_too=True)
     if state is None:
         raise TraceError(f"{folder}: no campaign ran in this folder ({STATE_FILE} is missing)")
     if state.merged:
@@ -212,7 +239,7 @@ def _parts_of(folder: Path) -> list[Path]:
 
 def _read_part(folder: Path, now: str) -> _Part:
     """Read one campaign of a merged result."""
-    state = read_state(folder)
+    state = read_state(folder, damaged_too=True)
     if state is None or state.merged:
         raise TraceError(f"{folder}: not the campaign of a merged result; remove it, or merge the campaigns again")
     return _campaign(state, folder, now)
@@ -240,24 +267,35 @@ def _inside(path: str) -> str:
 
 
 def _saved(part: str, finding: Finding) -> _Saved:
-    """Read the files of a finding."""
-    trace = Path(finding.trace)
-    files = {_TRACE: encode_trace(load_trace(trace))}
+    """Read the files of a finding. One that cannot be used is left out and described: the finding itself stays."""
+    trace, files, damage, evidence = Path(finding.trace), dict[str, bytes](), list[str](), None
+    extras = {EXTRA_SUFFIX.format(number): Path(extra) for number, extra in enumerate(finding.extras, 1)}
+    for suffix, path in {_TRACE: trace, **extras}.items():
+        with _noting(damage, finding):
+            files[suffix] = encode_trace(load_trace(path))
     for suffix in (TEXT_SUFFIX, HISTORY_SUFFIX, EVIDENCE_SUFFIX):
-        if (path := trace.with_suffix(suffix)).exists():
-            files[suffix] = read_regular(path, STATE_BYTES_MAX, "a file of a finding")
-    for number, extra in enumerate(finding.extras, 1):
-        files[EXTRA_SUFFIX.format(number)] = encode_trace(load_trace(extra))
-    evidence = None
-    if EVIDENCE_SUFFIX in files:
-        try:
-            evidence = msgspec.json.decode(files[EVIDENCE_SUFFIX], type=FindingEvidence)
-        except msgspec.DecodeError as error:
-            raise TraceError(f"{trace.with_suffix(EVIDENCE_SUFFIX)}: not evidence ({error})") from None
+        if os.path.lexists(path := trace.with_suffix(suffix)):
+            with _noting(damage, finding):
+                evidence = load_evidence(trace) if suffix == EVIDENCE_SUFFIX else evidence
+                files[suffix] = read_regular(path, STATE_BYTES_MAX, "a file of a finding")
     stem = file_name(finding.id)
-    extras = [f"{FINDINGS_FOLDER}/{stem}{EXTRA_SUFFIX.format(number + 1)}" for number in range(len(finding.extras))]
-    relative = structs.replace(finding, trace=f"{FINDINGS_FOLDER}/{stem}{_TRACE}", extras=extras)
-    return _Saved(part, relative, files, evidence)
+    kept = [suffix for suffix in extras if suffix in files]
+    relative = structs.replace(
+        finding,
+        trace=f"{FINDINGS_FOLDER}/{stem}{_TRACE}",
+        extras=[f"{FINDINGS_FOLDER}/{stem}{suffix}" for suffix in kept],
+        damaged=_TRACE not in files,
+    )
+    return _Saved(part, relative, files, evidence, damage)
+
+
+@contextmanager
+def _noting(damage: list[str], finding: Finding) -> Iterator[None]:
+    """Note a file of a finding that cannot be used."""
+    try:
+        yield
+    except TraceError as error:
+        damage.append(one_line(f"finding {finding.id} is damaged: {error}"))
 
 
 def _corpus(folder: Path) -> dict[str, bytes]:
@@ -265,17 +303,40 @@ def _corpus(folder: Path) -> dict[str, bytes]:
 
 
 def _distinct(parts: Iterable[_Part]) -> list[_Part]:
-    """Return each campaign once, in its furthest state, by name."""
-    furthest: dict[str, _Part] = {}
+    """Return each campaign once, in its furthest state, by name; files that a copy has lost are taken from another."""
+    copies: dict[str, list[_Part]] = {}
     for part in parts:
-        if part.name not in furthest or _progress(part) > _progress(furthest[part.name]):
-            furthest[part.name] = part
-    return [furthest[name] for name in sorted(furthest)]
+        copies.setdefault(part.name, []).append(part)
+    return [_restored(max(copies[name], key=_progress), copies[name]) for name in sorted(copies)]
 
 
 def _progress(part: _Part) -> tuple[object, ...]:
     state = part.summary
-    return state.traces, state.seconds, state.exit_reason is not None, _json((state, part.history))
+    found = len(state.findings), len(part.history)
+    return state.traces, state.seconds, state.exit_reason is not None, found, _json((state, part.history))
+
+
+def _restored(part: _Part, copies: Sequence[_Part]) -> _Part:
+    """Return a campaign whose findings have the files of the most intact copy."""
+    saved = []
+    for one in part.saved:
+        others = [other for copy in copies for other in copy.saved if other.finding.id == one.finding.id]
+        best = max(others, key=lambda other: other.health) if one.damage else one
+        ours = one.finding
+        counted = structs.replace(
+            best.finding,
+            index=ours.index,
+            count=ours.count,
+            symptoms=ours.symptoms,
+            unsorted=ours.unsorted,
+            reproduced=ours.reproduced,
+            shown=ours.shown,
+            tried=ours.tried,
+            known=ours.known,
+        )
+        saved.append(structs.replace(best, finding=counted))
+    findings = [one.finding for one in saved]
+    return structs.replace(part, saved=saved, summary=structs.replace(part.summary, findings=findings))
 
 
 def _check(parts: Sequence[Summary]) -> None:
@@ -414,8 +475,8 @@ def _extras(group: _Group) -> list[bytes]:
     """Return further traces of a group: those of the best finding, then the other findings' own."""
     ranked = sorted(group.saved, key=lambda one: one.rank)
     traces = [data for suffix, data in sorted(ranked[0].files.items()) if suffix.startswith(".also-")]
-    traces += [one.files[_TRACE] for one in ranked[1:]]
-    return [data for data in dict.fromkeys(traces) if data != ranked[0].files[_TRACE]][:EXTRA_TRACES_MAX]
+    traces += [one.trace for one in ranked[1:]]
+    return [data for data in dict.fromkeys(traces) if data not in (b"", ranked[0].trace)][:EXTRA_TRACES_MAX]
 
 
 def _write_finding(group: _Group, finding: Finding, target: str) -> None:
@@ -423,7 +484,8 @@ def _write_finding(group: _Group, finding: Finding, target: str) -> None:
     path, best = Path(finding.trace), group.best
     again = f"Replay: {replay_command(target, finding.trace)}"
     text = re.sub(r"Replay: .*", lambda _: again, best.files.get(TEXT_SUFFIX, b"").decode("utf-8", "replace"), count=1)
-    write_atomically(path, best.files[_TRACE])
+    if best.trace:
+        write_atomically(path, best.trace)
     write_atomically(path.with_suffix(TEXT_SUFFIX), text.encode())
     if HISTORY_SUFFIX in best.files:
         write_atomically(path.with_suffix(HISTORY_SUFFIX), best.files[HISTORY_SUFFIX])

@@ -35,9 +35,9 @@ from msgspec import structs
 
 from ...targets.base.trace import Trace, TraceError
 from ..campaign_events import Finding, Summary
-from ..draw.files import ERROR_LENGTH_MAX, load_trace, read_json, read_regular, save_trace, write_atomically
+from ..draw.files import ERROR_LENGTH_MAX, load_trace, read_json, save_trace, write_atomically
 from ..judge.violation import Violation
-from ..quoting import one_line
+from ..quoting import one_line, terminal_line, terminal_text
 from ..record.history import History
 from .evidence import EVIDENCE_SUFFIX, EXTRA_TRACES_MAX, FindingEvidence
 
@@ -116,12 +116,12 @@ def trace_path(folder: Path, finding: str, named: str) -> Path:
     return folder / FINDINGS_FOLDER / name
 
 
-def read_state(folder: Path) -> Summary | None:
+def read_state(folder: Path, *, damaged_too: bool = False) -> Summary | None:
     """Return the state of the campaign in a folder, None where there is none.
 
     Each finding's `trace` and `events` are those of the file that is there now; findings whose trace is gone are left
-    out. Older versions counted refused traces among `traces`: that is put right. Raises TraceError for a file that
-    cannot be read, that names other files, or that counts what cannot be.
+    out unless `damaged_too`. Older versions counted refused traces among `traces`: that is put right. Raises TraceError
+    for a file that cannot be read, that names other files, or that counts what cannot be.
     """
     path, cure = folder / STATE_FILE, "; move it away, or choose another folder with -o"
     summary = read_json(path, Summary, "a state file", cure)
@@ -129,39 +129,42 @@ def read_state(folder: Path) -> Summary | None:
         return None
     try:
         check_counted(summary)
-        findings = [found for finding in summary.findings if (found := _on_disk(folder, finding))]
+        found = [_on_disk(folder, finding) for finding in summary.findings]
     except TraceError as error:
         raise TraceError(f"{path}: {one_line(str(error), ERROR_LENGTH_MAX)}{cure}") from None
     counted = summary.done + sum(stop - start for start, stop in summary.beyond)
     traces = summary.traces - (summary.refused if summary.traces == counted else 0)
+    findings = [one for one in found if damaged_too or not one.damaged]
     return structs.replace(summary, findings=findings, traces=traces)
 
 
 def check_counted(summary: Summary) -> None:
-    """Raise TraceError unless `beyond` is what a campaign writes: ranges in order, above `done`, none empty."""
-    end = summary.done
+    """Raise TraceError unless the counts are what a campaign writes: `beyond` has ranges in order, above `done`, none
+    empty; no more traces have numbers than were drawn; nothing is negative."""
+    end = counted = summary.done
     for start, stop in summary.beyond:
         if not end <= start < stop:
             raise TraceError(f"beyond: [{start}, {stop}) is not a range of traces behind {end}")
-        end = stop
+        end, counted = stop, counted + stop - start
+    counts = (summary.traces, summary.steps, summary.seconds, summary.lost_workers, summary.refused)
+    if min(*counts, *summary.not_run.values()) < 0:
+        raise TraceError("a count is negative")
+    if counted > (drawn := summary.traces + summary.unopened):
+        raise TraceError(f"done, beyond: {counted:,} traces have numbers, but {drawn:,} were drawn")
     if not 0 <= summary.done <= end <= POSITIONS_MAX:
         raise TraceError(f"done, beyond: trace numbers are from 0 to {POSITIONS_MAX:,}")
 
 
-def _on_disk(folder: Path, finding: Finding) -> Finding | None:
-    """Return a finding with the path and length of its trace as it is on disk, None if there is no such file."""
+def _on_disk(folder: Path, finding: Finding) -> Finding:
+    """Return a finding with the path and length of its trace as it is on disk, as `damaged` if there is no file."""
     path = trace_path(folder, finding.id, finding.trace)
     if not path.exists():  # it was reduced below, or replaced, just before the process was killed
         path = path.with_name(f"{file_name(finding.id)}.json")
-    if not path.exists():
-        return None
     extras = [str(extra) for named in finding.extras if (extra := trace_path(folder, finding.id, named)).exists()]
-    finding = structs.replace(finding, extras=extras)
-    try:
-        events = len(load_trace(path).events)
-    except TraceError:
-        return structs.replace(finding, trace=str(path))  # reported when it is needed
-    return structs.replace(finding, trace=str(path), events=events)
+    finding = structs.replace(finding, trace=str(path), extras=extras, damaged=not path.exists())
+    with suppress(TraceError):  # reported when it is needed
+        finding = structs.replace(finding, events=len(load_trace(path).events))
+    return finding
 
 
 def names_for(signature: str) -> Iterator[str]:
@@ -177,14 +180,7 @@ def load_evidence(trace: str | Path) -> FindingEvidence | None:
 
     Raises TraceError for a file that cannot be read.
     """
-    path = _companion(trace, EVIDENCE_SUFFIX)
-    if not path.exists():
-        return None
-    data = read_regular(path, EVIDENCE_BYTES_MAX, "evidence")
-    try:
-        return msgspec.json.decode(data, type=FindingEvidence)
-    except msgspec.DecodeError as error:
-        raise TraceError(f"{path}: not evidence ({one_line(str(error), ERROR_LENGTH_MAX)})") from None
+    return read_json(_companion(trace, EVIDENCE_SUFFIX), FindingEvidence, "evidence", limit=EVIDENCE_BYTES_MAX)
 
 
 class FindingStore:
@@ -196,11 +192,15 @@ class FindingStore:
         self.findings: dict[str, Finding] = {}
         self.evidence: dict[str, FindingEvidence] = {}
         """By name, also of findings that an earlier campaign left in this folder and that this one has not met yet."""
+        self.problems: list[str] = []
+        """Files of earlier findings that cannot be read, in one line each. They are written again."""
         make_folder(folder, FINDINGS_FOLDER)
         for path in sorted((folder / FINDINGS_FOLDER).glob(f"*{EVIDENCE_SUFFIX}")):
-            with suppress(TraceError):  # it is written again
+            try:
                 if path.with_suffix(".json").exists() and (known := load_evidence(path)):
                     self.evidence[path.stem] = known
+            except TraceError as error:
+                self.problems.append(str(error))
 
     def resume(self, findings: Sequence[Finding]) -> None:
         """Take over the findings of a campaign that is being resumed, and complete their files."""
@@ -402,12 +402,15 @@ class FindingStore:
 
     def _text(self, finding: Finding, violation: Violation | None) -> str:
         details = "\n".join(
-            f"{name:10} {value}"
+            terminal_text(f"{name:10} {value}")
             for name, value in (structs.asdict(violation) if violation else {}).items()
             if name != "message" and value not in ("", -1)
         )
         again = f"{finding.events} events. Replay: {replay_command(self.target, finding.trace)}"
-        return "\n\n".join(filter(None, [finding.id, finding.message, details, again])) + "\n"
+        return (
+            "\n\n".join(filter(None, [terminal_line(finding.id), terminal_line(finding.message), details, again]))
+            + "\n"
+        )
 
 
 def _companion(trace: str | Path, suffix: str) -> Path:

@@ -389,6 +389,8 @@ RELATIONS: Mapping[str, Sentence] = {
     "raised-outside": Sentence("the {who} raised {error} at {where} (while it was {moment})", "no exception"),
     "no-progress": Sentence("{error} (event {event}, {event_kind})", "progress"),
     "no-progress-outside": Sentence("{error} (while it was {moment})", "progress"),
+    "no-target": Sentence("{error} (event {event}, {event_kind})", "a target"),
+    "no-target-outside": Sentence("{error} (while it was {moment})", "a target"),
     "broken-record": Sentence(
         "{who} reported {what} = {seen}, expected {wanted} (event {event}, {event_kind})", "{wanted}"
     ),

@@ -36,6 +36,11 @@ ADAPTER_ORACLES = frozenset({"ADAPTER", "RECORD"})
 _PACKAGE = __name__.partition(".")[0]
 _OWN = tuple(f"{_PACKAGE}.{name}" for name in ("harness", "reference", "targets.base", "reports"))
 
+
+class NotATarget(Exception):
+    """What a factory opened is no target."""
+
+
 Owner = Literal["engine", "adapter", "target", "hybridfuzz"]
 
 
@@ -60,6 +65,18 @@ def owner(error: BaseException, engine: tuple[str, ...]) -> tuple[Owner, str]:
     return "adapter", foreign[0]
 
 
+def is_own(module: str) -> bool:
+    """Return True for a module of hybridfuzz that is not a target's."""
+    return _within(module, _OWN)
+
+
+def is_of_target(error: BaseException) -> bool:
+    """Return True if a target's code raised an exception: hybridfuzz called it, itself or from a library."""
+    modules = [str(frame.f_globals.get("__name__", "")) for frame, _ in traceback.walk_tb(error.__traceback__)]
+    libraries = sys.stdlib_module_names | {"numpy", "msgspec"}
+    return any(not is_own(module) and module.partition(".")[0] not in libraries for module in modules)
+
+
 def _within(module: str, packages: tuple[str, ...]) -> bool:
     return any(module == package or module.startswith(package + ".") for package in packages)
 
@@ -82,9 +99,11 @@ def crash_violation(
     `context` is None if that was not in an event, but while it was opened or closed (`outside`). Messages are cleaned
     and cut: they may be megabytes, no valid Unicode, or raise themselves.
     """
-    who, module = owner(error, engine)
+    who, module = ("adapter", "") if isinstance(error, NotATarget) else owner(error, engine)
     oracle = "ADAPTER" if who == "adapter" else "CRASH"
-    name = f"adapter ({module})" if who == "adapter" else f"engine ({module})" if who == "engine" else "target"
+    name = (
+        f"adapter ({module})" if who == "adapter" and module else f"engine ({module})" if who == "engine" else "target"
+    )
     frame = _innermost(error.__traceback__, module if who == "adapter" else "")
     where = f"{importable(frame.filename)}:{frame.lineno} in {frame.name}" if frame else "nowhere"
     function = frame.name if frame else ""
@@ -96,8 +115,9 @@ def crash_violation(
         what += f" (kernel {one_line(kernel[1], KERNEL_MAX)})"
     field = f"{type(error).__name__}-{function}".strip("-<>")
     relation = "raised"
-    stalled = isinstance(error, EngineStalled)
-    if stalled:
+    if isinstance(error, NotATarget):
+        relation, what = "no-target", one_line(first_line, FIRST_LINE_MAX)
+    elif isinstance(error, EngineStalled):
         oracle, field, relation = "HANG", "no-progress", "no-progress"
         what = one_line(first_line, FIRST_LINE_MAX)
     return cleaned(

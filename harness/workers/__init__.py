@@ -5,9 +5,13 @@ process            a child process and its two pipes
 isolation          the rights of a worker: environment, home folder, network
 losses             the meaning of a lost process: a finding, a flaky finding or a warning
 protocol           a worker as a campaign uses it, here or on another node
+descendants        ends what a worker has started
 client             the coordinator's side: a lost process becomes an outcome, and a new one starts
 hypothesis_worker  a client whose traces come from Hypothesis
 start              the first code of a worker: `python -m hybridfuzz.harness.workers.start TARGET`
 server             the worker's side: loads a target and serves requests
+outbox             the worker's end of the pipe: replies that a target cannot make by accident
+checked_factory    a factory whose answers are checked
+own_code           whether a target has replaced code of hybridfuzz
 cluster/           workers on the nodes of a Ray cluster
 """

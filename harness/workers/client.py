@@ -52,7 +52,7 @@ from .messages import (
     Supported,
     Supports,
 )
-from .process import Lost, Process, memory_share
+from .process import TIME_LIMIT, Lost, Process, memory_share
 
 Kind = TypeVar("Kind", bound=Reply)
 START_SECONDS = 600.0
@@ -149,16 +149,18 @@ class WorkerClient:
     def _start(self) -> Ready:
         if self._process:
             self._process.close()
-        self._process = Process(self.spec, self.launch, self.memory_limit)
+        try:
+            self._process = Process(self.spec, self.launch, self.memory_limit)
+        except OSError as error:  # no memory, no file descriptors, no room for its home
+            raise TargetError(f"target {self.spec!r}: its worker cannot be started: {error.strerror}") from error
         self._is_ahead = False
         try:
-            reply = self._receive(self._limit(START_SECONDS))
+            reply = self._expect(Ready, self._limit(START_SECONDS))
         except Lost as lost:
             if lost.fault:
                 raise FaultyEnvironment(lost.fault) from lost
             last = lost.last_words.splitlines()[-1:] or ["it printed nothing"]
-            raise TargetError(f"target {self.spec!r}: its worker {lost.what} while starting: {last[0]}") from lost
-        assert isinstance(reply, Ready)
+            raise TargetError(f"target {self.spec!r} {lost.what} while starting: {last[0]}") from lost
         self._is_lost = False
         return reply
 
@@ -218,6 +220,8 @@ class WorkerClient:
                     event = reply.event
                 elif isinstance(reply, kind):
                     return reply
+                else:
+                    raise self._unexpected(reply, kind)
         except Lost as lost:
             if lost.fault:
                 raise FaultyEnvironment(lost.fault) from lost
@@ -252,14 +256,13 @@ class WorkerClient:
                     waiting, trace = time.monotonic(), None
                     trace = self._trace_of(request, first)
                     twice = bool(request.twice_every) and first % request.twice_every == 0
-                    reply = self._receive(self._trace_limit(twice=twice))
-                    if isinstance(reply, Done):
-                        is_waiting = bool(reply.outcome.violation or reply.outcome.fault)
-                        self._is_ahead = first + stride < end and not is_waiting
-                        yield Ran(first, reply.outcome, reply.trace, seconds=reply.seconds, lines=reply.lines)
-                        first += stride
-                        if is_waiting:
-                            break
+                    reply = self._expect(Done, self._trace_limit(twice=twice))
+                    is_waiting = bool(reply.outcome.violation or reply.outcome.fault)
+                    self._is_ahead = first + stride < end and not is_waiting
+                    yield Ran(first, reply.outcome, reply.trace, seconds=reply.seconds, lines=reply.lines)
+                    first += stride
+                    if is_waiting:
+                        break
             except Lost as lost:
                 ran = unopened(first, trace, lost.fault) if lost.fault else self._again(request, first, trace, lost)
                 if ran.outcome.fault and not request.takes_unopened:
@@ -276,33 +279,39 @@ class WorkerClient:
         workload: Workload = DEFAULT,
     ) -> Trace:
         """Return a trace of a campaign, without running it."""
-        self._send(Draw(seed, index, overrides, avoid, workload))
-        reply = self._receive(self._limit(START_SECONDS))  # no engine runs, so this cannot be a hang
-        assert isinstance(reply, Drawn)
-        return reply.trace
+        return self._ask(Draw(seed, index, overrides, avoid, workload), Drawn, "while a trace was drawn").trace
 
     def supports(self, config: Config) -> str:
         """Return "", or the reason why the target does not support a configuration."""
-        self._send(Supports(config))
-        reply = self._receive(self._limit(START_SECONDS))
-        assert isinstance(reply, Supported)
-        return reply.reason
+        return self._ask(Supports(config), Supported, "while it was asked for a configuration").reason
 
     def port(self, trace: Trace) -> Ported:
         """Return the trace changed so that the target takes it. Raises TraceError if that is impossible."""
-        self._send(Port(trace))
-        reply = self._receive(self._limit(START_SECONDS))
-        assert isinstance(reply, Ported)
-        return reply
+        return self._ask(Port(trace), Ported, "while a trace was ported")
+
+    def _ask(self, request: Request, kind: type[Kind], when: str) -> Kind:
+        """Return the reply to a request for which no engine runs.
+
+        A process that is lost meanwhile, which something else may have done, is replaced once. Raises TargetError if
+        the next one is lost, too.
+        """
+        for last in (False, True):
+            try:
+                self._send(request)
+                return self._expect(kind, self._limit(START_SECONDS))
+            except Lost as lost:
+                if lost.fault and last:
+                    raise FaultyEnvironment(lost.fault) from lost
+                if last or lost.field == TIME_LIMIT:
+                    raise TargetError(f"target {self.spec!r} {lost.what} {when}") from lost
+        raise AssertionError
 
     def _trace_of(self, request: Fuzz, index: int) -> Trace:
         """Return a trace that runs next: given by the request, or drawn by the process, which has all the time for it:
         no engine runs then, so it cannot hang."""
         if request.traces:
             return request.traces[request.indexes.index(index)]
-        reply = self._receive(self._limit(START_SECONDS))
-        assert isinstance(reply, Drawn)
-        return reply.trace
+        return self._expect(Drawn, self._limit(START_SECONDS)).trace
 
     def _again(self, request: Fuzz, index: int, trace: Trace | None, lost: Lost) -> Ran:
         """Run the trace at which a process was lost alone, in a new one; None if it was lost before it had drawn it."""
@@ -329,6 +338,19 @@ class WorkerClient:
     def _trace_limit(self, *, twice: bool = False) -> Limit:
         """Return the limit for one trace: `trace_seconds` for each of its runs."""
         return self._limit(self.trace_seconds * (2 if twice else 1))
+
+    def _expect(self, kind: type[Kind], limit: Limit) -> Kind:
+        """Return the next reply. Raises Lost if it is of another kind."""
+        reply = self._receive(limit)
+        if not isinstance(reply, kind):
+            raise self._unexpected(reply, kind)
+        return reply
+
+    def _unexpected(self, reply: Reply, kind: type[Kind]) -> Lost:
+        assert self._process
+        self._is_lost, self._is_ahead = True, False
+        answered = f"made its worker answer {type(reply).__name__}, expected {kind.__name__}"
+        return self._process.misbehaved("reply", answered)
 
     def _receive(self, limit: Limit) -> Reply:
         """Return the next reply that is not a failure."""

@@ -10,12 +10,11 @@ from collections.abc import Iterator
 from msgspec import structs
 
 from ...targets.base.launch import Launch
-from ...targets.base.trace import Config, Trace
+from ...targets.base.trace import Trace
 from ..draw.hypothesis_traces import HypothesisTraces
 from .client import WorkerClient
 from .losses import Ran
 from .messages import Fuzz, Ready
-from .process import Lost
 
 
 class HypothesisWorker(WorkerClient):
@@ -33,14 +32,6 @@ class HypothesisWorker(WorkerClient):
         ready = super().start()
         self._source.capabilities = ready.capabilities
         return ready
-
-    def supports(self, config: Config) -> str:
-        """Return "", or the reason why the target does not support a configuration."""
-        try:
-            return super().supports(config)
-        except Lost:  # between two traces, so this is not one's doing
-            self.start()
-            return super().supports(config)
 
     def fuzz(self, request: Fuzz) -> Iterator[Ran]:
         """Run the traces with the numbers of a request. Hypothesis keeps the first one with each signature."""

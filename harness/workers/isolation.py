@@ -2,9 +2,10 @@
 
 environment   variables on an allow list, so that a target never sees tokens of the CI job that runs it: PATH, LANG,
               LC_*, TZ, PYTHON*, LD_*, compilers, and what CUDA, Triton, Torch, OpenMP, BLAS, NCCL, Hugging Face, vLLM,
-              SGLang and sanitizers read. A variable with TOKEN, KEY, SECRET, PASSWORD, CREDENTIALS or AUTH in its name
-              does not pass, whatever it begins with. HYBRIDFUZZ_PASS_ENV="A,B" passes more, by name. PYTHONHASHSEED
-              is 0 unless it is set: an engine that frees blocks in the order of a set of names (vLLM, for transfers
+              SGLang and sanitizers read. Of those that only begin as the list says, none passes that has TOKEN (but
+              TOKENIZER does), KEY, SECRET, PASSW, PASSPHRASE, PWD, CRED, AUTH, BEARER or COOKIE anywhere in its
+              name. HYBRIDFUZZ_PASS_ENV="A,B" passes more, by name. PYTHONHASHSEED is 0 unless it is set: an engine
+              that frees blocks in the order of a set of names (vLLM, for transfers
               that ended in one step) would have other block ids in each process.
 home          HOME, TMPDIR and the XDG folders are in a temporary folder that is removed with the worker, or by the next
               one if all were killed. Compiled kernels are kept in one shared folder below the cache of hybridfuzz.
@@ -49,7 +50,8 @@ TORCH PYTORCH_ TRITON_ VLLM_ SGLANG_ SGL_ FLASHINFER_ TVM_ TILELANG_ DG_ HF_ TRA
 ASAN_ UBSAN_ TSAN_ LSAN_ COVERAGE_ COV_CORE_ HYBRIDFUZZ_
 """
 _NAMES, _PREFIXES = frozenset(_ALLOWED.split()), tuple(_ALLOWED_PREFIXES.split())
-_SECRET = re.compile(r"(^|_)(TOKENS?|API_?KEY|KEYS?|SECRETS?|PASSWORD|PASSWD|CREDENTIALS?|AUTH)(_|$)", re.IGNORECASE)
+_SECRET = re.compile(r"TOKEN(?!IZER)|KEY|SECRET|PASSW|PASSPHRASE|PWD|CRED|AUTH|BEARER|COOKIE", re.IGNORECASE)
+"""Anywhere in a name that begins as an allowed one does: names of secrets are not always separate words."""
 _CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000
 _SIOCSIFFLAGS, _UP_AND_RUNNING = 0x8914, 0x41
 
@@ -58,7 +60,7 @@ def passes(name: str, more: frozenset[str] = frozenset()) -> bool:
     """Return True if workers get the coordinator's environment variable of this name."""
     if name in more:
         return True
-    return (name in _NAMES or name.startswith(_PREFIXES)) and not _SECRET.search(name)
+    return name in _NAMES or (name.startswith(_PREFIXES) and not _SECRET.search(name))
 
 
 class Home:

@@ -22,13 +22,13 @@ from ..judge.environment_fault import EnvironmentFault
 from ..judge.outcome import Outcome
 from ..judge.verdict import Quoted, Value
 from ..judge.violation import Violation
-from .process import Lost
+from .process import TIME_LIMIT, Lost
 
 MEMORY_LIMIT = "memory-limit"
 """Field of the violation of a process that takes too much memory."""
 KILLED = frozenset({"SIGKILL", "SIGTERM", "SIGINT", "SIGHUP"})
 """Signals that usually come from another process."""
-FROM_OUTSIDE = KILLED | {"time-limit"}
+FROM_OUTSIDE = KILLED | {TIME_LIMIT}
 """Losses that a busy machine or another process can cause: the trace counts as what it showed when it ran again."""
 
 

@@ -2,7 +2,9 @@
 
 coordinator  draw · supports · port · run · explain · answer · summarize · observe · fuzz
 worker       ready (once, unasked) · eventstarted · busy · done · drawn · supported · ported · explained · answered ·
-             summarized · observed · failed
+             summarized · observed · failed · forked
+
+The first line that a worker gets is its seal; each of its lines begins with it (`outbox`).
 """
 
 from __future__ import annotations
@@ -195,6 +197,10 @@ class Failed(Struct, frozen=True, tag="failed"):
     fault: EnvironmentFault | None = None
 
 
+class Forked(Struct, frozen=True, tag="forked"):
+    """The target has forked, and this is the copy: it came back into the worker, and ends."""
+
+
 Request = Draw | Supports | Port | Run | Explain | Answer | Summarize | Observe | Fuzz
 Reply = (
     Ready
@@ -209,6 +215,7 @@ Reply = (
     | Summarized
     | Observation
     | Failed
+    | Forked
 )
 
 encode = msgspec.json.Encoder().encode

@@ -7,6 +7,7 @@ A process is *lost* when it died (CRASH), did not reply in time (HANG) or sent a
 from __future__ import annotations
 
 import os
+import secrets
 import select
 import signal
 import subprocess
@@ -21,12 +22,15 @@ from ...targets.base.environment import cache_folder
 from ...targets.base.launch import Launch
 from ...targets.base.protocol import TargetError
 from ..judge.environment_fault import EnvironmentFault, fault_in_words
+from .descendants import end_descendants, end_with_home
 from .isolation import NETWORK, Home, environment, namespaces_missing
-from .messages import Reply, Request, decode_reply, encode
+from .messages import Forked, Reply, Request, decode_reply, encode
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 TAIL_BYTES = 4000
 REPLY_BYTES_MAX = 256 << 20
+TIME_LIMIT = "time-limit"
+"""Field of the loss of a process that did not reply in time."""
 GLANCE_SECONDS = 0.5
 """Interval between checks of the memory limit."""
 
@@ -50,7 +54,7 @@ class Lost(Exception):
 
 
 class Process:
-    """A worker process in a session of its own: Ctrl-C does not reach it, and its children end with it."""
+    """A worker process in a session of its own: Ctrl-C does not reach it, and what it started ends with it."""
 
     def __init__(self, spec: str, launch: Launch, memory_limit: int = 0) -> None:
         self.memory_limit = memory_limit
@@ -76,6 +80,8 @@ class Process:
         self._buffer = b""
         self._oom_kills = oom_kills()
         """As it was when the last request was sent."""
+        self._seal = secrets.token_hex(8).encode()
+        self._write(self._seal + b"\n")
 
     @property
     def pid(self) -> int:
@@ -85,7 +91,10 @@ class Process:
     def send(self, request: Request) -> None:
         """Send a request. If the worker is gone, `receive` raises Lost."""
         self._oom_kills = oom_kills()
-        data = memoryview(encode(request) + b"\n")
+        self._write(encode(request) + b"\n")
+
+    def _write(self, line: bytes) -> None:
+        data = memoryview(line)
         with suppress(BrokenPipeError):
             while data:
                 data = data[os.write(self._input, data) :]
@@ -100,7 +109,7 @@ class Process:
             left = deadline - time.monotonic()
             if left <= 0:
                 self.kill()
-                raise Lost("HANG", "time-limit", f"did not end within {limit:g} s", self._last_words())
+                raise Lost("HANG", TIME_LIMIT, f"did not end within {limit:g} s", self._last_words())
             self._check_memory()
             if select.select([self._output], [], [], min(left, GLANCE_SECONDS))[0]:
                 data = os.read(self._output, 1 << 20)
@@ -108,21 +117,35 @@ class Process:
                     raise self._died()
                 self._buffer += data
                 if len(self._buffer) > REPLY_BYTES_MAX:
-                    self.kill()
                     what = f"made its worker send more than {REPLY_BYTES_MAX >> 20} MiB in one reply"
-                    raise Lost("PROTOCOL", "reply-size", what, self._last_words())
+                    raise self.misbehaved("reply-size", what)
+            elif self._popen.poll() is not None and not select.select([self._output], [], [], 0)[0]:
+                raise self._died()  # what it started may keep the pipe open
         line, _, self._buffer = self._buffer.partition(b"\n")
         try:
-            reply: Reply = decode_reply(line)
-            return reply
+            reply = self._unsealed(line)
         except msgspec.DecodeError as error:
-            self.kill()
-            what = f"made its worker answer nonsense ({error}): {line[:80]!r}"
-            raise Lost("PROTOCOL", "reply", what, self._last_words()) from None
+            what = f"made its worker answer nonsense ({error}): {line.removeprefix(self._seal)[:80]!r}"
+            raise self.misbehaved("reply", what) from None
+        if isinstance(reply, Forked):
+            raise self.misbehaved("fork", "forked its worker, and the copy came back into hybridfuzz's code")
+        return reply
+
+    def _unsealed(self, line: bytes) -> Reply:
+        if not line.startswith(self._seal):
+            raise msgspec.DecodeError("not the worker's own words")
+        reply: Reply = decode_reply(line[len(self._seal) :])
+        return reply
+
+    def misbehaved(self, field: str, what: str) -> Lost:
+        """Kill the process, and return the loss for a worker that does not follow the protocol."""
+        self.kill()
+        return Lost("PROTOCOL", field, what, self._last_words())
 
     def kill(self) -> None:
-        """Kill the process and its children. Safe at any time and from any thread."""
+        """Kill the process and what it started. Safe at any time and from any thread."""
         if self._popen.returncode is None:
+            end_descendants(self._popen.pid)
             self._kill_group()
 
     def _kill_group(self) -> None:
@@ -133,6 +156,7 @@ class Process:
         """Kill, reap, and close all files."""
         self.kill()
         self._popen.wait()
+        end_with_home(self._home.path)
         for stream in (self._popen.stdin, self._popen.stdout, self._errors):
             with suppress(OSError):
                 stream.close()  # type: ignore[union-attr]

@@ -13,10 +13,9 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 from queue import SimpleQueue
-from threading import Lock, Thread
+from threading import Thread
 from typing import BinaryIO
 
-import msgspec
 from msgspec import structs
 
 from ...targets.base.protocol import Narrator, TargetError, TargetFactory
@@ -30,7 +29,7 @@ from ..judge.environment_fault import FaultyEnvironment, fault_of
 from ..judge.lockstep import unobserved
 from ..judge.outcome import Outcome
 from ..judge.run import run_taken, run_trace
-from ..judge.target_exception import text_of
+from ..judge.target_exception import NotATarget, is_of_target, text_of
 from ..judge.verdict import Quoted
 from ..judge.violation import Violation, cleaned
 from ..quoting import DETAILS_MAX, clean, one_line
@@ -38,6 +37,8 @@ from ..record.activity import record_activity
 from ..record.answers import collect_answers
 from ..record.line_recorder import LineRecorder
 from ..record.recorder import record_history
+from .checked_factory import CheckedFactory, described
+from .descendants import end_descendants
 from .isolation import remove_home
 from .messages import (
     Answer,
@@ -55,7 +56,6 @@ from .messages import (
     Port,
     Ported,
     Ready,
-    Reply,
     Request,
     Run,
     Summarize,
@@ -63,12 +63,12 @@ from .messages import (
     Supported,
     Supports,
     decode_request,
-    encode,
 )
+from .outbox import Outbox
+from .own_code import OwnCode
 
 BUSY_MAX = 80
 """Characters of what a target says that it waits for."""
-Send = Callable[[Reply], None]
 
 
 def claim_streams() -> tuple[BinaryIO, BinaryIO]:
@@ -88,6 +88,7 @@ def listen(inbox: BinaryIO) -> SimpleQueue[bytes]:
     def read() -> None:
         for line in inbox:
             requests.put(line)
+        end_descendants(os.getpid())
         remove_home(Path(os.environ.get("HOME", "")))  # the coordinator may have been killed
         os._exit(0)
 
@@ -124,8 +125,9 @@ def run(
     return structs.replace(outcome, violation=cleaned(violation))
 
 
-def serve(request: Request, factory: TargetFactory, send: Send, recorder: LineRecorder) -> None:
+def serve(request: Request, factory: TargetFactory, outbox: Outbox, recorder: LineRecorder) -> None:
     """Answer one request."""
+    send = outbox.send
     if isinstance(request, Run):
         on_event = lambda index: send(EventStarted(index))  # noqa: E731
         send(Done(run(factory, request.trace, twice=request.twice, on_event=on_event)))
@@ -160,7 +162,7 @@ def serve(request: Request, factory: TargetFactory, send: Send, recorder: LineRe
                 send(Drawn(trace))  # without it a crash would have no trace if the target cannot be started again
             twice = bool(request.twice_every) and index % request.twice_every == 0
             with recorder.recording(request.modules):
-                outcome = _run_drawn(factory, trace, request, twice=twice)
+                outcome = _run_drawn(factory, trace, request, outbox, twice=twice)
             lines = recorder.new()
             seconds = time.process_time() - began
             back = outcome.violation or not outcome.opened or not outcome.reached.keys().isdisjoint(request.wanted)
@@ -169,10 +171,10 @@ def serve(request: Request, factory: TargetFactory, send: Send, recorder: LineRe
                 return
 
 
-def _run_drawn(factory: TargetFactory, trace: Trace, request: Fuzz, *, twice: bool) -> Outcome:
+def _run_drawn(factory: TargetFactory, trace: Trace, request: Fuzz, outbox: Outbox, *, twice: bool) -> Outcome:
     """Run a drawn trace. One that is not opened is an outcome if the request takes that."""
     try:
-        return run(factory, trace, twice=twice, drawn=not request.traces)
+        return run(factory, trace, twice=twice, drawn=not request.traces, on_event=lambda _: outbox.end_copy())
     except RefusedError as error:
         if not request.takes_unopened:
             raise TargetError(text_of(error)) from error
@@ -189,38 +191,26 @@ def _draw(factory: TargetFactory, request: Draw | Fuzz, index: int) -> Trace:
     )
 
 
-def failure(error: Exception) -> Failed:
-    """Return an error as a reply; its text may be a target's."""
+def failure(error: Exception, spec: str, code: OwnCode) -> Failed:
+    """Return an error as a reply; its text may be a target's. It is internal if the target has no part in it."""
     if fault := fault_of(error):
         return Failed("environment", str(fault), fault=fault)
     if isinstance(error, TargetError):
         return Failed("target", clean(text_of(error)))
     if isinstance(error, TraceError):
         return Failed("refused" if isinstance(error, RefusedError) else "trace", clean(text_of(error)))
+    if isinstance(error, NotATarget) or is_of_target(error):
+        return Failed("target", clean(f"target {spec!r}: it raised {described(error)}"))
+    if replaced := code.replaced():
+        return Failed("target", clean(f"target {spec!r}: it replaced {replaced[0]}, then came {described(error)}"))
     details = clean(traceback.format_exc()[-DETAILS_MAX:], DETAILS_MAX)
     return Failed("internal", clean(f"{type(error).__name__}: {text_of(error)}"), details)
 
 
-def encoded(reply: Reply) -> bytes:
-    """Return one line of JSON. Lone surrogates, which a target's strings may contain, are escaped."""
-    try:
-        return encode(reply) + b"\n"
-    except UnicodeEncodeError:
-        return msgspec.json.encode(_valid(msgspec.to_builtins(reply))) + b"\n"
-
-
-def _valid(value: object) -> object:
-    if isinstance(value, str):
-        return clean(value, len(value))
-    if isinstance(value, dict):
-        return {_valid(key): _valid(each) for key, each in value.items()}
-    return [_valid(each) for each in value] if isinstance(value, list | tuple) else value
-
-
-def load(spec: str) -> TargetFactory:
+def load(spec: str) -> CheckedFactory:
     """Return the factory. An engine that cannot be imported is a TargetError, not an internal error."""
     try:
-        return load_factory(spec)
+        return CheckedFactory(load_factory(spec), spec)
     except TargetError:
         raise
     except Exception as error:
@@ -232,29 +222,22 @@ def load(spec: str) -> TargetFactory:
 
 def main() -> int:
     """Load the target, send `ready`, serve."""
-    inbox, outbox = claim_streams()
+    inbox, stream = claim_streams()
+    outbox, code, spec = Outbox(stream, inbox.readline().strip()), OwnCode(), sys.argv[1]
     requests = listen(inbox)
-
-    sending = Lock()  # a compiler may speak from a thread of its own
-
-    def send(reply: Reply) -> None:
-        with sending:
-            outbox.write(encoded(reply))
-            outbox.flush()
-
     try:
-        factory = load(sys.argv[1])
-        if isinstance(factory, Narrator):
-            factory.say = lambda what: send(Busy(one_line(what, BUSY_MAX)))
-        send(Ready(factory.name, factory.capabilities))
+        factory = load(spec)
+        if isinstance(factory.factory, Narrator):
+            factory.factory.say = lambda what: outbox.send(Busy(one_line(what, BUSY_MAX)))
+        outbox.send(Ready(factory.name, factory.capabilities))
     except Exception as error:
-        send(failure(error))
+        outbox.send(failure(error, spec, code))
         return 2
     recorder = LineRecorder()
     while True:
         try:
-            serve(decode_request(requests.get()), factory, send, recorder)
+            serve(decode_request(requests.get()), factory, outbox, recorder)
         except BrokenPipeError:
             return 0
         except Exception as error:
-            send(failure(error))
+            outbox.send(failure(error, spec, code))

@@ -8,9 +8,11 @@ from __future__ import annotations
 import os
 import sys
 
+from .descendants import adopt_orphans
 from .isolation import enter_namespaces, wants_network
 
 if __name__ == "__main__":
+    adopt_orphans()
     if not wants_network(os.environ):  # set by the coordinator where namespaces are not permitted
         enter_namespaces()
     from .server import main

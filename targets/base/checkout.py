@@ -13,13 +13,16 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 
 from .protocol import TargetError
+from .regular import start_of_regular
 
 UNBUILT = "0.0.0.dev0"
 """The version of a checkout without a version module; SGLang's own default."""
+VERSION_BYTES_MAX = 1 << 16
 _VERSION = re.compile(r"^__version__\s*=\s*(?:version\s*=\s*)?['\"]([\w.]+)", re.MULTILINE)
 
 
@@ -87,10 +90,10 @@ def _links(package: Path, unwanted: re.Pattern[str]) -> Iterator[tuple[str, str]
 
 def _version(package: Path) -> str:
     """The version that a build left in the checkout, without "+cpu" and the like: vLLM looks for that word."""
-    try:
-        found = _VERSION.search((package / "_version.py").read_text(encoding="utf-8"))
-    except OSError:
-        found = None
+    text = b""
+    with suppress(OSError):
+        text = start_of_regular(package / "_version.py", VERSION_BYTES_MAX)
+    found = _VERSION.search(text.decode("utf-8", "replace"))
     return found[1] if found else UNBUILT
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -25,6 +26,8 @@ from .protocol import TargetError
 PATCH_BYTES_MAX = 1 << 20
 FILE_BYTES_MAX = 8 << 20
 FILES_MAX = 200
+SEARCHED_MAX = 20_000_000
+"""Lines that are searched for all hunks of a patch that are not where it says: some seconds."""
 HUNKS_MAX = 2000
 _HUNK = re.compile(r"@@ -(\d{1,9})(?:,(\d{1,9}))? \+\d{1,9}(?:,(\d{1,9}))? @@")
 _REFUSED = re.compile(
@@ -161,6 +164,7 @@ def located(patch: Patch, read: Callable[[str], str | None]) -> Iterator[tuple[s
 
     Raises PatchError, in one line, if the patch does not fit.
     """
+    searched = 0
     for file in patch.files:
         text = read(file.path)
         if (text is None) != file.new:
@@ -168,6 +172,11 @@ def located(patch: Patch, read: Callable[[str], str | None]) -> Iterator[tuple[s
             raise PatchError(f"patch {patch.name} does not apply: {file.path}: {there}")
         lines, changes, behind = _lines(text or ""), list[Change](), 0
         for number, hunk in enumerate(file.hunks, 1):
+            searched += 0 if _is_in_place(lines, hunk, behind) else len(lines)
+            if searched > SEARCHED_MAX:
+                raise PatchError(
+                    f"patch {patch.name}: too many hunks are not at their lines in large files; make it again"
+                )
             start = _place(lines, hunk, behind)
             if start is None:
                 wanted = next((one.strip() for one in hunk.old if one.strip()), "")
@@ -186,11 +195,34 @@ def _place(lines: list[str], hunk: Hunk, least: int) -> int | None:
     old = hunk.old
     if not old:  # of a new file
         return 0
-    ends = len(lines) - len(old) + 1
-    fits = [at for at in range(least, ends) if lines[at] == old[0] and lines[at : at + len(old)] == old]
-    if hunk.start in fits:
+    if _is_in_place(lines, hunk, least):
         return hunk.start
-    return fits[0] if len(fits) == 1 else None
+    found = list(islice(_occurrences(lines, old, least), 2))
+    return found[0] if len(found) == 1 else None
+
+
+def _is_in_place(lines: Sequence[str], hunk: Hunk, least: int) -> bool:
+    return least <= hunk.start and lines[hunk.start : hunk.start + len(hunk.old)] == hunk.old
+
+
+def _occurrences(lines: Sequence[str], wanted: Sequence[str], first: int) -> Iterator[int]:
+    """Yield the places of some lines, from line `first` on.
+
+    In time linear in the number of lines (Knuth, Morris, Pratt): a file of equal lines would take the square.
+    """
+    borders, matched = [0] * len(wanted), 0
+    for at in range(1, len(wanted)):
+        while matched and wanted[at] != wanted[matched]:
+            matched = borders[matched - 1]
+        matched += wanted[at] == wanted[matched]
+        borders[at] = matched
+    matched = 0
+    for at in range(first, len(lines)):
+        while matched and (matched == len(wanted) or lines[at] != wanted[matched]):
+            matched = borders[matched - 1]
+        matched += lines[at] == wanted[matched]
+        if matched == len(wanted):
+            yield at + 1 - len(wanted)
 
 
 def _changes(hunk: Hunk, start: int, patch: str) -> Iterator[Change]:

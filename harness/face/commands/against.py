@@ -53,10 +53,9 @@ def replay_against(options: argparse.Namespace, files: list[Path]) -> int:
                     line(f"refused {file}: {error}")
                     results.append(unread(file, str(error)))
                     continue
-                line(
-                    f"{'DIFFERS' if violation else 'alike  '} {file}"
-                    + (f"\n        {violation.message}" if violation else "")
-                )
+                line(f"{'DIFFERS' if violation else 'alike  '} {file}")
+                if violation:
+                    line(f"        {violation.message}")
                 results.append({"trace": str(file), "signature": violation.signature if violation else None})
     failed = sum(result["signature"] is not None for result in results)
     refused = sum("refused" in result for result in results)
@@ -92,7 +91,8 @@ def fuzz_against(options: argparse.Namespace, seconds: float, overrides: dict[st
                 line(f"warning: {event.message}")
             else:
                 violation = event.violation
-                line(f"{violation.signature}: {event.events} events, {event.path}\n  {violation.message}")
+                line(f"{violation.signature}: {event.events} events, {event.path}")
+                line(f"  {violation.message}")
     found, interrupted = comparison.found, comparison.reason == "interrupted"
     ran = f"{plural(comparison.traces, 'trace')}, {plural(comparison.steps, 'step')} on {' and '.join(pair.names)}"
     line(f"{ran}: {plural(len(found), 'kind')} of difference{', interrupted' if interrupted else ''}")

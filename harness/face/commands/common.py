@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Protocol
 
-from ...quoting import terminal_text
+from ...quoting import terminal_line
 from ...units import duration, size
 
 if TYPE_CHECKING:  # --help has to come at once
@@ -122,7 +122,7 @@ def launch_target(target: str) -> Launch:
 
 def progress_line(text: str) -> None:
     """One line that is not a result."""
-    print(terminal_text(text), file=sys.stderr, flush=True)
+    print(terminal_line(text), file=sys.stderr, flush=True)
 
 
 def cores() -> int:
@@ -145,9 +145,9 @@ def print_json(value: object) -> None:
 
 
 def printer(json_wanted: bool) -> Callable[[str], None]:
-    """Where lines for people go: standard error if standard output belongs to JSON."""
+    """Where lines for people go, one at a time: standard error if standard output belongs to JSON."""
     stream = sys.stderr if json_wanted else sys.stdout
-    return lambda text: print(terminal_text(text), file=stream, flush=True)
+    return lambda text: print(terminal_line(text), file=stream, flush=True)
 
 
 def trace_files(paths: list[str]) -> list[Path]:

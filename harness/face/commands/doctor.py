@@ -33,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Print every check."""
     from ...exit_status import CLEAN, USAGE
+    from ...quoting import terminal_line
     from .common import print_json
 
     checks = []
@@ -45,7 +46,7 @@ def run(options: argparse.Namespace) -> int:
             }
         )
         if not options.json:
-            print(f"{checks[-1]['status']:5} {what:15} {found}", flush=True)
+            print(terminal_line(f"{checks[-1]['status']:5} {what:15} {found}"), flush=True)
     broken = any(check["status"] == "fail" for check in checks)
     if options.json:
         print_json({"exit_reason": "broken" if broken else "ok", "checks": checks})

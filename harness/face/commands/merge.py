@@ -56,11 +56,13 @@ def run(options: argparse.Namespace) -> int:
         known = known_bugs(options.known, out)
         stack.enter_context(exclusive(out))
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        summary, missing = merge_folders(folders, out, known, now)
+        summary, missing, damaged = merge_folders(folders, out, known, now)
         screen = console.Console(console.Terminal(stderr=options.json))
         screen.line(f"merged {plural(len(summary.merged), 'campaign')} into {out}: {', '.join(summary.merged)}")
         for name in missing:
             screen.line(f"warning: {name} is missing", "yellow")
+        for line in damaged:
+            screen.line(f"warning: {line}", "yellow")
         makers = (junit.make_handler, sarif.make_handler, ours("reports.handler").make_handler, last_line.make_handler)
         dispatcher = Dispatcher([handler for make in makers if (handler := make(options))])
         info = CampaignInfo(target=summary.target, version=summary.version, seed=summary.seed, out=out, known=known)

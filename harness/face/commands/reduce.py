@@ -52,7 +52,8 @@ def run(options: argparse.Namespace) -> int:
         violation = worker.run(trace, twice=True).violation
         if violation is None:
             raise runs_clean(options, "reduce")
-        line(f"{violation.signature}: {plural(shortest, 'event')}\n{violation.message}")
+        line(f"{violation.signature}: {plural(shortest, 'event')}")
+        line(violation.message)
         twice = violation.oracle == "DETERMINISM"
         save(trace)
 
@@ -65,7 +66,8 @@ def run(options: argparse.Namespace) -> int:
         except KeyboardInterrupt:
             reason, best = "interrupted", load_trace(options.out)
     again, end = replay_command(options.target, options.out), ", interrupted" if reason == "interrupted" else ""
-    line(f"reduced from {len(trace.events)} to {plural(len(best.events), 'event')}{end}: {options.out}\n{again}")
+    line(f"reduced from {len(trace.events)} to {plural(len(best.events), 'event')}{end}: {options.out}")
+    line(again)
     if options.json:
         result = {"exit_reason": reason, "signature": violation.signature, "trace": options.out}
         print_json({**result, "events_before": len(trace.events), "events": len(best.events), "replay": again})

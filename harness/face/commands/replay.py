@@ -94,7 +94,9 @@ def replayed(
         ported = worker.port(read) if options.port else Ported(read, ())
         trace = on_ranks(ported.trace, options.dp)
         if ported.changes:
-            line("\n        ".join([f"ported  {file}", *ported.changes]))
+            line(f"ported  {file}")
+            for change in ported.changes:
+                line(f"        {change}")
         outcome = worker.run(trace, twice=True)
     except (TraceError, TargetError) as error:  # of the latter, one that does not start again after a crash
         portable = not options.port and not isinstance(error, RefusedError | TargetError)
@@ -109,7 +111,8 @@ def replayed(
     if violation is None:
         line(f"clean   {file} ({plural(outcome.steps, 'step')})")
         return result
-    line(f"FAILED  {file}\n        {violation.signature}\n        {violation.message}")
+    for text in (f"FAILED  {file}", f"        {violation.signature}", f"        {violation.message}"):
+        line(text)
     result |= {name: getattr(violation, name) for name in ("signature", "oracle", "step", "event", "message")}
     if alone if options.explain is None else options.explain:
         result["explanation"] = show_why(worker, trace, violation, options.json)

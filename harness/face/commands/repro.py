@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ....targets.base.trace import Trace
+    from ...group.evidence import Place
     from ...tell.bug_report import ReproCase, TriedFix
     from ...tell.related import RelatedEntry
     from ...tell.reproduce import Subject
@@ -49,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
     from ....targets.base.protocol import TargetError
     from ...draw.files import load_trace
     from ...exit_status import CLEAN, INTERNAL, USAGE
-    from ...group.store import OutputError, load_evidence
+    from ...group.store import OutputError
     from ...tell.repro_folder import write_folder
     from ...tell.reproduce import Subject, observe, write_script
     from ...tell.usual_options import changes
@@ -59,14 +60,14 @@ def run(options: argparse.Namespace) -> int:
     if options.kind == "engine":
         return witness(options.target, trace, folder, line)
     subject = Subject(options.target, launch_target(options.target), options.timeout, memory_limit(options))
-    evidence = load_evidence(options.trace)
-    case = observe(subject, trace, evidence.places if evidence else ())
+    case = observe(subject, trace, places(options.trace))
     if case is None:
         raise runs_clean(options, "reproduce")
     violation, script, verdict = case.violation, None, None
     if changed := changes(trace, case.trace):
         line(f"the failure does not need other values than {', '.join(changed)}: the report has these")
-    line(f"{violation.signature}\n{violation.message}")
+    line(violation.signature)
+    line(violation.message)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         try:
@@ -82,9 +83,9 @@ def run(options: argparse.Namespace) -> int:
     if good and verdict:
         line(f"repro.py fails as promised ({verdict.seconds:.1f} s)")
     elif verdict:
-        line(
-            f"repro.py does NOT fail as promised (exit status {verdict.status}): REPORT.md says so, too\n{verdict.tail}"
-        )
+        line(f"repro.py does NOT fail as promised (exit status {verdict.status}): REPORT.md says so, too")
+        for row in verdict.tail.splitlines():
+            line(row)
     if case.fix:
         results = [case.fix.result] + ([f"repro.py: exit status {case.fix.script.status}"] if case.fix.script else [])
         line(f"with the patch: {', '.join(results)}")
@@ -132,3 +133,17 @@ def chosen_patch(given: Path | None, entries: Sequence[RelatedEntry]) -> tuple[s
     if given:
         return read_regular(given, PATCH_BYTES_MAX, "a patch").decode("utf-8", "replace"), "a patch for this failure"
     return packaged_patch(entries)
+
+
+def places(trace: Path) -> Sequence[Place]:
+    """Return the suspicious functions that a campaign stored beside a finding's trace, () if there are none."""
+    from ....targets.base.trace import TraceError
+    from ...group.store import load_evidence
+    from .common import progress_line
+
+    try:
+        found = load_evidence(trace)
+    except TraceError as error:  # the trace is enough
+        progress_line(f"warning: {error}")
+        return ()
+    return found.places if found else ()

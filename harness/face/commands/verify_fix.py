@@ -93,10 +93,12 @@ def run(options: argparse.Namespace) -> int:
             traces, count=options.neighbours, steps=options.steps, seed=options.seed, others=others
         )
     seconds = time.monotonic() - began
-    line(table(result))
+    for row in table(result).split("\n"):
+        line(row)
     for failure in result.failures:
         what = WORDS[failure.kind]
-        line(f"{what}: {failure.signature} ({plural(failure.events, 'event')}): {failure.message}\n  {failure.trace}")
+        line(f"{what}: {failure.signature} ({plural(failure.events, 'event')}): {failure.message}")
+        line(f"  {failure.trace}")
     for also in result.silenced:
         line(
             f"passes or gets further with it: {also.finding}, {also.silent} of {plural(also.failing, 'failing trace')}"

@@ -42,7 +42,7 @@ from ...campaign_events import (
 )
 from ...group.store import replay_command
 from ...judge.oracles import titles
-from ...quoting import terminal_text
+from ...quoting import terminal_line, terminal_lines, terminal_text
 from ...units import plural, spell
 from .handler import CampaignInfo
 
@@ -106,8 +106,8 @@ class Console:
         """Do nothing: everything is printed."""
 
     def line(self, text: str, style: str = "") -> None:
-        """Print a line as it is."""
-        self.rich.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+        """Print one line, whatever the text holds."""
+        self.rich.print(terminal_line(text), style=style, markup=False, highlight=False, soft_wrap=True)
 
     def handle_event(self, event: CampaignEvent) -> None:
         """Print what people want to know of an event."""
@@ -303,17 +303,20 @@ def report(summary: Summary, width: int, *, self_test: bool = True) -> list[Rend
         counts("How often each engine state occurred", summary.reached, width),
     ]
     for finding in summary.findings:
-        note = "" if finding.reproduced else ", flaky"
+        note = ("" if finding.reproduced else ", flaky") + (", damaged: its trace is lost" if finding.damaged else "")
         parts.append(
             Text(
-                f"\n{finding.id}: seen in {plural(finding.count, 'trace')}; "
-                f"shortest: {plural(finding.events, 'event')}{note}",
+                terminal_lines(
+                    "",
+                    f"{finding.id}: seen in {plural(finding.count, 'trace')}; "
+                    f"shortest: {plural(finding.events, 'event')}{note}",
+                ),
                 "bold red",
             )
         )
-        parts.append(Text(f"  {finding.message}\n  {replay_command(summary.target, finding.trace)}"))
+        parts.append(Text(terminal_lines(f"  {finding.message}", f"  {replay_command(summary.target, finding.trace)}")))
         if also := symptoms(finding):
-            parts.append(Text(f"  {also}"))
+            parts.append(Text(terminal_line(f"  {also}")))
     for node in summary.nodes:
         parts.append(Text(node_line(node), "" if node.state == "up" and not node.lost else "yellow"))
     if summary.lost_workers:

@@ -6,14 +6,12 @@
 from __future__ import annotations
 
 import argparse
-import re
 import xml.etree.ElementTree as ET
 
 from ...campaign_events import Finding, Summary
 from ...group.store import replay_command
+from ...quoting import terminal_line, terminal_text
 from .final_file import FinalFile
-
-_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def make_handler(options: argparse.Namespace) -> FinalFile | None:
@@ -39,7 +37,7 @@ def suite(summary: Summary) -> ET.Element:
     for finding in summary.findings:
         case = _case(name, finding.id)
         if finding.known:
-            ET.SubElement(case, "skipped", message=_clean(f"known: {finding.known}"))
+            ET.SubElement(case, "skipped", message=terminal_line(f"known: {finding.known}"))
         else:
             _fail(case, finding.message, _details(finding, summary.target))
         cases.append(case)
@@ -60,7 +58,7 @@ def suite(summary: Summary) -> ET.Element:
     failures = sum(case.find("failure") is not None for case in cases)
     skipped = sum(case.find("skipped") is not None for case in cases)
     counts = {"tests": len(cases), "failures": failures, "errors": 0, "skipped": skipped}
-    whole = ET.Element("testsuite", {"name": _clean(name), "time": f"{summary.seconds:.3f}"})
+    whole = ET.Element("testsuite", {"name": terminal_line(name), "time": f"{summary.seconds:.3f}"})
     for key, number in counts.items():
         whole.set(key, str(number))
     whole.extend(cases)
@@ -70,17 +68,14 @@ def suite(summary: Summary) -> ET.Element:
 def _details(finding: Finding, target: str) -> str:
     flaky = f"\nflaky: {finding.shown} of {finding.tried} runs of its trace alone failed" if finding.flaky else ""
     again = replay_command(target, finding.trace)
-    return f"{finding.message}\n{finding.count} traces, reduced to {finding.events} events{flaky}\n{again}"
+    return (
+        f"{terminal_line(finding.message)}\n{finding.count} traces, reduced to {finding.events} events{flaky}\n{again}"
+    )
 
 
 def _case(suite_name: str, name: str, *, seconds: float = 0.0) -> ET.Element:
-    return ET.Element("testcase", classname=_clean(suite_name), name=_clean(name), time=f"{seconds:.3f}")
+    return ET.Element("testcase", classname=terminal_line(suite_name), name=terminal_line(name), time=f"{seconds:.3f}")
 
 
 def _fail(case: ET.Element, message: str, text: str = "") -> None:
-    ET.SubElement(case, "failure", message=_clean(message)).text = _clean(text) or None
-
-
-def _clean(text: str) -> str:
-    """Replace what XML cannot hold: the last output of a crashed engine may be anything."""
-    return _NOT_XML.sub("?", text)
+    ET.SubElement(case, "failure", message=terminal_line(message)).text = terminal_text(text) or None

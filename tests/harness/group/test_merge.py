@@ -2,8 +2,10 @@
 
 import itertools
 import json
+import os
 import shutil
 from collections import Counter
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -198,6 +200,83 @@ def test_findings_are_grouped_by_cause(tmp_path: Path) -> None:
         "S3-x.2": (4, {"M2-z": 2, "S3-x": 2}, 2),
         "M1-y": (4, {"M1-y": 4}, 2),
     }
+
+
+class TestDamagedCopies:
+    """A finding was lost in silence if one copy of its campaign had lost its trace: `cp -r`, `rm`, `merge`."""
+
+    DAMAGE: Mapping[str, Callable[[Path], object]] = {
+        "gone": Path.unlink,
+        "cut": lambda trace: trace.write_bytes(trace.read_bytes()[:40]),
+        "a folder": lambda trace: (trace.unlink(), trace.mkdir()),
+        "a link to nothing": lambda trace: (trace.unlink(), trace.symlink_to("nothing")),
+        "a FIFO": lambda trace: (trace.unlink(), os.mkfifo(trace)),
+    }
+
+    @pytest.mark.parametrize("how", DAMAGE)
+    def test_the_intact_copy_wins(self, tmp_path: Path, how: str) -> None:
+        intact = part(tmp_path / "1", 1, {"S3-x": ("S3-x", evidence("a")), "M1-y": ("M1-y", None)})
+        alone = merge_folders([intact], tmp_path / "alone", (), "now")
+        copy = shutil.copytree(intact, tmp_path / "2")
+        self.DAMAGE[how](copy / "findings" / "M1-y.json")
+        for number, order in enumerate(itertools.permutations((intact, copy))):
+            merged = merge_folders(order, tmp_path / f"{how}-{number}", (), "now")
+            assert [one.id for one in merged.summary.findings] == [one.id for one in alone.summary.findings]
+            assert not merged.damaged
+            assert load_trace(merged.summary.findings[1].trace)
+
+    def test_each_copy_gives_what_it_has(self, tmp_path: Path) -> None:
+        """Also if the copy that is ahead is the damaged one."""
+        intact = part(tmp_path / "1", 1, {"S3-x": ("S3-x", None), "M1-y": ("M1-y", None)})
+        copies = [shutil.copytree(intact, tmp_path / name) for name in ("2", "3")]
+        (copies[0] / "findings" / "M1-y.json").unlink()
+        change(copies[0], traces=20)
+        (copies[1] / "findings" / "S3-x.json").unlink()
+        for number, order in enumerate(itertools.permutations(copies)):
+            merged = merge_folders(order, tmp_path / f"all-{number}", (), "now")
+            assert [one.id for one in merged.summary.findings] == ["S3-x", "M1-y"]
+            assert not merged.damaged
+            assert merged.summary.traces == 20
+
+    @pytest.mark.parametrize("how", DAMAGE)
+    def test_a_finding_without_a_trace_is_listed_as_damaged(self, tmp_path: Path, how: str) -> None:
+        only = part(tmp_path / "1", 1, {"S3-x": ("S3-x", None), "M1-y": ("M1-y", None)})
+        self.DAMAGE[how](only / "findings" / "M1-y.json")
+        merged = merge_folders([only], tmp_path / "all", (), "now")
+        for result in (merged, merge_folders([], tmp_path / "all", (), "now")):
+            assert [(one.id, one.damaged) for one in result.summary.findings] == [("S3-x", False), ("M1-y", True)]
+            [line] = result.damaged
+            assert "hybrid#1: finding M1-y is damaged: " in line
+
+    def test_the_command_says_so_and_fails(self, hybridfuzz: Cli, tmp_path: Path) -> None:
+        only = part(tmp_path / "1", 1, {"M1-y": ("M1-y", None)})
+        (only / "findings" / "M1-y.json").unlink()
+        outputs = ("--json", "--junit", "j.xml", "--sarif", "s.json")
+        ran = hybridfuzz("merge", only, "-o", "all", *outputs)
+        assert ran.status == 1, ran.err
+        assert "warning: hybrid#1: finding M1-y is damaged: " in ran.err
+        assert "damaged: its trace is lost" in ran.err
+        assert ran.json["findings"][0]["damaged"] is True
+        mended = part(tmp_path / "2", 1, {"M1-y": ("M1-y", None)})
+        ran = hybridfuzz("merge", mended, "-o", "all", *outputs)
+        assert ran.status == 1, ran.err
+        assert "damaged" not in ran.err
+        assert ran.json["findings"][0]["damaged"] is False
+
+    @pytest.mark.parametrize("data", [b'{"evidence": "\xff"}', b"[" * 300_000, b"{}x", None])
+    def test_evidence_that_cannot_be_read(self, tmp_path: Path, data: bytes | None) -> None:
+        """An internal error; the finding stays, without evidence."""
+        only = part(tmp_path / "1", 1, {"S3-x": ("S3-x", evidence("a"))})
+        file = only / "findings" / "S3-x.evidence"
+        file.unlink()
+        if data is None:
+            os.mkfifo(file)
+        else:
+            file.write_bytes(data)
+        merged = merge_folders([only], tmp_path / "all", (), "now")
+        assert [(one.id, one.damaged) for one in merged.summary.findings] == [("S3-x", False)]
+        [line] = merged.damaged
+        assert "S3-x.evidence: " in line
 
 
 class TestFilesOfOthers:

@@ -60,7 +60,7 @@ SHORT, LONG = make_trace(arrive("r0", 3, new=1), *steps(1)), make_trace(arrive("
 @pytest.fixture
 def wedged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A target that does not start again after its crash; removing the file heals it."""
-    monkeypatch.setenv("PYTHONPATH", f"{Path(__file__).parents[2]}:{os.environ.get('PYTHONPATH', '')}")
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]), prepend=os.pathsep)
     monkeypatch.setenv("HYBRIDFUZZ_TEST_FLAG", str(tmp_path / "flag"))
     monkeypatch.setattr("hybridfuzz.harness.workers.client.RESTART_WAITS", (0.0,))
     return tmp_path / "flag"

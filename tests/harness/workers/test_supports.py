@@ -1,6 +1,8 @@
 """Who asks a target whether it supports a configuration, and how often."""
 
 from collections import Counter
+from collections.abc import Callable
+from io import BytesIO
 
 import msgspec
 import pytest
@@ -8,6 +10,7 @@ from support import make_trace
 
 from hybridfuzz.harness.record.line_recorder import LineRecorder
 from hybridfuzz.harness.workers.messages import Done, Drawn, Fuzz, Reply, Run
+from hybridfuzz.harness.workers.outbox import Outbox
 from hybridfuzz.harness.workers.server import serve
 from hybridfuzz.targets.base.protocol import TargetError, TargetFactory, open_supported
 from hybridfuzz.targets.base.proxy import FactoryProxy
@@ -35,6 +38,17 @@ class Counting(FactoryProxy):
         return super().open(config)
 
 
+class Listening(Outbox):
+    """Gives replies to a function instead of writing them."""
+
+    def __init__(self, listen: Callable[[Reply], object]) -> None:
+        super().__init__(BytesIO(), b"")
+        self._listen = listen
+
+    def _write(self, reply: Reply) -> None:
+        self._listen(reply)
+
+
 @pytest.fixture
 def factory() -> Counting:
     return Counting(load_factory("hybrid"))
@@ -43,26 +57,26 @@ def factory() -> Counting:
 def test_a_drawn_trace_is_asked_about_while_it_is_drawn(factory: Counting) -> None:
     asked: list[tuple[type[Reply], int]] = []
 
-    def send(reply: Reply) -> None:
+    def listen(reply: Reply) -> None:
         asked.append((type(reply), factory.asked.total()))
 
-    serve(Fuzz(seed=3, first=0, count=6, overrides={}, twice_every=1), factory, send, LineRecorder())
+    serve(Fuzz(seed=3, first=0, count=6, overrides={}, twice_every=1), factory, Listening(listen), LineRecorder())
     assert [kind for kind, _ in asked] == [Drawn, Done] * 6
     assert factory.opened == 12  # each trace runs twice
     assert [count for kind, count in asked if kind is Drawn] == [count for kind, count in asked if kind is Done]
 
 
 def test_a_trace_that_is_sent_is_asked_about_once(factory: Counting) -> None:
-    serve(Run(make_trace(num_blocks=40), twice=True), factory, lambda reply: None, LineRecorder())
+    serve(Run(make_trace(num_blocks=40), twice=True), factory, Listening(lambda reply: None), LineRecorder())
     assert (factory.opened, set(factory.asked.values())) == (2, {1})
 
 
 def test_a_trace_that_is_sent_may_be_refused(factory: Counting) -> None:
     with pytest.raises(TraceError, match="hybrid does not take it: the pool is small"):
-        serve(Run(make_trace(num_blocks=19)), factory, lambda reply: None, LineRecorder())
+        serve(Run(make_trace(num_blocks=19)), factory, Listening(lambda reply: None), LineRecorder())
     traces = (make_trace(num_blocks=19),)
     with pytest.raises(TraceError, match="hybrid does not take it: the pool is small"):
-        serve(Fuzz(3, 0, 1, {}, traces=traces), factory, lambda reply: None, LineRecorder())
+        serve(Fuzz(3, 0, 1, {}, traces=traces), factory, Listening(lambda reply: None), LineRecorder())
     assert not factory.opened
 
 

@@ -284,11 +284,28 @@ def test_nobody_takes_the_output(
     ran = subprocess.run(
         ["bash", "-c", shell], env=environment, cwd=tmp_path, capture_output=True, text=True, check=False
     )
-    assert ran.returncode in ((2,) if full else (0, 2, 3)), ran  # two traces may be vacuous
+    assert ran.returncode in ((2, 3) if full else (0, 2, 3)), ran  # two traces may be vacuous
     assert "Traceback" not in ran.stderr
     assert "Exception ignored" not in ran.stderr
     if full:
         assert ran.stderr.endswith("No space left on device\n")
+
+
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_a_full_disk_for_the_output_does_not_change_the_result(
+    environment: dict[str, str], tmp_path: Path, more: list[str]
+) -> None:
+    """Everything was written and the findings saved, but the status was 2 instead of 1."""
+    ours = command("fuzz", "--target", MUTANT, "--seed", "1", "--traces", "4", "--no-canary", "--reduce", "1s", *more)
+    with Path("/dev/full").open("w") as full:
+        ran = subprocess.run(
+            [*ours, "-o", "out", "--junit", "j.xml"],
+            env=environment, cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+    assert ran.returncode == 1, ran
+    assert ran.stderr.endswith("hybridfuzz: error: standard output: No space left on device\n")
+    assert list((tmp_path / "out" / "findings").glob("M*.json"))
+    assert (tmp_path / "j.xml").exists() and (tmp_path / "out" / "report.html").exists()
 
 
 def test_a_terminal_that_knows_ascii_alone(hybridfuzz: Cli) -> None:
