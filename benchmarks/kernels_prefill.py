@@ -127,7 +127,7 @@ def chunks(case: Case, size: int) -> tuple[list[int], list[int], list[int]]:
 @cache
 def _allow_float32() -> None:
     """Leave out the check that refuses float32 in the chunked gated delta rule, as engines on a device do."""
-    from hybridfuzz.targets.vllm.gpu.engine import _patch_models
+    from hybridfuzz.targets.vllm.gpu.real_kit import _patch_models
 
     _patch_models()
 

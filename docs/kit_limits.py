@@ -1,4 +1,4 @@
-"""docs/reference/kits.md: what the kits of each engine cannot do, from the tables `targets/ENGINE/kits.py`.
+"""docs/reference/kits.md: what the kits of each engine cannot do, from the tables `targets/ENGINE/kit_limits.py`.
 
     python docs/kit_limits.py            # prints the tables
     python docs/kit_limits.py --write    # writes them into the page

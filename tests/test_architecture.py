@@ -62,10 +62,11 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "targets.vllm": (
         "confirmation | environment | factory | repro | repro_engine",
         "gpu | deployment",
-        "kits",
+        "kit_limits",
         "models | release",
         "target",
-        "bringup",
+        "shadow_kit",
+        "engine",
         "counterparts",
         "runner_adapter",
         "graphs | layout",

@@ -1,8 +1,8 @@
-"""What a kit of an engine cannot do: the form of the tables in `targets/ENGINE/kits.py`.
+"""What a kit of an engine cannot do: the form of the tables in `targets/ENGINE/kit_limits.py`.
 
 A *kit* is one way to run an engine's cache code: with stand-in layers, with real ones, or as a script that imports
-nothing of ours. The default is that a kit can do what the others can; each exception is a `Limit`. A `kits.py` offers
-`limits() -> Sequence[Limit]` and can be imported where the engine is not installed.
+nothing of ours. The default is that a kit can do what the others can; each exception is a `Limit`. A
+`kit_limits.py` offers `limits() -> Sequence[Limit]` and can be imported where the engine is not installed.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ An engine is a folder beside this one. Its `factory.py` offers `make_factory(var
 are any, `variants()` (slug -> title). If the engine runs in an environment of its own, only the
 worker imports `factory.py` and the coordinator imports `environment.py`, which offers
 `prepare(version, progress) -> Launch`, `available() -> {target string: title}` and, if there is an
-index of them, `between(first, last, progress)` without importing the engine. `kits.py` may list
+index of them, `between(first, last, progress)` without importing the engine. `kit_limits.py` may list
 what ways of running it cannot do (`limits()`). No other code refers to the engine.
 """
 
@@ -180,9 +180,9 @@ def describe(spec: str, trace: Trace, version: str = "") -> Deployment:
 def kit_limits(spec: str) -> Sequence[Limit]:
     """Return what the kits of an engine cannot do, () if it offers no table (`kits`)."""
     parsed = parse(spec)
-    if parsed.name == "python" or not _has(parsed.name, "kits"):
+    if parsed.name == "python" or not _has(parsed.name, "kit_limits"):
         return ()
-    limits: Sequence[Limit] = _module(parsed.name, "kits").limits()
+    limits: Sequence[Limit] = _module(parsed.name, "kit_limits").limits()
     return limits
 
 

@@ -10,13 +10,14 @@ From a version to a server:
     versions        detects what the imported vLLM has, and bridges differences between versions
     factory         capabilities of a release; opens one engine per trace
     options         the options of a trace
-    kits            what shadow layers, real models and scripts cannot do, and why
+    kit_limits      what shadow layers, real models and scripts cannot do, and why
     models          tiny hybrid models: configuration and weights
     sizes           the numbers of a trace's configuration
     settings        a `VllmConfig` from these numbers, for every kit
     configuration   a trace's configuration as a `VllmConfig`
     layout          the cache that vLLM built, in the reference's terms
-    bringup         runner, cache allocation, captured graphs, scheduler
+    engine          runner, cache allocation, captured graphs, scheduler, around a kit
+    shadow_kit      the kit of shadow layers; that of real models is in gpu
     runner_adapter  the two model runners (V1 and V2) behind one interface
     graphs          full decode graphs: capture and replay on a CPU
     counterparts    clients and what they send, a KV connector, the other data-parallel rank
@@ -38,6 +39,6 @@ From a finding to a report:
     repro           stand-alone reproducers; repro_engine is the engine that they inline
     inlined         copies what the reproducers share with the adapter
 
-Only `release`, `factory`, `options`, `kits`, `models`, `sizes`, `inlined`, `deployment`, `confirmation` and `repro` may
-be imported where vLLM is not installed.
+Only `release`, `factory`, `options`, `kit_limits`, `models`, `sizes`, `inlined`, `deployment`, `confirmation` and
+`repro` may be imported where vLLM is not installed.
 """

@@ -44,7 +44,7 @@ def _make(scheduler_config: Any, **parts: Any) -> VllmConfig:
             return VllmConfig(scheduler_config=scheduler_config, **parts)
     except ValueError as error:
         # Up to 0.17 limits are compared with the block size of the model in `MODEL`, which is not the trace's: see
-        # `kits`. Some of the assertions have no message.
+        # `kit_limits`. Some of the assertions have no message.
         if "Assertion failed" not in str(error):
             raise
     scheduler_config.max_num_batched_tokens, scheduler_config.long_prefill_token_threshold = max(tokens, _WIDE), 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..base.protocol import Capabilities, Target, TargetFactory, open_supported
 from ..base.releases import cannot_import
 from ..base.trace import Config, Group
-from .kits import CONV_WIDTHS, Case, refusal
+from .kit_limits import CONV_WIDTHS, Case, refusal
 from .options import options_of
 from .release import Release, installed
 
@@ -30,7 +30,7 @@ def capabilities_of(release: Release) -> Capabilities:
     """Return what the target can do with a release."""
     connectors, inputs = release.connectors, release.inputs
     names = _LIMITED_CONNECTORS if release.sync_loads else _CONNECTORS
-    # `kits`: neither a drafter's own graphs nor any with chunked-local attention.
+    # `kit_limits`: neither a drafter's own graphs nor any with chunked-local attention.
     groups_without_graphs = frozenset(
         ({"draft-group"} if release.draft_groups else set()) | ({"attention-chunks"} if release.local_groups else set())
     )
@@ -141,7 +141,7 @@ def make_factory(variant: str, device: str = "") -> TargetFactory:
         from .versions.old_releases import prepare_import
 
         prepare_import()
-        from .bringup import prepare_process
+        from .shadow_kit import prepare_process
     except ImportError as error:
         raise cannot_import("vLLM", "vllm@0.33.0", error) from error
     prepare_process()

@@ -29,7 +29,7 @@ from ..base.trace import (
     Trace,
 )
 from .inlined import Part, definitions, import_block, whole
-from .kits import Case, refusal
+from .kit_limits import Case, refusal
 from .options import DROPPED_TOKENS, SYNC_LOAD_TOKENS, has_graphs, options_of
 from .sizes import Sizes, layer_groups, sizes_of
 
@@ -291,4 +291,4 @@ ASSERTIONS: dict[tuple[str, str], Callable[[Failure], Assertion]] = {
     **{(oracle, field): _initial_state for oracle in ("S2", "S3", "S4") for field in ("temporal", "phantom-state")},
     **{(oracle, "state-ignored"): _ignored_state for oracle in ("S2", "S3", "S4")},
 }
-"""What shows a violation of an oracle in a field: the keys are those of `kits.SHOWN`."""
+"""What shows a violation of an oracle in a field: the keys are those of `kit_limits.SHOWN`."""

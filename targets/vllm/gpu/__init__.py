@@ -10,7 +10,8 @@ steps on a CPU and on a GPU. The real model is observed by its log-probabilities
     mirror     tags on the host, moved as vLLM's metadata and copies move states
     real_model vLLM's model: runs the mirror, chooses the tag model's tokens, keeps its own log-probabilities
     replay     the same for captured CUDA graphs
-    engine     runner, caches, graphs, scheduler; reset between traces
+    real_kit   the model, its runner and its graphs, for `targets.vllm.engine`; the mirror beside them
+    engine     one such engine, kept for several traces and reset between them
     kept       what waits for its next trace, within a budget of device memory; engines: that of this process
     compiler   says which kernel is compiled
     snapshot   puts back everything that an engine refers to

@@ -7,7 +7,7 @@ from typing import Literal
 
 from ...base.protocol import Capabilities, Target
 from ...base.trace import Config
-from ..kits import CONV_WIDTHS, REAL_MODES, Case, refusal
+from ..kit_limits import CONV_WIDTHS, REAL_MODES, Case, refusal
 from ..options import options_of
 
 _EVENTS = frozenset({"arrive", "step", "preempt", "abort", "dummy_run", "reset_prefix_cache", "evict"})
@@ -76,7 +76,7 @@ def make_factory(name: str, device: str) -> GpuFactory:
     from .devices import prepare
 
     stood_in = prepare(device)
-    from .engine import prepare_process
+    from .real_kit import prepare_process
 
     prepare_process(device)
     factory = GpuFactory(name, device, stood_in)

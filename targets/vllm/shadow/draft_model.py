@@ -60,7 +60,6 @@ class ShadowDraftModel(nn.Module):
 class ShadowMtp(MTPSpeculator):
     """vLLM's MTP speculator with a shadow draft model and the trace's drafts."""
 
-    runner: Any = None
     layer: ShadowDraftLayer
 
     def __init__(self, config: Any, device: Any, drafter: Drafter, recorder: Recorder, form: Group, words: int) -> None:
@@ -82,9 +81,8 @@ class ShadowMtp(MTPSpeculator):
     def propose(self, input_batch: Any, *arguments: Any, dummy_run: bool = False, **keywords: Any) -> torch.Tensor:
         """Return [requests, k] token ids: those that the trace specifies."""
         count, names = self.drafter.most, input_batch.req_ids
-        known = (
-            [0] * len(names) if dummy_run else self.runner.req_states.total_len.gpu[input_batch.idx_mapping].tolist()
-        )
+        lengths = self.drafter.runner.req_states.total_len.gpu
+        known = [0] * len(names) if dummy_run else lengths[input_batch.idx_mapping].tolist()
         rows = [self.drafter.propose(name, length, count) for name, length in zip(names, known, strict=True)]
         self._wanted = torch.tensor(rows, dtype=torch.int64)
         drafts: torch.Tensor = super().propose(input_batch, *arguments, dummy_run=dummy_run, **keywords)

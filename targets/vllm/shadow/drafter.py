@@ -26,6 +26,8 @@ class Drafter:
         """Most tokens of a request."""
         self.truths: dict[str, Truth] = {}
         self.event = Step()
+        self.runner: Any = None
+        """The runner that asks; its batch has the requests' names."""
 
     def propose(self, name: str, known: int, count: int) -> list[int]:
         """Return `count` proposals after the first `known` tokens, of which the event's number is right.
@@ -54,7 +56,6 @@ class Speculator:
 
     def __init__(self, drafter: Drafter) -> None:
         self.drafter = drafter
-        self.runner: Any = None
         self.model = torch.nn.Module()
         """Without layers: 0.25 to 0.27 look for layers that communicate."""
 
@@ -69,14 +70,14 @@ class Speculator:
         count = self.drafter.most
         if dummy_run:
             return torch.zeros((len(input_batch.req_ids), count), dtype=torch.int64)
-        known = self.runner.req_states.total_len.gpu[input_batch.idx_mapping].tolist()
+        known = self.drafter.runner.req_states.total_len.gpu[input_batch.idx_mapping].tolist()
         rows = [
             self.drafter.propose(name, length, count) for name, length in zip(input_batch.req_ids, known, strict=True)
         ]
         return torch.tensor(rows, dtype=torch.int64)
 
 
-def ngram_proposer(drafter: Drafter, engine: Any) -> type:
+def ngram_proposer(drafter: Drafter) -> type:
     """Return a class with the interface of the V1 runner, in place of `NgramProposer`."""
 
     class Proposer:
@@ -91,7 +92,7 @@ def ngram_proposer(drafter: Drafter, engine: Any) -> type:
         def propose(self, *arguments: Any, **_: Any) -> list[list[int]]:
             """Return lists of token ids. Called with (sampled, lengths, ...); newer releases put k first."""
             sampled, lengths = arguments[1:3] if isinstance(arguments[0], int) else arguments[:2]
-            names: Sequence[str] = engine.runner.input_batch.req_ids
+            names: Sequence[str] = drafter.runner.input_batch.req_ids
             return [
                 drafter.propose(name, int(lengths[row]), drafter.wanted(name)) if sampled[row] else []
                 for row, name in enumerate(names)
@@ -107,7 +108,7 @@ def set_draft_counts(runner: Any, config: Config) -> None:
         runner._num_valid_draft_tokens_cpu.fill_(config.num_speculative_tokens)
 
 
-def device_proposer(drafter: Drafter, engine: Any, real: type) -> type:
+def device_proposer(drafter: Drafter, real: type) -> type:
     """Return a class for asynchronous scheduling: vLLM's own `NgramProposerGPU` with another kernel."""
 
     class Proposer(real):
@@ -123,7 +124,7 @@ def device_proposer(drafter: Drafter, engine: Any, real: type) -> type:
 
         def kernel(self, lengths: torch.Tensor, *_: Any) -> tuple[torch.Tensor, torch.Tensor]:
             """Return [rows, k] token ids and the number of valid ones in each row."""
-            names: Sequence[str] = engine.runner.input_batch.req_ids
+            names: Sequence[str] = drafter.runner.input_batch.req_ids
             rows = [drafter.propose(name, length, self.k) for name, length in zip(names, lengths.tolist(), strict=True)]
             return torch.tensor(rows, dtype=torch.int32), torch.full((len(rows),), self.k, dtype=torch.int32)
 

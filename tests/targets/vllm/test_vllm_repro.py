@@ -21,7 +21,7 @@ from hybridfuzz.targets.base.registry import prepare, write_scripts
 from hybridfuzz.targets.base.repro import Failure
 from hybridfuzz.targets.base.trace import Arrive, Config, ExternalLoad, Group, Resume, Step, Trace
 from hybridfuzz.targets.vllm.inlined import definitions
-from hybridfuzz.targets.vllm.kits import Case, refusal
+from hybridfuzz.targets.vllm.kit_limits import Case, refusal
 from hybridfuzz.targets.vllm.options import options_of
 
 FOLDER = Path(__file__).parents[3] / "corpus" / "vllm"
@@ -39,7 +39,7 @@ NEEDS_MORE: tuple[dict[str, Any], ...] = (
 
 
 def needs_more(name: str) -> bool:
-    """Return True if no stand-alone script can show a trace of the corpus, by the table of `kits`."""
+    """Return True if no stand-alone script can show a trace of the corpus, by the table of `kit_limits`."""
     trace = load_trace(FOLDER / name)
     # ORACLE-EVENT-FIELD; the kind of group comes before the field if there is one.
     oracle, _, field = name.removesuffix(".json").rpartition("--")[2].split("-", 2)

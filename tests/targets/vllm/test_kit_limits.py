@@ -5,7 +5,7 @@ from typing import get_args
 from hybridfuzz.targets.base.registry import kit_limits
 from hybridfuzz.targets.base.trace import Config, Group
 from hybridfuzz.targets.vllm.factory import VllmFactory
-from hybridfuzz.targets.vllm.kits import SHOWN, Case, Kit, limits, refusal
+from hybridfuzz.targets.vllm.kit_limits import SHOWN, Case, Kit, limits, refusal
 from hybridfuzz.targets.vllm.options import options_of
 from hybridfuzz.targets.vllm.release import Release
 from hybridfuzz.targets.vllm.repro import ASSERTIONS

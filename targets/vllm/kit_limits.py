@@ -1,6 +1,6 @@
 """What the three kits of the vLLM target cannot do, and why: one table. Importable without vLLM.
 
-    shadow  vLLM's scheduler and runner around shadow layers (`bringup`): exact tags, on a CPU
+    shadow  vLLM's scheduler and runner around shadow layers (`shadow_kit`): exact tags, on a CPU
     real    the same around vLLM's own models and kernels (`gpu`)
     script  a file that needs vLLM and torch only (`repro`)
 

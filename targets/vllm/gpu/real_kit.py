@@ -1,0 +1,223 @@
+"""The kit of a real model: vLLM's own layers, kernels and graphs, on a GPU or in Triton's interpreter.
+
+Shadow layers run beside them on the host (`mirror`).
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import logging
+import os
+import sys
+import types
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import cache
+from typing import Any
+
+import torch
+from vllm.config import VllmConfig
+
+from ....reference.layout import Layout
+from ...base.trace import Config
+from .. import graphs
+from ..engine import begin_process
+from ..models import STATE_KIND, fill_weights, mixer
+from ..options import drafts_on_device, is_v2
+from ..rows.contracts import contract
+from ..shadow import patches
+from ..shadow.drafter import Drafter, Speculator, device_proposer, ngram_proposer
+from ..versions.wrapping import replaced
+from . import memories, replay
+from .configuration import configure, is_piecewise
+from .devices import BATCH_INVARIANT
+from .mirror import Mirror, MirrorAttention, MirrorMamba, MirrorRecorder, RealV1, RealV2, storages
+from .real_model import RealModel
+
+
+@cache
+def prepare_process(device: str) -> None:
+    """Install hooks on vLLM's functions and set up a "distributed" environment of one process, once."""
+    logging.getLogger("vllm").setLevel(logging.ERROR)
+    if device == "interpreter":
+        from .interpreted import prepare
+
+        prepare()
+    else:
+        torch.accelerator.set_device_index(0)
+    if device == "cuda" and os.environ.get(BATCH_INVARIANT) == "1":
+        from vllm.model_executor.determinism.batch_invariant import init_batch_invariance
+
+        init_batch_invariance()  # as vLLM's worker does
+    _patch_models()
+    memories.install()  # before the hooks, which see work once
+    patches.install()
+    begin_process()
+    if device == "cuda":
+        from vllm.v1.worker.workspace import init_workspace_manager
+
+        init_workspace_manager(torch.device("cuda:0"))
+
+
+def _patch_models() -> None:
+    """Leave out two checks. Qwen3-Next looks for a layer with experts, which ours lacks. The chunked kernels of a gated
+    delta net refuse float32, which they can compute: with it rounding stays far below a defect."""
+    from vllm.model_executor.models import qwen3_next
+
+    for one in vars(qwen3_next).values():
+        if isinstance(one, type) and "set_moe_parameters" in vars(one):
+            one.set_moe_parameters = lambda self: None  # type: ignore[attr-defined]
+    from vllm.third_party.flash_linear_attention.ops.chunk import chunk_gated_delta_rule
+
+    _leave_out(inspect.unwrap(chunk_gated_delta_rule), lambda line: "!= torch.float32" in line)
+
+
+def _leave_out(function: Any, unwanted: Callable[[str], bool]) -> None:
+    """Leave assertions out of a function, in place, for all modules that have imported it."""
+    tree = ast.parse(inspect.getsource(function))
+    [definition] = tree.body
+    assert isinstance(definition, ast.FunctionDef)
+    definition.decorator_list = []
+    asserts = [line for line in definition.body if isinstance(line, ast.Assert) and unwanted(ast.unparse(line))]
+    definition.body = [line for line in definition.body if line not in asserts]
+    made: dict[str, Any] = {}
+    exec(compile(tree, function.__code__.co_filename, "exec"), function.__globals__, made)
+    function.__code__ = made[definition.name].__code__
+
+
+@cache
+def _proposer_module() -> Any:
+    """Return a stand-in for the module of vLLM's n-gram proposer, which needs numba. Several engines are open at once:
+    the proposers of all are `NgramProposer`s."""
+    module: Any = types.ModuleType("vllm.v1.spec_decode.ngram_proposer")
+    module.NgramProposer = type("NgramProposer", (), {})
+    sys.modules[module.__name__] = module
+    return module
+
+
+class SpeculatorOn(Speculator):
+    """The V2 drafter, with proposals on the runner's device."""
+
+    def propose(self, input_batch: Any, *rest: Any, dummy_run: bool = False, **keywords: Any) -> torch.Tensor:
+        """[requests, k] token ids."""
+        return super().propose(input_batch, *rest, dummy_run=dummy_run, **keywords).to(self.drafter.runner.device)
+
+
+class RealKit:
+    """A model of vLLM's own for one engine. `real` is that model, wrapped, once it is built."""
+
+    real: RealModel
+
+    def __init__(self, config: Config, device: str, drafter: Drafter) -> None:
+        self._config = config
+        self._drafter = drafter
+        self.is_interpreted = device == "interpreter"
+        self.device = torch.device("cpu" if self.is_interpreted else "cuda:0")
+        self.recorder = MirrorRecorder()
+        self.layers: Sequence[MirrorMamba | MirrorAttention] = ()
+
+    def configure(self) -> VllmConfig:
+        """Return vLLM's configuration of this engine."""
+        os.environ["VLLM_USE_BREAKABLE_CUDAGRAPH"] = "1" if is_piecewise(self._config) else "0"
+        if is_piecewise(self._config):
+            replay.watch_pieces()
+        return configure(self._config, self.device)
+
+    def model(self, vllm_config: VllmConfig) -> Any:
+        """Return the model, with weights that we generate."""
+        from vllm.model_executor.model_loader.utils import initialize_model, process_weights_after_loading
+        from vllm.utils.torch_utils import set_default_torch_dtype
+
+        model_config = vllm_config.model_config
+        with set_default_torch_dtype(model_config.dtype), self.device:
+            model = initialize_model(vllm_config=vllm_config)
+        fill_weights(model, mixer(self._config))
+        process_weights_after_loading(model, model_config, self.device)
+        model = model.eval()
+        self.real = RealModel(model)
+        return model
+
+    def speculator(self, vllm_config: VllmConfig) -> Any:
+        """Return the V2 runner's drafter."""
+        return SpeculatorOn(self._drafter)
+
+    def runner_v2(self) -> Any:
+        """Return vLLM's runner for the device."""
+        if self.is_interpreted:
+            from vllm.v1.worker.cpu.model_runner import CPUModelRunner
+
+            return CPUModelRunner
+        from vllm.v1.worker.gpu.model_runner import GPUModelRunner
+
+        return GPUModelRunner
+
+    def runner_v1(self, vllm_config: VllmConfig, model: Any) -> Any:
+        """Return vLLM's runner for the device, with the model."""
+        from vllm.v1.worker import gpu_model_runner
+
+        module = _proposer_module()
+        proposer = type("Proposer", (ngram_proposer(self._drafter), module.NgramProposer), {})
+        with replaced((module, "NgramProposer", proposer), *self._drafting_on_device()):
+            if self.is_interpreted:
+                from .interpreted import runner_v1
+
+                return runner_v1(vllm_config, self.device, model, apart=self._config.async_depth > 0)
+            runner = gpu_model_runner.GPUModelRunner(vllm_config, self.device)
+            runner.load_model(model=model)
+        return runner
+
+    def _drafting_on_device(self) -> Sequence[tuple[Any, str, Any]]:
+        """Return what has to be exchanged for a drafter on the device, as for `replaced`."""
+        if not drafts_on_device(self._config):
+            return ()
+        from vllm.v1.worker import gpu_model_runner
+
+        proposer = device_proposer(self._drafter, gpu_model_runner.NgramProposerGPU)
+        kernel = proposer.kernel  # type: ignore[attr-defined]
+
+        def on_device(*arguments: Any) -> tuple[torch.Tensor, ...]:
+            return tuple(one.to(self.device) for one in kernel(*arguments))
+
+        proposer.kernel = on_device  # type: ignore[attr-defined]
+        return ((gpu_model_runner, "NgramProposerGPU", proposer),)
+
+    def allocating(self) -> AbstractContextManager[None]:
+        """Change nothing: the caches are the model's own."""
+        return nullcontext()
+
+    def attach(self, vllm_config: VllmConfig, layout: Layout, cache_config: Any) -> None:
+        """Build the mirror: a shadow layer for each of the model's layers, over words of the host."""
+        config, groups = self._config, cache_config.kv_cache_groups
+        window, k = config.conv_width - 1, config.num_speculative_tokens
+        name = mixer(config)
+        kind = contract(STATE_KIND.get(name, name), config.conv_width)
+        block_size = max(group.block_size for group in layout.groups if group.kind == "attention")
+        words = max(2 * block_size, window + k + 1)
+        slots = max(group.layers for group in layout.groups)
+        self.recorder.storages = storages(cache_config.num_blocks, slots, words, seed=1)
+        layers: dict[str, MirrorMamba | MirrorAttention] = {}
+        contexts = vllm_config.compilation_config.static_forward_context
+        for group, spec in enumerate(groups):
+            for index, name in enumerate(spec.layer_names):
+                place, storage = (group, index), self.recorder.storages[index]
+                layer: MirrorMamba | MirrorAttention
+                if layout.groups[group].kind == "mamba":
+                    layer = MirrorMamba(name, self.recorder, storage, window, k, kind, place)
+                else:
+                    layer = MirrorAttention(name, storage, layout.groups[group].block_size, place, contexts[name])
+                layers[name] = self.recorder.layers[place] = layer
+        self.layers = [layers[name] for name in contexts if name in layers]
+        self.real.mirror = Mirror(self.recorder, self.layers)
+
+    def capture(self, runner: Any) -> None:
+        """Capture the runner's graphs."""
+        if self.is_interpreted:
+            graphs.capture(runner, self.recorder, is_v2(self._config))
+        else:
+            replay.capture(runner, self.real, self.recorder, is_v2(self._config))
+
+    def adapter(self, runner: Any) -> RealV1 | RealV2:
+        """Return how the target speaks to the runner."""
+        kind = RealV2 if is_v2(self._config) else RealV1
+        return kind(runner, self.recorder)
