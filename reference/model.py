@@ -76,10 +76,17 @@ class Reference:
         """All tables when the step that the device entered last was planned."""
         self._last_published: Mapping[int, Key] = {}
 
-    def arrive(self, name: str, path: Sequence[tuple[str, int]], max_new_tokens: int, session: bool = False) -> Life:
+    def arrive(
+        self,
+        name: str,
+        path: Sequence[tuple[str, int]],
+        max_new_tokens: int,
+        session: bool = False,
+        stop_at: int = 0,
+    ) -> Life:
         """Add a request, perhaps as the first turn of a session."""
         assert name not in self.lives
-        life = self.lives[name] = Life(name, path, max_new_tokens, session)
+        life = self.lives[name] = Life(name, path, max_new_tokens, session, stop_at)
         return life
 
     def plan(
@@ -161,7 +168,7 @@ class Reference:
             return
         ended = self.current.lives.values() if self.current else ()
         for life in (*self.lives.values(), *ended):
-            if key.depth <= life.total_length and life.truth.tag(key.depth) == key.tag:
+            if key.depth <= life.foreseen_length and life.truth.tag(key.depth) == key.tag:
                 self.truths[key] = life.truth
                 return
 
@@ -253,10 +260,10 @@ class Reference:
                 self.withdrawn.add(name)
                 self.forget(name)
 
-    def resume(self, name: str, path: Sequence[tuple[str, int]], max_new_tokens: int) -> None:
+    def resume(self, name: str, path: Sequence[tuple[str, int]], max_new_tokens: int, stop_at: int = 0) -> None:
         """Start the next turn of a parked session. Steps in flight keep the life of the last turn."""
         life = self.lives[name] = copy(self.lives[name])
-        life.resume(path, max_new_tokens, self.layout.resume_drops)
+        life.resume(path, max_new_tokens, self.layout.resume_drops, stop_at)
 
     def reorder(self, rows: Sequence[str], sources: Mapping[str, str]) -> None:
         """Give each row the tokens of its source."""

@@ -12,6 +12,11 @@ Its caches stay with it: the next turn starts from the `kept` tokens that it sti
 is everything that the client has seen, then the new part. A parked session may lose its caches (it is then admitted
 like any request), and it may be truncated; it ends when it is closed.
 
+An **answer** ends with its last token: the `max_new_tokens`-th, which an engine foresees, or the first that is the
+request's stop token, which it does not. An engine that plans ahead may then have steps of the request in flight. They
+run on, on the right tokens, and what they sample counts for nothing: it is not delivered, not published, not part of
+the next turn. A session's next turn starts from the tokens kept, whatever such a step did to its caches.
+
 `settled` is the number of tokens whose content is in memory: prefix hit at admission, then plus what each
 executed step computed, minus rejected drafts. The rule that everything else follows from:
 
@@ -32,6 +37,7 @@ class Life:
 
     __slots__ = (
         "aborted",
+        "answer_length",
         "delivered",
         "load_breaks_off",
         "max_new_tokens",
@@ -41,16 +47,25 @@ class Life:
         "session",
         "settled",
         "speculated",
+        "stop_token",
         "truth",
     )
 
-    def __init__(self, name: str, path: Sequence[tuple[str, int]], max_new_tokens: int, session: bool = False) -> None:
+    def __init__(
+        self,
+        name: str,
+        path: Sequence[tuple[str, int]],
+        max_new_tokens: int,
+        session: bool = False,
+        stop_at: int = 0,
+    ) -> None:
+        """`stop_at` is the place of the stop token in the answer, 1 for its first token; 0: there is none."""
         self.name = name
         self.session = session
         self.parked = False
         """True between two turns of a session."""
         self.truth = Truth(path)
-        self.max_new_tokens = max_new_tokens
+        self._answer(max_new_tokens, self.truth.stop_token(stop_at))
         self.settled = 0
         self.delivered = 0
         self.resumed = False
@@ -62,9 +77,20 @@ class Life:
         self.aborted = False
         """True once its client aborted it; an engine may need another step to release it."""
 
+    def _answer(self, max_new_tokens: int, stop_token: int) -> None:
+        """Set where the answer to the prompt ends."""
+        self.max_new_tokens, self.stop_token = max_new_tokens, stop_token
+        self.answer_length = self.truth.answer_length(max_new_tokens, stop_token)
+        """New tokens that the client gets."""
+
     @property
     def total_length(self) -> int:
-        """Prompt and all new tokens."""
+        """Prompt and all tokens of the answer."""
+        return self.truth.prompt_length + self.answer_length
+
+    @property
+    def foreseen_length(self) -> int:
+        """Prompt and the most tokens that the answer may have: what an engine plans for."""
         return self.truth.prompt_length + self.max_new_tokens
 
     @property
@@ -86,6 +112,7 @@ class Life:
         life.parked, life.truth, life.settled, life.delivered = self.parked, self.truth, self.settled, self.delivered
         life.resumed, life.speculated, life.aborted = self.resumed, self.speculated, self.aborted
         life.load_breaks_off = self.load_breaks_off
+        life.stop_token, life.answer_length = self.stop_token, self.answer_length
         return life
 
     def park(self) -> None:
@@ -93,13 +120,13 @@ class Life:
         assert self.session and not self.parked
         self.parked = True
 
-    def resume(self, path: Sequence[tuple[str, int]], max_new_tokens: int, dropped: int = 0) -> None:
+    def resume(self, path: Sequence[tuple[str, int]], max_new_tokens: int, dropped: int = 0, stop_at: int = 0) -> None:
         """Start the next turn; its prompt is what the client knows, less the last `dropped` tokens, then `path`."""
         assert self.parked
         kept = self.known - dropped
         self.truth = self.truth.continued(kept, path)
         self.settled = min(self.settled, kept)
-        self.max_new_tokens = max_new_tokens
+        self._answer(max_new_tokens, self.truth.stop_token(stop_at))
         self.delivered = 0
         self.parked = False
 
@@ -121,11 +148,12 @@ class Life:
     def copy_of(self, source: Life, rank: int) -> None:
         """Take over the tokens and the progress of `source`, and as its copy of rank `rank` (`reference.batch`) replace
         the token that it sampled last."""
-        self.truth, self.max_new_tokens, self.settled = source.truth, source.max_new_tokens, source.settled
+        self.truth, self.settled = source.truth, source.settled
         self.delivered, self.resumed, self.speculated = source.delivered, source.resumed, source.speculated
         if rank and self.delivered:
             newest = self.known - 1
             self.truth = self.truth.branched(newest, choice(self.truth.tokens[newest], rank))
+        self._answer(source.max_new_tokens, source.stop_token)
 
     def crop(self, tokens: int) -> None:
         """Forget the last `tokens` computed tokens."""

@@ -239,6 +239,21 @@ class Truth:
             tokens.append(token)
             tags.append(tag)
 
+    def stop_token(self, place: int) -> int:
+        """Return the token at a place of the answer, 1 for its first; 0, which no answer has, for place 0."""
+        if not place:
+            return 0
+        self.reach(self.prompt_length + place)
+        return self.tokens[self.prompt_length + place - 1]
+
+    def answer_length(self, most: int, stop_token: int) -> int:
+        """Return the number of tokens in an answer of at most `most`: its first stop token is its last."""
+        if not stop_token:
+            return most
+        self.reach(self.prompt_length + most)
+        answer = self.tokens[self.prompt_length : self.prompt_length + most]
+        return answer.index(stop_token) + 1 if stop_token in answer else most
+
     def tag(self, depth: int) -> int:
         """Return the tag after exactly `depth` tokens."""
         if depth >= len(self.tags):

@@ -29,6 +29,7 @@ from ...targets.base.trace import (
     Turn,
     check_config,
     needed_events,
+    needed_features,
     needed_kinds,
     tag_of,
 )
@@ -50,8 +51,8 @@ def refusal(trace: Trace, factory: TargetFactory) -> str:
         return f"configuration: {factory.name}: {reason}"
     if foreign := needed_events(trace.events) - factory.capabilities.events:
         return f"events: {factory.name} has no {', '.join(sorted(foreign))}"
-    if foreign := needed_kinds(trace.events) - factory.capabilities.features:
-        return f"documents: {factory.name} has no {', '.join(sorted(foreign))}"
+    if foreign := needed_features(trace.events) - factory.capabilities.features:
+        return f"requests: {factory.name} has no {', '.join(sorted(foreign))}"
     return ""
 
 
@@ -213,7 +214,7 @@ def _event_changes(before: Sequence[AnyEvent], known: Sequence[AnyEvent], after:
     gone = Counter(tag_of(event) for event in before) - Counter(tag_of(event) for event in known)
     for tag, count in sorted(gone.items()):
         yield f"events: {count} {tag} left out"
-    for field in ("prompt", "session", "chunks", "drafts", "right", "per_request", "rows"):
+    for field in ("prompt", "session", "stop_at", "chunks", "drafts", "right", "per_request", "rows"):
         changed = sum(getattr(old, field, 0) != getattr(new, field, 0) for old, new in zip(known, after, strict=True))
         if changed:
             yield f"{field}: changed in {changed} events"

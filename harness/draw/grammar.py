@@ -98,6 +98,7 @@ class Grammar:
         """True if requests wait for loads. A load then often follows an arrival or a turn directly, before the request
         runs."""
         self.cuts = self.talks and "truncate" in self.events and choices.chance(workload.truncations)
+        self.stops = bool("stop-tokens" in capabilities.features and workload.stop_token)
 
     def _enabled(self) -> list[tuple[int, Callable[[], AnyEvent]]]:
         """Return the rare events that this trace uses, with percentages. Each is off in some of the traces."""
@@ -266,7 +267,14 @@ class Grammar:
         prompt = self.length(min(room - max_new, 2 * self.unit))
         self.sessions[name] += prompt + max_new
         self.expect(name, prompt, max_new)
-        return Resume(name, ((self.choices.pick(self.documents), prompt),), max_new)
+        document = self.choices.pick(self.documents)
+        return Resume(name, ((document, prompt),), *self.answer(max_new, self.room(name)))
+
+    def answer(self, length: int, room: int) -> tuple[int, int]:
+        """Return (most tokens, place of the stop token) for an answer of a length with `room` tokens behind it."""
+        if not self.stops or not room or not self.choices.chance(self.workload.stop_token):
+            return length, 0
+        return length + min(self.choices.pick(self.workload.beyond_stop), room), length
 
     def expect(self, name: str, prompt: int, max_new: int) -> None:
         """Expect a request, or the next turn of a session, to compute a prompt and an output of these lengths."""
@@ -322,7 +330,8 @@ class Grammar:
             max_new = rest
         elif near:
             max_new = self.length(max_new if session else min(new_max, rest), total)
-        event = Arrive(name, path, max_new, priority, session)
+        most, stop_at = self.answer(max_new, rest - max_new)
+        event = Arrive(name, path, most, priority, session, stop_at)
         self.history.append(event)
         if session:
             self.sessions[name] = total + max_new
@@ -350,7 +359,7 @@ class Grammar:
             path = (*path[:-1], (document, self.length(max(length + self.unit, 1), before)))
         elif kind >= 2:
             before = sum(length for _, length in path)
-            path = (*path, ("~", self.length(earlier.max_new_tokens, before)))
+            path = (*path, ("~", self.length(earlier.stop_at or earlier.max_new_tokens, before)))
             if kind == 3:
                 before += path[-1][1]
                 path = (*path, (choices.pick(self.documents), self.length(self.unit, before)))

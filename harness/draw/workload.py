@@ -83,6 +83,8 @@ class Workload(Struct, frozen=True, forbid_unknown_fields=True):
     shared_prompt: Annotated[int, percent("arrivals that share an earlier prompt")] = 75
     short_prompt: Annotated[int, percent("new prompts of at most two blocks")] = 40
     full_length: Annotated[int, percent("arrivals that may run up to max_model_len and do")] = 45
+    stop_token: Annotated[int, percent("answers that end by a stop token, where there is room for more")] = 75
+    beyond_stop: Annotated[tuple[Number, ...], numbers("tokens that such an answer was allowed further")] = (1, 2, 8, 4)
     important: Annotated[int, percent("arrivals at least as important as the one before")] = 50
 
     # steps

@@ -177,11 +177,12 @@ def begun_later(trace: Trace, first: int, last: int, tokens: int) -> Trace:
 
 def _begun_later(event: AnyEvent, tokens: int) -> AnyEvent:
     """Return an arrival with the first tokens of its answer in its prompt, any other event as it is."""
-    if not isinstance(event, Turn) or event.max_new_tokens <= tokens:
+    if not isinstance(event, Turn) or (event.stop_at or event.max_new_tokens) <= tokens:
         return event
     *path, (document, length) = event.prompt
     more = [(document, length + tokens)] if document == CONTINUATION else [(document, length), (CONTINUATION, tokens)]
-    return msgspec.structs.replace(event, prompt=(*path, *more), max_new_tokens=event.max_new_tokens - tokens)
+    left, stop_at = event.max_new_tokens - tokens, max(event.stop_at - tokens, 0)
+    return msgspec.structs.replace(event, prompt=(*path, *more), max_new_tokens=left, stop_at=stop_at)
 
 
 def renamed(trace: Trace) -> Trace:
@@ -250,8 +251,10 @@ def _without(left_out: str, entries: Entries) -> Entries:
 
 
 def _shorter_turns(event: Turn) -> Iterator[Turn]:
-    """Yield turns with a shorter answer or prompt."""
+    """Yield turns whose end is foreseen, and turns with a shorter answer or prompt."""
     replace = msgspec.structs.replace
+    if event.stop_at:
+        yield replace(event, max_new_tokens=min(event.stop_at, event.max_new_tokens), stop_at=0)
     for number in smaller_numbers(event.max_new_tokens, 1):
         yield replace(event, max_new_tokens=number)
     for index in range(len(event.prompt)):

@@ -157,9 +157,10 @@ def _renamed(trace: Trace, suffix: str) -> Trace:
 class _Turn:
     """One request, or one turn of a session, while it runs."""
 
-    def __init__(self, name: str, truth: Truth, new: int, *, session: bool = False, again: bool = False) -> None:
-        truth.reach(truth.prompt_length + new)
-        self.name, self.truth, self.new, self.session, self.again = name, truth, new, session, again
+    def __init__(self, event: Turn, truth: Truth, *, session: bool = False) -> None:
+        self.new = truth.answer_length(event.max_new_tokens, truth.stop_token(event.stop_at))
+        truth.reach(truth.prompt_length + self.new)
+        self.name, self.truth, self.session, self.again = event.name, truth, session, False
         self.received: list[int] = []
         self.end = "not finished"
 
@@ -190,13 +191,13 @@ class _Run:
 
     def apply(self, event: Event) -> None:
         if isinstance(event, Arrive) and event.name not in self.live and fits(self.config, event):
-            self.begin(_Turn(event.name, Truth(event.prompt), event.max_new_tokens, session=event.session))
+            self.begin(_Turn(event, Truth(event.prompt), session=event.session))
         elif isinstance(event, Resume) and event.name in self.live and event.name in self.target.view().parked:
             before = self.live[event.name]
             known = before.truth.prompt_length + len(before.received)
             if fits(self.config, event, known):
                 truth = before.truth.continued(known - self.target.layout.resume_drops, event.prompt)
-                self.begin(_Turn(event.name, truth, event.max_new_tokens, session=True))
+                self.begin(_Turn(event, truth, session=True))
         elif isinstance(event, Abort) and event.name in self.live and self.live[event.name].end:
             self.live[event.name].end = "aborted"
         for record in self.target.apply(event).records:
@@ -234,7 +235,8 @@ class _Run:
         seen: set[Prompt] = set()
         for event in trace.events:
             if isinstance(event, Arrive) and event.name in self.live:
-                path = _cut((*event.prompt, (CONTINUATION, event.max_new_tokens)), self.config.max_model_len - 1)
+                answer = CONTINUATION, event.stop_at or event.max_new_tokens
+                path = _cut((*event.prompt, answer), self.config.max_model_len - 1)
                 if path not in seen:
                     seen.add(path)
                     left = self.config.max_model_len - sum(length for _, length in path)

@@ -37,7 +37,7 @@ Observation = Literal[
 """Words of `Capabilities.observes`: each enables the oracles that need it (docs/reference/capabilities.md)."""
 Feature = Literal[
     "pool", "block-tables", "padding", "stores", "partial-hits", "snapshots", "chunks", "async-loads", "failing-loads",
-    "held-for-transfer", "sync-loads", "images", "adapters", "reset-when-idle",
+    "held-for-transfer", "sync-loads", "images", "adapters", "reset-when-idle", "stop-tokens",
 ]  # fmt: skip
 """Words of `Capabilities.features` (docs/reference/capabilities.md)."""
 

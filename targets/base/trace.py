@@ -43,6 +43,13 @@ Priority = Annotated[int, Meta(ge=-(1 << 31), le=1 << 31)]
 Count = Annotated[int, Meta(ge=0, le=1 << 20)]
 Positive = Annotated[int, Meta(ge=1, le=1 << 20)]
 Drafts = Annotated[int, Meta(ge=0, le=16)]
+StopAt = Annotated[
+    Count,
+    Shrinks(0),
+    NeedsFeature("stop-tokens"),
+    Trait("a stop token"),
+    Says(", one of which is its stop token: number {}"),
+]
 Prompt = Annotated[tuple[tuple[Document, Positive], ...], Meta(min_length=1, max_length=16)]
 
 
@@ -65,6 +72,9 @@ class Arrive(Event, frozen=True, tag="arrive"):
 
     With `session` it is the first turn of a session: when the turn ends its caches stay, until `Resume` starts the next
     turn or `Abort` closes the session.
+
+    With `stop_at` the request has a stop token: the token at this place of its answer, 1 for the first. The answer ends
+    with the first token that equals it. An engine cannot foresee that end; it plans for `max_new_tokens`.
     """
 
     about = About("{name} arrives: {prompt:prompt token}, {max_new_tokens:new token}", acts="before")
@@ -74,6 +84,7 @@ class Arrive(Event, frozen=True, tag="arrive"):
     max_new_tokens: Positive
     priority: Annotated[Priority, Usual(0), Trait("a priority"), Says(", priority {}")] = 0
     session: Annotated[bool, Usual(False), NeedsEvent("resume"), Says(", the first turn of a session")] = False
+    stop_at: StopAt = 0
 
 
 class Step(Event, frozen=True, tag="step"):
@@ -291,7 +302,7 @@ class Truncate(Event, frozen=True, tag="truncate"):
 
 class Resume(Event, frozen=True, tag="resume"):
     """The next turn of a parked session: everything that its client has seen, then `prompt`. An engine may drop tokens
-    at the end of what the client has seen (`reference.layout.Layout.resume_drops`)."""
+    at the end of what the client has seen (`reference.layout.Layout.resume_drops`). `stop_at` as of `Arrive`."""
 
     about = About(
         "The next turn of {name} arrives: {prompt:further prompt token}, {max_new_tokens:new token}", acts="before"
@@ -300,6 +311,7 @@ class Resume(Event, frozen=True, tag="resume"):
     name: Annotated[Name, Defines()]
     prompt: Prompt
     max_new_tokens: Positive
+    stop_at: StopAt = 0
 
 
 AnyEvent = (
@@ -426,6 +438,13 @@ def needed_kinds(events: Iterable[Event]) -> set[str]:
     """Return the features that a target must have for the documents of these events."""
     prompts = [event.prompt for event in events if isinstance(event, Turn)]
     return features_of(document for prompt in prompts for document, _ in prompt)
+
+
+def needed_features(events: Iterable[Event]) -> set[str]:
+    """Return the features that a target must have for these requests: for their documents and stop tokens."""
+    events = list(events)
+    stops = any(isinstance(event, Turn) and event.stop_at for event in events)
+    return needed_kinds(events) | ({"stop-tokens"} if stops else set())
 
 
 def features_of(documents: Iterable[str]) -> set[str]:

@@ -54,7 +54,7 @@ CAPABILITIES = Capabilities(
     max_model_len=96,
     traces_per_second=25.0,
     options={"connector_saves": ("no", "no", "yes"), "prefix_match_unit": ("0", "0", "2", "4")},
-    features=frozenset({"block-tables", "padding", "chunks", "stores", "partial-hits"}),
+    features=frozenset({"block-tables", "padding", "chunks", "stores", "partial-hits", "stop-tokens"}),
     engine=("hybridfuzz.targets.hybrid",),
 )
 

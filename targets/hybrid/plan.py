@@ -35,6 +35,8 @@ class Request(Struct, eq=False, gc=False):
     drafts: int = 0
     epoch: int = 0
     session: bool = False
+    stop_token: int = 0
+    """Ends the answer; 0 for none."""
 
     def append_tokens(self, tokens: Sequence[int]) -> None:
         """Append token ids and their tags."""
@@ -80,6 +82,7 @@ class ScheduledRow(Struct, gc=False):
     """One request of a planned step, as sent to the worker.
 
     end       tokens at which a session's turn ends: sampling stops there, because states cannot be rolled back
+    stop      token at which it stops as well, 0 for none
     fresh     tokens, the whole table and the prompt length; set on admission
     appended  new columns by group; set otherwise
     loads     content to load from outside the pool before the forward
@@ -101,6 +104,7 @@ class ScheduledRow(Struct, gc=False):
     pins: Sequence[int]
     table: Table
     end: int = 0
+    stop: int = 0
 
     @property
     def anew(self) -> bool:

@@ -125,14 +125,16 @@ class SessionEvents:
         return records
 
     def truncate(self, event: Truncate) -> list[Record]:
-        """Drop the last tokens of a parked session; refused if no kept state allows it."""
+        """Drop the last tokens of a parked session, after all steps in flight have run; refused if no kept state allows
+        it."""
         scheduler = self.engine.scheduler
         request = scheduler.requests.get(event.name)
         if request not in scheduler.sessions.parked or not 0 < event.length < len(request.tokens):
             return []
+        records = self.engine.drain()
         if not scheduler.sessions.truncate(request, event.length):
             self.engine.refused = f"no state of {event.name} at or before {event.length} tokens is kept"
-        return []
+        return records
 
     def fork(self, event: Fork) -> list[Record]:
         """Copy a parked session, after all steps in flight have run and the worker has dropped the session's row."""
@@ -165,6 +167,7 @@ class SessionEvents:
         scheduler = self.engine.scheduler
         request = scheduler.requests.get(event.name)
         if request in scheduler.sessions.parked and fits(self.engine.config, event, len(request.tokens)):
-            prompt = Truth.after(request.tokens, event.prompt).tokens[len(request.tokens) :]
-            scheduler.sessions.resume(request, prompt, event.max_new_tokens)
+            truth = Truth.after(request.tokens, event.prompt)
+            prompt = truth.tokens[len(request.tokens) :]
+            scheduler.sessions.resume(request, prompt, event.max_new_tokens, truth.stop_token(event.stop_at))
         return []

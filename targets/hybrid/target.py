@@ -132,7 +132,9 @@ class HybridTarget:
         if event.name in self.names_seen or not fits(self.config, event):
             return []
         self.names_seen.add(event.name)
-        self.scheduler.add(event.name, Truth(event.prompt).tokens, event.max_new_tokens, event.priority, event.session)
+        truth = Truth(event.prompt)
+        prompt, stop_token = truth.tokens.copy(), truth.stop_token(event.stop_at)
+        self.scheduler.add(event.name, prompt, event.max_new_tokens, event.priority, event.session, stop_token)
         return []
 
     def run_step(self, event: Step) -> list[Record]:

@@ -89,7 +89,7 @@ def capabilities_of(release: Release) -> Capabilities:
             **({"inputs": ("tokens", "tokens", "tokens", "tokens", "images", "adapters")} if inputs else {}),
         },
         features=frozenset(
-            {"block-tables", "padding"}
+            {"block-tables", "padding", "stop-tokens"}
             | ({"partial-hits"} if release.partial_hits else set())
             | frozenset().union(*connected.values())
             | ({"images", "adapters"} if inputs else set())

@@ -27,6 +27,7 @@ from ..base.trace import (
     Resume,
     Step,
     Trace,
+    Turn,
 )
 from .inlined import Part, definitions, import_block, whole
 from .kit_limits import Case, refusal
@@ -140,27 +141,33 @@ def _all_calls(events: Sequence[Event], config: Config) -> list[str]:
     for event in events:
         if isinstance(event, Arrive) and event.name not in known:
             truth = Truth(event.prompt)
-            known[event.name] = truth, truth.prompt_length + event.max_new_tokens
+            known[event.name] = truth, _end(event, truth)
             more = f", priority={event.priority}" if event.priority else ""
             more += ", session=True" if event.session else ""
-            lines.append(f"engine.add({event.name!r}, {_turn(truth, 0, event.max_new_tokens, config)}{more})")
+            lines.append(f"engine.add({event.name!r}, {_turn(event, truth, 0, config)}{more})")
         elif isinstance(event, Resume) and event.name in known:
             before, total = known[event.name]
             before.reach(total)
             kept = total - DROPPED_TOKENS
             truth = before.continued(kept, event.prompt)
-            known[event.name] = truth, truth.prompt_length + event.max_new_tokens
-            lines.append(f"engine.resume({event.name!r}, {kept}, {_turn(truth, kept, event.max_new_tokens, config)})")
+            known[event.name] = truth, _end(event, truth)
+            lines.append(f"engine.resume({event.name!r}, {kept}, {_turn(event, truth, kept, config)})")
         else:
             lines += _calls(event)
     return lines
 
 
-def _turn(truth: Truth, first: int, max_new_tokens: int, config: Config) -> str:
+def _end(event: Turn, truth: Truth) -> int:
+    """Return the number of tokens that a session has after a turn."""
+    return truth.prompt_length + truth.answer_length(event.max_new_tokens, truth.stop_token(event.stop_at))
+
+
+def _turn(event: Turn, truth: Truth, first: int, config: Config) -> str:
     """Return the arguments for a turn whose prompt begins at position `first`."""
-    truth.reach(truth.prompt_length + max_new_tokens + 2 * (config.num_speculative_tokens + 1))
+    truth.reach(truth.prompt_length + event.max_new_tokens + 2 * (config.num_speculative_tokens + 1))
     prompt, says = truth.tokens[first : truth.prompt_length], truth.tokens[truth.prompt_length :]
-    return f"{prompt}, says={says}, new_tokens={max_new_tokens}"
+    stop = f", stop={truth.stop_token(event.stop_at)}" if event.stop_at else ""
+    return f"{prompt}, says={says}, new_tokens={event.max_new_tokens}{stop}"
 
 
 def _calls(event: Event) -> Iterator[str]:

@@ -31,6 +31,7 @@ from ..base.trace import (
     ResetPrefixCache,
     Resume,
     Step,
+    Turn,
     fits,
 )
 from .counterparts.sampling import parameters
@@ -137,12 +138,13 @@ class VllmTarget:
             return []
         truth = truths[event.name] = Truth(event.prompt)
         self._priorities[event.name] = event.priority
-        self._add(event.name, truth, 0, event.max_new_tokens, event.session)
+        self._add(event, truth, 0, event.session)
         return []
 
-    def _add(self, name: str, truth: Truth, first: int, max_new_tokens: int, session: bool) -> None:
+    def _add(self, turn: Turn, truth: Truth, first: int, session: bool) -> None:
         """Add a request, or the next turn of a session, with the prompt of `truth` from position `first` on."""
         self._arrivals += 1
+        name = turn.name
         # vLLM hashes a new turn's tokens alone, too, and never uses that.
         hasher = self.engine.hasher if name in self.scheduler.requests else self.hasher
         arguments = compat.request_arguments(hasher, self._priorities[name], float(self._arrivals))
@@ -150,7 +152,7 @@ class VllmTarget:
             arguments["resumable"] = True
         if self.inputs:
             arguments |= self.inputs.arguments(truth, first)
-        tokens, chosen = truth.tokens[first : truth.prompt_length], parameters(self.config, name, truth, max_new_tokens)
+        tokens, chosen = truth.tokens[first : truth.prompt_length], parameters(self.config, turn, truth)
         self.scheduler.add_request(Request(name, tokens, chosen, **arguments))
 
     def resume(self, event: Resume) -> list[Record]:
@@ -167,7 +169,7 @@ class VllmTarget:
         truths = self.engine.drafter.truths
         truth = truths[event.name] = truths[event.name].continued(kept, event.prompt)
         self.keys.forget(event.name, kept)
-        self._add(event.name, truth, kept - again, event.max_new_tokens, session=True)
+        self._add(event, truth, kept - again, session=True)
         return records
 
     def _let_go(self, name: str, records: list[Record]) -> None:

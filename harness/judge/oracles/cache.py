@@ -29,7 +29,8 @@ class Hash(Oracle):
         Rule(
             "M2",
             "Lookup structure and blocks agree on every key. A key for depth d is on the block in the column of d "
-            "of a request with that prefix, and d is no more than the steps planned so far compute. A state that "
+            "of a request with that prefix, and d is no more than the steps planned so far compute, nor behind "
+            "the end of the request's answer. A state that "
             "a chunk leaves inside it (`Group.inner_states`) may be of any depth and is in the column before the "
             "chunk's last. In mode slots a key may be on any slot, since a copy may have filled it, but a request "
             "with that prefix must have computed d tokens.",
@@ -123,7 +124,7 @@ class Hash(Oracle):
                 continue
             if block in columns:
                 holders.append((name, columns.index(block)))
-            computed = self._reach.get(name, life.settled)
+            computed = min(self._reach.get(name, life.settled), life.total_length)
             on_grid = key.depth % unit == 0 and column < len(columns) and columns[column] == block
             if group.inner_states:
                 on_grid |= columns.index(block) == cdiv(computed, group.block_size) - 2

@@ -62,7 +62,7 @@ class Liveness(Oracle):
             return self.violation(
                 context,
                 "lost",
-                expected=life.max_new_tokens,
+                expected=life.answer_length,
                 observed=life.delivered,
                 request=life.name,
             )

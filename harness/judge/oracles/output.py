@@ -41,8 +41,8 @@ class Output(Oracle):
             return self._differs(context, life, "input", Tokens(tuple(wanted)), Tokens(tuple(inputs)))
         if row.sampled:
             wanted = life.sampled_truth(end, row.tokens[known:])
-            if len(row.sampled) < len(wanted):
-                wanted = wanted[: life.total_length - end]
+            # Behind the request's end nothing counts: an engine may leave drafts there out.
+            wanted = wanted[: max(len(row.sampled), life.total_length - end)]
             if list(row.sampled) != wanted:
                 return self._differs(context, life, "sampled", Tokens(tuple(wanted)), Tokens(tuple(row.sampled)))
         return None
@@ -64,13 +64,15 @@ class Output(Oracle):
             if list(tokens) != wanted:
                 return self._differs(context, life, "delivered", Tokens(tuple(wanted)), Tokens(tuple(tokens)))
             life.delivered += len(tokens)
+            if life.delivered > life.answer_length:
+                return self._differs(context, life, "length", life.answer_length, life.delivered)
         for name in delivered.finished:
             life = context.reference.lives.get(name)
             if life is None or life.parked:
                 if violation := self._ended(context, name, "end"):
                     return violation
-            elif not life.aborted and life.delivered != life.max_new_tokens:
-                return self._differs(context, life, "length", life.max_new_tokens, life.delivered)
+            elif not life.aborted and life.delivered != life.answer_length:
+                return self._differs(context, life, "length", life.answer_length, life.delivered)
         for name in delivered.failed:
             life = context.reference.lives.get(name)
             if life is None or life.parked:

@@ -48,10 +48,20 @@ class Scheduler:
         """Return the grid of chunk ends in tokens: the block size of all mamba groups, whose states are kept there."""
         return max((group.block_size for group in self.cache.groups if group.kind == "mamba"), default=1)
 
-    def add(self, name: str, prompt: list[int], max_new_tokens: int, priority: int, session: bool = False) -> None:
+    def add(
+        self,
+        name: str,
+        prompt: list[int],
+        max_new_tokens: int,
+        priority: int,
+        session: bool = False,
+        stop_token: int = 0,
+    ) -> None:
         """Queue a new request."""
         total = len(prompt) + max_new_tokens
-        request = Request(name, [], [EMPTY], total, priority, self.arrivals, len(prompt), session=session)
+        request = Request(
+            name, [], [EMPTY], total, priority, self.arrivals, len(prompt), session=session, stop_token=stop_token
+        )
         request.append_tokens(prompt)
         self.arrivals += 1
         self.requests[name] = request
@@ -213,7 +223,7 @@ class Scheduler:
         plan.rows[request.name] = ScheduledRow(
             request.name, count, drafts, request.epoch, fresh, appended or (), observed, request.high,
             drafts + 1 if samples else 0, loads, allocation.copies, allocation.pins, table,
-            request.total if request.session else 0,
+            request.total if request.session else 0, request.stop_token if request.session else 0,
         )  # fmt: skip
         plan.budget -= count
 
@@ -289,12 +299,17 @@ class Scheduler:
         request.settled += row.count - row.drafts + accepted
         request.low += accepted
         request.high -= row.drafts - accepted
-        new = list(sampled)[: request.total - len(request.tokens)]
+        new = self.within_answer(request, sampled)
         request.append_tokens(new)
-        finished = len(request.tokens) >= request.total
+        finished = bool(new) and (len(request.tokens) >= request.total or new[-1] == request.stop_token)
         if finished:
             (self.sessions.park if request.session else self.finish)(request)
         return new, finished
+
+    def within_answer(self, request: Request, sampled: Sequence[int]) -> list[int]:
+        """Return the sampled tokens without those behind the end of the answer."""
+        new = list(sampled)[: request.total - len(request.tokens)]
+        return new[: new.index(request.stop_token) + 1] if request.stop_token in new else new
 
     def finish(self, request: Request) -> None:
         """End a request and release its blocks."""

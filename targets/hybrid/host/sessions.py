@@ -77,22 +77,29 @@ class Sessions:
         plan.rolled_back, self.rolled_back = self.rolled_back, []
 
     def park(self, request: Request) -> None:
-        """End a turn with no step in flight, and publish what it computed."""
-        assert request.in_flight == 0
-        if self.cache.layout.prefix_caching:
-            self.cache.publish(request.name, request.tags, request.settled)
+        """End a turn, and publish what it computed.
+
+        A step in flight, as behind a stop token, advances the states further, and they cannot be rolled back: the
+        session gives up its caches and results.
+        """
         self.scheduler.running.remove(request)
         self.scheduler.removed.append(request.name)
-        self.leaving.append(request.name)
         self.parked.append(request)
+        if request.in_flight:
+            self.drop_cache(request)
+            return
+        if self.cache.layout.prefix_caching:
+            self.cache.publish(request.name, request.tags, request.settled)
+        self.leaving.append(request.name)
         request.drafts = 0
 
-    def resume(self, request: Request, prompt: Sequence[int], max_new_tokens: int) -> None:
+    def resume(self, request: Request, prompt: Sequence[int], max_new_tokens: int, stop_token: int) -> None:
         """Queue the next turn: `prompt` follows all tokens of the session so far."""
         self.parked.remove(request)
         request.append_tokens(prompt)
         request.prompt_length = len(request.tokens)
         request.total = request.prompt_length + max_new_tokens
+        request.stop_token = stop_token
         self.scheduler.enqueue(request)
 
     def holds(self, request: Request) -> bool:

@@ -230,6 +230,8 @@ class ModelRunner:
         request = self.requests[row.name]
         if row.end:
             del sampled[row.end - len(request.tokens) :]
+        if row.stop in sampled:
+            del sampled[sampled.index(row.stop) + 1 :]
         request.tokens += sampled
         request.tag = chain(request.tag, tuple(sampled))[-1]
         return sampled

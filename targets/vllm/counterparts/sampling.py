@@ -11,23 +11,27 @@ from zlib import crc32
 from vllm.sampling_params import SamplingParams
 
 from ....reference.tokens import FIRST_TOKEN, VOCABULARY, Truth
-from ...base.trace import Config
+from ...base.trace import Config, Turn
 from ..options import varies_sampling
 
 
-def parameters(config: Config, name: str, truth: Truth, max_new_tokens: int) -> SamplingParams:
+def parameters(config: Config, turn: Turn, truth: Truth) -> SamplingParams:
     """Return the parameters of a request, or of a session's turn, whose prompt is that of `truth`."""
-    greedy = SamplingParams(max_tokens=max_new_tokens, temperature=0.0, ignore_eos=True)
+    max_new_tokens = turn.max_new_tokens
+    stops = [truth.stop_token(turn.stop_at)] if turn.stop_at else None
+    greedy = SamplingParams(max_tokens=max_new_tokens, temperature=0.0, ignore_eos=True, stop_token_ids=stops)
     if not varies_sampling(config):
         return greedy
     end = truth.prompt_length + max_new_tokens
     truth.reach(end)
     needed = set(truth.tokens[truth.prompt_length : end])
     others = [token for token in range(FIRST_TOKEN, VOCABULARY) if token not in needed]
-    kind = crc32(name.encode()) % 4
+    kind = crc32(turn.name.encode()) % 4
     chosen = greedy
     if kind % 2:  # random sampling with one choice
-        chosen = SamplingParams(max_tokens=max_new_tokens, temperature=2.0, top_k=1, top_p=0.9, ignore_eos=True)
+        chosen = SamplingParams(
+            max_tokens=max_new_tokens, temperature=2.0, top_k=1, top_p=0.9, ignore_eos=True, stop_token_ids=stops
+        )
     if kind < 2:
         chosen.allowed_token_ids = sorted(needed)
     else:

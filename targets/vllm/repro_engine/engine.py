@@ -245,30 +245,33 @@ class Engine:
                     return f"the state of {name} after {depth} tokens"
         return f"content of no known prefix ({state:#x})"
 
-    def add(self, name, prompt, says, new_tokens, priority=0, session=False):
-        """Add a request; the model will sample the tokens `says`. A session waits for its next turn when it ends."""
+    def add(self, name, prompt, says, new_tokens, stop=None, priority=0, session=False):
+        """Add a request; the model will sample the tokens `says`. A session waits for its next turn when it ends.
+
+        `stop` is its stop token."""
         self.tokens[name] = prompt + says
         self.priorities[name] = priority
-        self.submit(name, prompt, new_tokens, session)
+        self.submit(name, prompt, new_tokens, session, stop)
 
-    def resume(self, name, kept, prompt, says, new_tokens):
+    def resume(self, name, kept, prompt, says, new_tokens, stop=None):
         """Send the next turn of a session: `prompt` follows the first `kept` tokens. Nothing unless it is idle."""
         request = self.scheduler.requests.get(name)
         if request is None or request.status != RequestStatus.WAITING_FOR_STREAMING_REQ:
             return
         assert request.num_tokens - 1 == kept, "vLLM drops the token that was sampled last"
         self.tokens[name] = self.tokens[name][:kept] + prompt + says
-        self.submit(name, prompt, new_tokens, session=True)
+        self.submit(name, prompt, new_tokens, True, stop)
 
-    def submit(self, name, prompt, new_tokens, session):
-        self.scheduler.add_request(self.request(name, prompt, new_tokens, session))
+    def submit(self, name, prompt, new_tokens, session, stop):
+        self.scheduler.add_request(self.request(name, prompt, new_tokens, session, stop))
 
-    def request(self, name, prompt, new_tokens, session):
+    def request(self, name, prompt, new_tokens, session, stop=None):
         wanted = {"pooling_params": None, "block_hasher": self.hasher, "eos_token_id": None}
         wanted |= {"priority": self.priorities[name], "arrival_time": float(len(self.tokens))}
         wanted |= {"resumable": True} if session else {}
         known = {key: value for key, value in wanted.items() if takes(Request.__init__, key)}
-        sampling = SamplingParams(max_tokens=new_tokens, temperature=0.0, ignore_eos=True)
+        stops = [stop] if stop else None
+        sampling = SamplingParams(max_tokens=new_tokens, temperature=0.0, ignore_eos=True, stop_token_ids=stops)
         return Request(name, prompt, sampling, **known)
 
     def begin_replay(self, adapters):
