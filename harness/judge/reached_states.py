@@ -93,6 +93,23 @@ class ReachedStates:
             self.counts["load overtook a step in flight"] += earlier and record.request in context.reference.loading
         elif isinstance(record, Delivered):
             self.counts["request ended with an error by its load"] += len(record.failed)
+            for name in record.finished:
+                if life := context.reference.lives.get(name):
+                    self._ended(life, context)
+
+    def _ended(self, life: Life, context: Context) -> None:
+        counts, length = self.counts, life.total_length
+        if life.answer_length == life.max_new_tokens:
+            counts["ended at its most tokens"] += life.delivered == life.answer_length
+            return
+        counts["ended by a stop token"] += 1
+        counts["turn ended by a stop token"] += life.session
+        counts["stop token with a step in flight"] += any(
+            life.name in facts.lives for facts in context.reference.pending.values()
+        )
+        sizes = {group.block_size for group in context.layout.groups}
+        counts["stop token on the last place of a block"] += any(length % size == 0 for size in sizes)
+        counts["stop token on the first place of a block"] += any(length % size == 1 for size in sizes)
 
     def _observed(self, record: Record) -> None:
         """Note which of the declared observations were delivered, each once in a trace."""
@@ -302,6 +319,7 @@ class ReachedStates:
         counts["all drafts accepted"] += accepted == row.drafts
         counts["draft rejected"] += accepted < row.drafts
         counts["ended in the middle of accepted drafts"] += life.known + len(row.sampled) > life.total_length
+        counts["stop token among accepted drafts"] += bool(accepted) and life.stop_token in row.sampled
         after = row.position + 1 + accepted
         if any(
             after // group.block_size > row.position // group.block_size

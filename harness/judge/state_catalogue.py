@@ -51,8 +51,16 @@ REQUIRES: dict[str, str] = {
     "preempted during prefill": "chunked-prefill preemption block-tables",
     "preempted twice": "preemption",
     "aborted while running": "abort",
+    # ends
+    "ended at its most tokens": "",
+    "ended by a stop token": "stop-tokens",
+    "stop token on the last place of a block": "stop-tokens",
+    "stop token on the first place of a block": "stop-tokens",
+    "stop token among accepted drafts": "stop-tokens speculation",
+    "stop token with a step in flight": "stop-tokens async",
     # sessions
     "session parked": "resume",
+    "turn ended by a stop token": "stop-tokens resume",
     "session parked between drafts": "resume speculation",
     "turn ended by its client": "park",
     "turn resumed with kept caches": "resume",

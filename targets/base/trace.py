@@ -48,7 +48,7 @@ StopAt = Annotated[
     Shrinks(0),
     NeedsFeature("stop-tokens"),
     Trait("a stop token"),
-    Says(", one of which is its stop token: number {}"),
+    Says(", stopped by new token {}"),
 ]
 Prompt = Annotated[tuple[tuple[Document, Positive], ...], Meta(min_length=1, max_length=16)]
 

@@ -41,8 +41,11 @@ class Output(Oracle):
             return self._differs(context, life, "input", Tokens(tuple(wanted)), Tokens(tuple(inputs)))
         if row.sampled:
             wanted = life.sampled_truth(end, row.tokens[known:])
-            # Behind the request's end nothing counts: an engine may leave drafts there out.
-            wanted = wanted[: max(len(row.sampled), life.total_length - end)]
+            if len(row.sampled) < len(wanted):
+                last = life.total_length - end
+                # In a step that was in flight behind the end nothing counts. An engine may know the foreseen end only.
+                may_cut = last <= 0 or len(row.sampled) == life.foreseen_length - end
+                wanted = wanted[: len(row.sampled) if may_cut else last]
             if list(row.sampled) != wanted:
                 return self._differs(context, life, "sampled", Tokens(tuple(wanted)), Tokens(tuple(row.sampled)))
         return None

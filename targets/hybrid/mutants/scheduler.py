@@ -86,7 +86,18 @@ class RejectionAfterReset(Scheduler):
         return super().settle(row, sampled)
 
 
+class StopTokenAmongDrafts(Scheduler):
+    """A stop token is seen only where it is the last token of a step, not among accepted drafts.
+
+    A class of bugs, no public issue known: the check looks at the last sampled token alone.
+    """
+
+    def within_answer(self, request: Request, sampled: Sequence[int]) -> list[int]:
+        return list(sampled)[: request.total - len(request.tokens)]
+
+
 PARTS: dict[str, type] = {
+    "stop-token-among-drafts": StopTokenAmongDrafts,
     "load-back-abort-publishes-slot-early": LoadBackAbortPublishesSlotEarly,
     "split-on-wrong-grid": SplitOnWrongGrid,
     "resumed-request-not-aligned": ResumedRequestNotAligned,

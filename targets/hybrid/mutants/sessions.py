@@ -51,7 +51,23 @@ class IgnoredRefusal(Sessions):
         return True
 
 
+class StateBehindStopToken(Sessions):
+    """A turn that ends with a step in flight keeps its caches.
+
+    The counters go back to the tokens before that step, the states, which it advances in place, do not. vLLM 0.33.0
+    (no public issue known; corpus/vllm/fixes/0.33.0/session-behind-stop.md).
+    """
+
+    def park(self, request: Request) -> None:
+        if request.in_flight:
+            request.epoch += 1
+            request.in_flight = request.optimistic = 0
+            request.low = request.high = request.settled
+        super().park(request)
+
+
 PARTS: dict[str, type] = {
+    "state-behind-stop-token": StateBehindStopToken,
     "revert-frees-session-owned-slot": RevertFreesSessionOwnedSlot,
     "session-close-leak": SessionCloseLeak,
     "ignored-seq-rm-false": IgnoredRefusal,

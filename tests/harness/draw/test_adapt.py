@@ -136,7 +136,7 @@ def test_events_options_and_drafts_that_a_target_does_not_know_are_left_out() ->
 def test_images_and_adapters_become_text_where_a_target_has_none() -> None:
     arrival = Arrive("x", (("adapter.b", 4), ("image.c", 5), ("~", 2)), 3)
     trace = Trace(CONFIG, (arrival, Step()))
-    assert refusal(trace, HYBRID) == "documents: hybrid has no adapters, images"
+    assert refusal(trace, HYBRID) == "requests: hybrid has no adapters, images"
     made, changes = port(trace, HYBRID)
     assert requests(made)[0][1] == (("b", 4), ("c", 5), ("~", 2))
     assert changes and not refusal(made, HYBRID)

@@ -6,6 +6,7 @@ from typing import Any, get_args
 
 import msgspec
 import pytest
+from msgspec import structs
 from support import ATTENTION, CLEAN, MAMBA, arrive, make_trace, steps
 
 from hybridfuzz.harness.judge.oracles import applicable, titles
@@ -48,6 +49,7 @@ WINDOW, DRAFT = Group("attention", 8, window=6), Group("attention", 4, draft=Tru
 FINE: dict[str, Any] = {"options": {"prefix_match_unit": "4"}}
 RESEND = (arrive("r0", 20), *steps(5), arrive("r1", 20), *steps(5))
 DRAFTS: dict[str, Any] = {"num_speculative_tokens": 3}
+STOPPED = Arrive("r0", (("a", 6),), 9, stop_at=2)
 SESSION, MORE = Arrive("r0", (("a", 13),), 4, session=True), Resume("r0", (("b", 7),), 3)
 
 WRAPPED = make_trace(
@@ -157,6 +159,15 @@ TRACES: dict[str, Trace] = {
     "boundary crossed in a step without a rejection": make_trace(
         arrive("r0", 5, new=20), *steps(6, drafts=3, right=3), **DRAFTS
     ),
+    "ended at its most tokens": make_trace(arrive("r0", 5, new=3), *steps(4)),
+    "ended by a stop token": make_trace(STOPPED, *steps(4)),
+    "stop token on the last place of a block": make_trace(STOPPED, *steps(4)),
+    "stop token on the first place of a block": make_trace(
+        Arrive("r0", (("a", 6),), 9, stop_at=3), *steps(4), groups=(Group("attention", 8),)
+    ),
+    "stop token among accepted drafts": make_trace(STOPPED, *steps(4, drafts=3, right=3), **DRAFTS),
+    "stop token with a step in flight": make_trace(STOPPED, *steps(4), async_depth=1),
+    "turn ended by a stop token": make_trace(structs.replace(STOPPED, session=True), *steps(4)),
     "ended in the middle of accepted drafts": make_trace(
         arrive("r0", 5, new=3), *steps(4, drafts=3, right=3), **DRAFTS
     ),
@@ -225,7 +236,10 @@ def test_each_state_has_a_trace_that_reaches_it(state: str) -> None:
 def test_a_trace_without_anything_reaches_nothing() -> None:
     """One short prompt, one token: no state is counted by accident."""
     reached = {state for state, times in run_trace(CLEAN, NOTHING).reached.items() if times}
-    assert {state for state in reached if not state.startswith("observed: ")} <= {"blocks zeroed"}
+    assert {state for state in reached if not state.startswith("observed: ")} <= {
+        "blocks zeroed",
+        "ended at its most tokens",
+    }
 
 
 @pytest.mark.parametrize(
