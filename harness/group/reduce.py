@@ -166,16 +166,16 @@ def begun_later(trace: Trace, first: int, last: int, tokens: int) -> Trace:
 
     The trace is unchanged if the answer of `last` is not that long or too few steps follow. Shorter answers stay.
     """
-    if last >= len(trace.events) or _begun_later(trace.events[last], tokens) == trace.events[last]:
+    if last >= len(trace.events) or turn_begun_later(trace.events[last], tokens) == trace.events[last]:
         return trace
-    events = [_begun_later(event, tokens) if first <= i <= last else event for i, event in enumerate(trace.events)]
+    events = [turn_begun_later(event, tokens) if first <= i <= last else event for i, event in enumerate(trace.events)]
     steps = [i for i, event in enumerate(events) if i > last and isinstance(event, Step)][:tokens]
     if len(steps) < tokens:
         return trace
     return with_events(trace, tuple(event for i, event in enumerate(events) if i not in steps))
 
 
-def _begun_later(event: AnyEvent, tokens: int) -> AnyEvent:
+def turn_begun_later(event: AnyEvent, tokens: int) -> AnyEvent:
     """Return an arrival with the first tokens of its answer in its prompt, any other event as it is."""
     if not isinstance(event, Turn) or (event.stop_at or event.max_new_tokens) <= tokens:
         return event

@@ -116,3 +116,43 @@ def test_a_right_draft_after_a_wrong_one_does_not_count(life: Life) -> None:
     first, second = life.truth.tokens[11:13]
     assert life.sampled_truth(11, [other_token(first), second]) == [first]
     assert life.sampled_truth(11, []) == [first]
+
+
+def test_an_answer_ends_with_the_first_stop_token() -> None:
+    """The stop token is given by its place; an earlier token that equals it ends the answer, too."""
+    answer = Truth([("a", 10)])
+    answer.reach(30)
+    tokens = answer.tokens[10:30]
+    assert len(set(tokens)) < len(tokens), "no token comes twice, so nothing is shown"
+    for place, token in enumerate(tokens, 1):
+        life = Life("r0", [("a", 10)], 20, stop_at=place)
+        assert (life.stop_token, life.answer_length) == (token, tokens.index(token) + 1)
+        assert (life.total_length, life.foreseen_length) == (10 + life.answer_length, 30)
+
+
+@pytest.mark.parametrize("place", [0, 7])
+def test_an_answer_without_its_stop_token_ends_at_its_most_tokens(place: int) -> None:
+    assert Life("r0", [("a", 10)], 6, stop_at=place).answer_length == 6
+
+
+def test_a_stop_token_is_that_of_one_turn() -> None:
+    life = Life("r0", [("a", 10)], 6, session=True, stop_at=2)
+    life.admit(0)
+    life.delivered = life.answer_length
+    assert life.delivered == 2
+    life.park()
+    life.resume([("b", 3)], 5)
+    assert (life.known, life.total_length) == (15, 20)
+    life.delivered = 5
+    life.park()
+    life.resume([("b", 3)], 5, dropped=1, stop_at=1)
+    assert (life.known, life.answer_length, life.total_length) == (22, 1, 23)
+
+
+def test_a_copy_of_a_row_has_its_stop_token() -> None:
+    """A copy of rank 1 has another last token, so that another answer follows; the stop token is the source's."""
+    source, copied = Life("r0", [("a", 10)], 6, stop_at=3), Life("r0.1", (), 0)
+    source.delivered = 1
+    copied.copy_of(source, 1)
+    assert copied.stop_token == source.stop_token
+    assert copied.answer_length == copied.truth.answer_length(6, source.stop_token)

@@ -1,6 +1,7 @@
 """Porting: whatever the corpus holds becomes a valid trace of every engine, and what changed is said."""
 
 from collections.abc import Callable
+from copy import copy
 from pathlib import Path
 
 import msgspec
@@ -140,3 +141,16 @@ def test_images_and_adapters_become_text_where_a_target_has_none() -> None:
     made, changes = port(trace, HYBRID)
     assert requests(made)[0][1] == (("b", 4), ("c", 5), ("~", 2))
     assert changes and not refusal(made, HYBRID)
+
+
+def test_a_stop_token_is_left_out_where_a_target_has_none() -> None:
+    """Refused unchanged: such a target would go on to the most tokens."""
+    trace = Trace(CONFIG, (Arrive("r0", (("a", 5),), 4, stop_at=2),))
+    assert refusal(trace, HYBRID) == ""
+    features = HYBRID.capabilities.features - {"stop-tokens"}
+    without = copy(HYBRID)
+    without.capabilities = msgspec.structs.replace(HYBRID.capabilities, features=features)
+    assert refusal(trace, without) == "requests: hybrid has no stop-tokens"
+    ported, changes = port(trace, without)
+    assert ported.events == (Arrive("r0", (("a", 5),), 4),)
+    assert changes == ("stop_at: changed in 1 events",)

@@ -11,7 +11,7 @@ from hybridfuzz.harness.draw.choices import RandomChoices
 from hybridfuzz.harness.draw.configurations import SEATS_IN_POOL_MAX, draw_config, draw_valid_config
 from hybridfuzz.harness.draw.grammar import Grammar, draw_trace
 from hybridfuzz.harness.draw.overrides import apply_overrides
-from hybridfuzz.harness.draw.workload import Workload
+from hybridfuzz.harness.draw.workload import DEFAULT, Workload
 from hybridfuzz.harness.judge.run import run_trace
 from hybridfuzz.harness.judge.state_catalogue import missing_states
 from hybridfuzz.reference.tokens import kind_of
@@ -29,6 +29,7 @@ from hybridfuzz.targets.base.trace import (
     Step,
     Trace,
     TraceError,
+    Turn,
     check_config,
     fits,
 )
@@ -399,3 +400,21 @@ def test_a_reset_that_needs_an_idle_engine_comes_behind_steps() -> None:
                 resets += 1
                 assert all(isinstance(one, Step) for one in trace.events[index - 3 : index])
     assert resets >= 20
+
+
+def test_most_answers_end_by_a_stop_token() -> None:
+    """Where there is room for more: full-length requests and foreseen ends are drawn, too."""
+    turns = [event for index in range(200) for event in drawn(1, index).events if isinstance(event, Turn)]
+    assert all(0 <= event.stop_at < event.max_new_tokens or not event.stop_at for event in turns)
+    assert 0.6 < sum(event.stop_at > 0 for event in turns) / len(turns) < 0.9
+
+
+def test_without_stop_tokens_everything_else_is_drawn_as_before() -> None:
+    """For a target that has none, and with a ratio of 0."""
+    features = CLEAN.capabilities.features - {"stop-tokens"}
+    without = msgspec.structs.replace(CLEAN.capabilities, features=features)
+    table = msgspec.structs.replace(DEFAULT, stop_token=0)
+    for index in range(20):
+        trace = draw_trace(CLEAN.capabilities, 1, index, supports=CLEAN.supports, workload=table)
+        assert trace == draw_trace(without, 1, index, supports=CLEAN.supports)
+        assert not any(event.stop_at for event in trace.events if isinstance(event, Turn))

@@ -95,10 +95,10 @@ def test_kept_traces_come_back(tmp_path: Path) -> None:
 
 
 def test_circumstances_of_known_bugs_are_mostly_avoided(tmp_path: Path, first_round: list[Trace]) -> None:
-    budgets = Circumstances(traits=["accepted drafts"])
-    traces = source(tmp_path, avoid=[budgets])
+    limits = Circumstances(traits=["a step with a limit for a request"])
+    traces = source(tmp_path, avoid=[limits])
     drawn = [traces.trace(index, CLEAN.supports) for index in range(ROUND)]
-    assert 0 < sum(map(budgets.apply_to, drawn)) < sum(map(budgets.apply_to, first_round)) / 2
+    assert 0 < sum(map(limits.apply_to, drawn)) < sum(map(limits.apply_to, first_round)) / 2
 
 
 def test_an_error_of_the_target_is_raised_as_it_is(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from support import CLEAN, arrive, broken, drawn, make_trace, steps
 
-from hybridfuzz.harness.group.reduce import reduce_trace, simpler_events, smaller_numbers
+from hybridfuzz.harness.group.reduce import reduce_trace, simpler_events, smaller_numbers, turn_begun_later
 from hybridfuzz.harness.judge.outcome import Outcome
 from hybridfuzz.harness.judge.run import run_trace
 from hybridfuzz.harness.judge.violation import Violation
@@ -156,6 +156,15 @@ def test_an_answer_becomes_prompt_and_saves_its_steps() -> None:
     assert [event.max_new_tokens for event in best.events if isinstance(event, Arrive)] == [1, 1]
 
 
+def test_an_unforeseen_end_becomes_a_foreseen_one_at_the_same_place() -> None:
+    """Or none; where an answer becomes prompt, its end stays where it is."""
+    event = Arrive("r0", (("a", 9),), 8, stop_at=5)
+    simpler = list(simpler_events(event))
+    assert {Arrive("r0", (("a", 9),), 5), Arrive("r0", (("a", 9),), 8)} <= set(simpler)
+    assert turn_begun_later(event, 4) == Arrive("r0", (("a", 9), ("~", 4)), 4, stop_at=1)
+    assert turn_begun_later(event, 5) == event
+
+
 def test_another_signature_does_not_count() -> None:
     """Half of the candidates fail, but in another way: none of them is taken."""
     original = run_slow(SLOW).violation
@@ -221,6 +230,7 @@ def test_smaller_numbers_shrink_and_stay_in_range(value: int, least: int) -> Non
     [
         Step(7, {"r0": 3}, 2, 1, {"r0": (2, 0), "r1": (1, 1)}, 4),
         arrive("r0", 9, ("~", 4), new=5, priority=2),
+        Arrive("r0", (("a", 9),), 8, session=True, stop_at=5),
         DummyRun(5, uniform_decode=False),
         Evict(7),
         ExternalLoad("r0", 9, states=False, breaks_off=True, delay=3),

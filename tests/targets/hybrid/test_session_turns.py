@@ -302,3 +302,22 @@ def test_a_fork_came_later_than_its_parent() -> None:
         target.apply(event)
     ranks = [target.scheduler.requests[name].arrival for name in ("r0", "r1")]
     assert ranks == sorted(set(ranks))
+
+
+@MODES
+@pytest.mark.parametrize("drafts", [0, 3])
+@pytest.mark.parametrize("depth", [0, 1, 2])
+@pytest.mark.parametrize("stop_at", range(1, 6))
+def test_a_turn_ends_where_nobody_foresaw_it(mode: str, drafts: int, depth: int, stop_at: int) -> None:
+    """With a step in flight the session has lost its caches, whose states that step advances."""
+    first = Arrive("r0", (("a", 13),), 9, session=True, stop_at=stop_at)
+    watched = clean(
+        first, *steps(10, drafts=drafts, right=drafts), Resume("r0", (("b", 7),), 9, stop_at=2), *steps(9),
+        mamba_cache_mode=mode, num_speculative_tokens=drafts, async_depth=depth,
+    )  # fmt: skip
+    tokens = [sum(len(new) for _, new in record.outputs) for record in watched.of(Delivered)]
+    assert sum(tokens) == stop_at + 2
+    assert watched.outcome.reached["turn ended by a stop token"] == 2
+    in_flight = watched.outcome.reached.get("stop token with a step in flight")
+    assert in_flight == (2 if depth else None)
+    assert turns(watched)[1].kept == (0 if depth else 12 + stop_at)

@@ -11,6 +11,7 @@ from handmade import context_of, enter, life_of, plan, view_of
 from hybridfuzz.harness.judge.oracles.cache import Commit, Hash, HitValidity
 from hybridfuzz.reference.layout import Group, Layout
 from hybridfuzz.reference.prefix_cache import Key
+from hybridfuzz.reference.request import Life
 from hybridfuzz.reference.tokens import Truth
 from hybridfuzz.targets.base.observe import Planned, PlannedRow, Table
 
@@ -73,6 +74,17 @@ def test_what_a_planned_step_computes_may_be_published() -> None:
     assert Hash().on_planned(context, ahead) is None
     short = plan(context, PlannedRow("r0", 10, 5, 0, False, 0), step=1, tables={"r0": R0}, published={4: key(0, 16)})
     assert field_of(Hash().on_planned(context, short)) == "key"
+
+
+@pytest.mark.parametrize(("stop_at", "field"), [(0, ""), (4, ""), (3, "key")])
+def test_nothing_is_published_behind_the_end_of_an_answer(stop_at: int, field: str) -> None:
+    """Twelve tokens of prompt: a block that ends with the answer's last token is published, a later one is not."""
+    life = Life("r0", (("a", 12),), 8, stop_at=stop_at)
+    context = context_of(ALIGN, r0=life)
+    row = PlannedRow("r0", 12, 8, 0, False, 0)
+    ahead = plan(context, row, tables={"r0": R0}, published={4: Key(0, 16, life.truth.tag(16))})
+    assert life.answer_length == (stop_at or 8)
+    assert field_of(Hash().on_planned(context, ahead)) == field
 
 
 @pytest.mark.parametrize(("alive", "in_flight", "field"), [

@@ -5,11 +5,14 @@ from typing import Any
 
 import pytest
 from handmade import context_of, life_of, plan, view_of
+from msgspec import structs
 
 from hybridfuzz.harness.judge.oracles.device_order import Order
 from hybridfuzz.harness.judge.oracles.liveness import STALL_STEPS_MAX, Liveness
 from hybridfuzz.harness.judge.oracles.output import Output
 from hybridfuzz.reference.layout import Group, Layout
+from hybridfuzz.reference.request import Life
+from hybridfuzz.reference.tokens import other_token
 from hybridfuzz.targets.base.observe import Copied, Delivered, Forward, ForwardRow, Loaded, PlannedRow, Zeroed
 
 LAYOUT = Layout((Group("attention", 8),), 12, 4, "align", True)
@@ -146,3 +149,27 @@ def test_a_request_ends_with_an_error_only_by_its_load(breaks_off: bool, aborted
     context = context_of(LAYOUT, r0=life)
     context.reference.withdrawn.add("r9")
     assert field_of(Output().on_delivered(context, Delivered(0, (), (), ["r0", "r9"]))) == field
+
+
+@pytest.mark.parametrize(("position", "sampled", "field"), [
+    (5, 4, ""), (5, 2, ""), (5, 3, ""), (5, 1, "sampled"),  # the step with the end: all, up to it, up to the foreseen
+    (7, 4, ""), (7, 3, ""), (7, 1, ""),                     # the step in flight behind it
+])  # fmt: skip
+def test_behind_a_stop_token_nothing_counts(position: int, sampled: int, field: str) -> None:
+    """Three right drafts. The answer has two tokens, three are foreseen."""
+    life = Life("r0", (("a", 6),), 3, stop_at=2)
+    life.settled = position
+    row = ForwardRow("r0", position, TRUTH.tokens[position:][:4], 3, TRUTH.tokens[position + 1 :][:sampled])
+    assert life.answer_length == 2
+    assert field_of(Output().on_row(context_of(LAYOUT), row, life)) == field
+    wrong = structs.replace(row, sampled=(other_token(row.sampled[0]), *row.sampled[1:]))
+    assert field_of(Output().on_row(context_of(LAYOUT), wrong, life)) == "sampled"
+
+
+@pytest.mark.parametrize(("tokens", "finished", "field"), [
+    (2, True, ""), (3, False, "length"), (3, True, "length"), (1, True, "length"), (1, False, ""),
+])  # fmt: skip
+def test_a_client_gets_nothing_behind_a_stop_token(tokens: int, finished: bool, field: str) -> None:
+    context = context_of(LAYOUT, r0=Life("r0", (("a", 6),), 8, stop_at=2))
+    delivered = Delivered(0, [("r0", TRUTH.tokens[6 : 6 + tokens])], ["r0"] if finished else ())
+    assert field_of(Output().on_delivered(context, delivered)) == field
