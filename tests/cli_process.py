@@ -84,9 +84,10 @@ def ended(pid: int) -> bool:
     return False
 
 
-def wait_for(process: subprocess.Popen[str], word: str) -> None:
+def wait_for(process: subprocess.Popen[str], word: str) -> str:
+    """Return the first line of a process's stderr that has a word."""
     assert process.stderr
     for line in process.stderr:
         if word in line:
-            return
+            return line
     pytest.fail(f"{word!r} never came")
