@@ -186,9 +186,12 @@ class Campaign:
             yield Notice(f"earlier bugs were not tested again: {error}")
 
     def stop(self, reason: Reason) -> None:
-        """End the campaign. A limit lets reductions finish; "interrupted" does not."""
+        """End the campaign. A limit lets reductions finish; "interrupted" does not. The check of known bugs ends with
+        the time: on a GPU it can take minutes a trace."""
         if self._state.reason is None:
             self._state.reason = reason
+        if reason == "time":
+            self._known_worker.stop()
         self._halt(everything=reason == "interrupted")
         if reason == "interrupted":
             self._retest_worker.stop()

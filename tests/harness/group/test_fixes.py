@@ -7,6 +7,7 @@ import datetime
 import json
 import os
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ CORPUS = Path(__file__).parents[3] / "corpus"
 FIRST, SECOND = "null-as-state-slot", "padding-skipped-at-batch-1"
 SIGNATURE = "M4-step-mamba-dead-write"
 ENGINE = """\
+from hybridfuzz.targets.base.proxy import FactoryProxy
 from hybridfuzz.targets.base.registry import load_factory
 
 FIRST = True
@@ -43,10 +45,20 @@ SECOND = {second}
 SLUG = ":null-as-state-slot" if FIRST else ":padding-skipped-at-batch-1" if SECOND else ""
 FACTORY = load_factory(f"hybrid{{SLUG}}")
 """
+SLOW_UNPATCHED = """
+if FIRST:
+    import time
+
+    class Slow(FactoryProxy):
+        def open(self, config):
+            time.sleep(100)
+
+    FACTORY = Slow(FACTORY)
+"""
 PATCH = """\
 --- a/mine.py
 +++ b/mine.py
-@@ -3,2 +3,2 @@
+@@ -4,2 +4,2 @@
 -FIRST = True
 +FIRST = False
  # between
@@ -106,6 +118,14 @@ class TestCampaign:
             "traces": 1, "covered": 0, "warning": "",
         }  # fmt: skip
         assert "ran with 1 known bug fixed" in ran.err and "known bugs: 1 still there" in ran.err
+
+    def test_the_check_of_known_bugs_ends_with_the_time(self, fuzz: Callable[..., Ran], tmp_path: Path) -> None:
+        """On a GPU it went on for minutes: each trace compiles kernels."""
+        (tmp_path / "mine.py").write_text(ENGINE.format(second=False) + SLOW_UNPATCHED)
+        began = time.monotonic()
+        ran = fuzz("--target", TARGET, "--fixes", "fixes", "--time", "3s", "-o", "out")
+        assert time.monotonic() - began < 50
+        assert self.only(ran)["verdict"] == "not tested"
 
     def test_a_new_bug_with_the_signature_of_the_known_one_is_new(
         self, fuzz: Callable[..., Ran], tmp_path: Path
