@@ -18,6 +18,11 @@ class TargetError(Exception):
     """A target is not available or does not support a configuration; the message is one line with the remedy."""
 
 
+class MisfitError(TargetError):
+    """The adapter does not fit this version of its engine: a name that it reads has moved. The message names the error
+    and the line of the adapter."""
+
+
 class EngineError(RuntimeError):
     """A stand-in of an adapter, such as an interpreter of kernels, found the engine's own code at fault: a store out of
     bounds, say. It counts as an exception of the engine, although the adapter raises it."""

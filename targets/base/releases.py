@@ -14,6 +14,7 @@ from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
+from traceback import extract_tb
 
 from msgspec import Struct
 
@@ -21,8 +22,10 @@ from .checkout import make_view
 from .environment import STAMP, cache_folder, importable, make_venv, pip_python, unpack_wheel
 from .launch import Launch
 from .pip import Progress, releases_between, version_numbers
-from .protocol import TargetError
+from .protocol import MisfitError, TargetError
 
+ADAPTERS = Path(__file__).parents[2]
+"""The folder of hybridfuzz: the files of all adapters are below it."""
 _RELEASE = re.compile(r"\d+(\.\d+)+((a|b|rc|\.post|\.dev)\d+)*(\+[\w.]+)?")
 
 
@@ -104,7 +107,14 @@ def between(engine: EngineReleases, first: str, last: str, progress: Progress) -
 
 
 def cannot_import(title: str, example: str, error: ImportError) -> TargetError:
-    """Return the error of a worker that cannot import the engine, with a remedy that fits its interpreter."""
+    """Return the error of a worker that cannot import the engine, with a remedy that fits its interpreter.
+
+    A name that the engine's modules do not have any more is not for lack of a file: the adapter does not fit.
+    """
+    package = (error.name or "").partition(".")[0]
+    frame = extract_tb(error.__traceback__)[-1]
+    if package and find_spec(package) and Path(frame.filename).is_relative_to(ADAPTERS):
+        return MisfitError(f"{error.msg} ({Path(frame.filename).relative_to(ADAPTERS)}:{frame.lineno})")
     if not Path(sys.prefix).is_relative_to(cache_folder()):
         return TargetError(f"{title} cannot be imported here ({error}); use {example} for an environment of its own")
     return TargetError(
