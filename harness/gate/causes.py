@@ -47,11 +47,13 @@ COMPARE_SECONDS = 6.0
 """At most for one signature."""
 REDUCE_SECONDS = 10.0
 """At least for the trace that is shown."""
+PLACES_SECONDS = 5.0
+"""To find the places for a cause whose traces were not compared."""
 APART = 0.1
 """A likeness (`group.same_cause`) below which two failures have different causes."""
 PLACES_MAX = 3
-LINES_MAX = 30
-"""Of an explanation; `hybridfuzz replay` prints all of it."""
+LINES_MAX = 25
+"""Of an explanation and its timeline; `hybridfuzz replay` prints all of them."""
 SIGNATURES_MAX = 6
 NOT_AGAIN = "did not fail again when run alone"
 
@@ -207,9 +209,15 @@ class Causes:
                 store.improve(finding.id, plain, again.violation)
                 store.explain(finding.id, again.violation, again, finding_text(again))
                 best, history = plain, again
+        if not group.evidence and history.violation:
+            investigation = Investigation(self._worker, self._capabilities, PLACES_SECONDS)
+            if evidence := investigation.evidence(best, history):
+                group.compared.append((best, history.violation, evidence))
         if group.evidence:
             store.learn(finding.id, FindingEvidence(group.evidence))
-        return _Shown(best, history.violation or violation, finding_text(history), store.findings[finding.id].trace)
+        return _Shown(
+            best, history.violation or violation, finding_text(history, LINES_MAX), store.findings[finding.id].trace
+        )
 
     def _unusual(self, trace: Trace) -> int:
         return unusual(self._settings.target, self._launch, trace)
@@ -234,12 +242,8 @@ class Causes:
             yield f"look at    {place.file}:{place.line} {place.function} ({place.score:.2f})"
         if more := len(group.failures) - 1:
             yield f"and {plural(more, 'more item')}; in all {self._symptoms(group)}"
-        told = shown.told.splitlines()
-        if told:
-            yield ""
-        yield from told[:LINES_MAX]
-        if len(told) > LINES_MAX:
-            yield f"... ({len(told) - LINES_MAX} more lines: see replay)"
+        if shown.told:
+            yield f"\n{shown.told}"
 
     def _symptoms(self, group: _Group) -> str:
         """Return how often each signature occurs, and which of them were not compared."""
