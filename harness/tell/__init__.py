@@ -17,4 +17,5 @@ usual_options  sets options that a failure does not need to their usual values
 related        public reports from the known bugs that come with hybridfuzz
 on_device      runs a failing trace on real models, for `hybridfuzz confirm`
 bisect         finds the releases that show a failure
+commits        the commits of a checkout as versions to bisect
 """
