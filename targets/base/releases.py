@@ -26,6 +26,8 @@ from .protocol import MisfitError, TargetError
 
 ADAPTERS = Path(__file__).parents[2]
 """The folder of hybridfuzz: the files of all adapters are below it."""
+NUMBERS = 3
+"""Of a release of every engine: major, minor, patch."""
 _RELEASE = re.compile(r"\d+(\.\d+)+((a|b|rc|\.post|\.dev)\d+)*(\+[\w.]+)?")
 
 
@@ -59,6 +61,7 @@ def prepare(engine: EngineReleases, wanted: str, progress: Progress) -> Launch:
     if not wanted:
         return _installed(engine, home)
     if _RELEASE.fullmatch(wanted):
+        _check_whole(engine, wanted)
         tree = unpack_wheel(engine.name, wanted, engine.unwanted, engine.release_gigabytes, progress)
         return _launch(engine, tree, wanted, home / wanted, progress)
     package = _package(engine, wanted)
@@ -67,9 +70,18 @@ def prepare(engine: EngineReleases, wanted: str, progress: Progress) -> Launch:
     return _launch(engine, make_view(package, engine.unwanted, own), str(tree), own, progress)
 
 
+def _check_whole(engine: EngineReleases, wanted: str) -> None:
+    """Raise TargetError for a number without a patch: an index takes 0.33 for 0.33.0, a reader for the newest 0.33."""
+    if len(version_numbers(wanted.partition("+")[0])) < NUMBERS:
+        here = [one for one in available(engine) if one.startswith(f"{engine.name}@{wanted}.")]
+        patch = here[-1] if here else f"{engine.name}@{wanted}.0"
+        raise TargetError(f"target '{engine.name}@{wanted}' may be any patch of {wanted}: name one, such as {patch}")
+
+
 def prepare_tree(engine: EngineReleases, wanted: str, progress: Progress) -> Launch:
     """Return how to start a worker for a release or a path with our own interpreter and what is installed for it."""
     if _RELEASE.fullmatch(wanted):
+        _check_whole(engine, wanted)
         tree = unpack_wheel(engine.name, wanted, engine.unwanted, engine.release_gigabytes, progress)
     else:
         tree = _package(engine, wanted).parent

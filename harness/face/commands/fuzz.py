@@ -312,10 +312,13 @@ def check_files(options: argparse.Namespace) -> None:
 
 def engine_of(options: argparse.Namespace) -> Tested:
     """Return what the options ask for. Makes the target's environment if need be."""
-    from ...group.fixes import apply_fixes
+    from ...group.fixes import apply_fixes, asked_fixes
     from .common import launch_target, output_folder
 
-    fixes = apply_fixes(launch_target(options.target), known_and_fixes(options), options.target, datetime.date.today())
+    unpatched, today = launch_target(options.target), datetime.date.today()
+    asked = asked_fixes(options.fixes, options.target, unpatched.version, today)
+    known = [*known_bugs(options.known, folder_of(options)), *asked]
+    fixes = apply_fixes(unpatched, known, options.target, today)
     launch, modules = fixes.launch, tuple[str, ...]()
     if options.coverage:
         from .coverage_report import scope_and_launch
