@@ -7,9 +7,10 @@ controller prints the summary.
 
 from __future__ import annotations
 
+import os
 import random
 from collections import Counter, defaultdict
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from ...targets.base.registry import prepare
 from ...targets.base.tested import narrower
 from ...targets.base.trace import TraceError
 from ..judge.state_catalogue import missing_states, required_oracles
+from ..quoting import markdown_fence, markdown_text
 from ..units import plural
 from .causes import Cause, ItemFailure
 from .items import Check, GateCollector, TraceItem
@@ -44,6 +46,19 @@ def keep_out(config: pytest.Config) -> None:
     only_ours = config.args_source is not pytest.Config.ArgsSource.ARGS or all(_is_ours(text) for text in config.args)
     if only_ours and config.getini("cache_dir") == ".pytest_cache":
         config._inicache["cache_dir"] = str(own_folder(config.rootpath) / "pytest")
+
+
+def write_step_summary(causes: Sequence[Cause], states: Counter[str]) -> None:
+    """Append the failures to the page of a GitHub workflow's run, if this is one ($GITHUB_STEP_SUMMARY)."""
+    if not (path := os.environ.get("GITHUB_STEP_SUMMARY")) or not states:
+        return
+    counts = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
+    lines = ["## hybridfuzz", "", markdown_text(f"{plural(states.total(), 'trace')}: {counts}"), ""]
+    for cause in causes:
+        headline, _, details = cause.text.partition("\n")
+        lines += [f"### {markdown_text(headline)}", "", markdown_fence(details.strip()), ""]
+    with Path(path).open("a", encoding="utf-8") as file:
+        file.write("\n".join(lines))
 
 
 def _is_ours(argument: str) -> bool:
@@ -191,6 +206,7 @@ class GateSession:
             except TargetError as error:  # the target does not start again after a crash: each item speaks for itself
                 self._warnings.append(f"failures are not grouped: {error}")
         failed = {report.nodeid.removeprefix(f"{ROOT_ID}::"): report for report in reporter.stats.get("failed", ())}
+        write_step_summary(causes, self._states)
         for cause in causes:
             first, *others = (failed[item] for item in cause.items)
             first.longrepr = cause.text

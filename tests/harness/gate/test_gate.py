@@ -240,6 +240,16 @@ def test_headline_and_explanation_are_of_the_trace_that_replay_shows(pytester: p
     assert headline.removeprefix("M4: ") in again.stdout.replace("\n", " ")
 
 
+def test_failures_stand_on_the_page_of_a_workflow(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = pytester.path.parent / "summary.md"
+    page.write_text("before\n")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(page))
+    pytester.runpytest(f"--hybridfuzz-target={MUTANT}", FIVE, "-k", "search")
+    text = page.read_text()
+    assert text.startswith("before\n## hybridfuzz\n\n5 traces: ")
+    assert text.count("### M4: ") == 1 and "\nsignature  M4-step-mamba-dead-write\n" in text
+
+
 def test_two_bugs_are_two_failures(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(pytester.path), prepend=os.pathsep)
     one, other = "null-as-state-slot", "required-below-allocated"
