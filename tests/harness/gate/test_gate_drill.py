@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("engine")]
 
 RELEASE = "0.33.0"
 MANAGERS = "vllm/v1/core/single_type_kv_cache_manager.py"
-PYTEST = ("-m", "pytest", "--hybridfuzz-target", "vllm@.", "--hybridfuzz-budget", "1s")
+PYTEST = ("-m", "pytest", "--hybridfuzz-target", "vllm@.", "--hybridfuzz-budget", "2s", "-k", "search or fits")
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def test_one_line_broken_is_one_failure(checkout: Path) -> None:
     """At a block boundary the state to continue from is given back."""
     line = "        return num_computed_tokens - 1\n\n    def cache_blocks("
     edit(checkout / MANAGERS, line, line.replace(" - 1", ""))
-    status, lines = gate(checkout, "--hybridfuzz-fixes=builtin", "-k", "search or corpus/vllm/0.33")
+    status, lines = gate(checkout, "--hybridfuzz-fixes=builtin")
     text = "\n".join(lines)
     assert status == 1, text
     assert "= 1 failed, " in lines[-1] and "of the same cause" in lines[-1], text
@@ -66,22 +66,21 @@ def test_a_renamed_field_is_no_bug(checkout: Path) -> None:
         if "cached_block_hash_to_block" in text or "input_block_tables" in text:
             text = text.replace("cached_block_hash_to_block", "block_by_hash")
             path.write_text(text.replace("input_block_tables", "batch_block_tables"))
-    status, lines = gate(checkout, "--hybridfuzz-fixes=builtin", "-k", "search")
+    status, lines = gate(checkout, "--hybridfuzz-fixes=builtin")
     assert status == 0, "\n".join(lines)
     [said] = [line for line in lines if line.startswith("renamed in this version, and found by its place: ")]
     assert "BlockPool.cached_block_hash_to_block is called block_by_hash here" in said
 
 
-@pytest.mark.parametrize("strict", [False, True])
-def test_what_the_adapter_cannot_find_is_said_once_and_no_bug(checkout: Path, strict: bool) -> None:
+def test_what_the_adapter_cannot_find_is_said_once_and_no_bug(checkout: Path) -> None:
     """Its type has changed with its name: that could be anything."""
     edit(checkout / MANAGERS, "req_to_blocks: defaultdict[str, list[KVCacheBlock]] =", "tables: dict[str, list] =")
     for path in (checkout / "vllm/v1").rglob("*.py"):
         if "req_to_blocks" in (text := path.read_text()):
             path.write_text(text.replace("req_to_blocks", "tables"))
-    status, lines = gate(checkout, "-k", "search or fits", *(["--hybridfuzz-strict"] if strict else []))
-    assert status == int(strict), "\n".join(lines)
+    status, lines = gate(checkout)
+    assert status == 0, "\n".join(lines)
     said = [line for line in lines if "does not fit this version of the engine" in line and "nothing is known" in line]
     assert len(said) == 1, "\n".join(lines)
     assert "'req_to_blocks'" in said[0] and "targets/vllm/versions/pool.py:" in said[0]
-    assert ("1 failed" if strict else "skipped") in lines[-1]
+    assert "skipped" in lines[-1]
