@@ -321,11 +321,13 @@ def check_files(options: argparse.Namespace) -> None:
 
 def engine_of(options: argparse.Namespace) -> Tested:
     """Return what the options ask for. Makes the target's environment if need be."""
-    from ...group.fixes import apply_fixes
+    from ...group.fixes import apply_fixes, asked_fixes
     from .common import launch_target, output_folder
 
-    engine, known = launch_target(options.target), known_and_fixes(options)
-    fixes = apply_fixes(engine, known, options.target, datetime.date.today())
+    engine, today = launch_target(options.target), datetime.date.today()
+    asked = asked_fixes(options.fixes, options.target, engine.version, today)
+    known = (*known_bugs(options.known, folder_of(options)), *asked)
+    fixes = apply_fixes(engine, known, options.target, today)
     launch, modules = fixes.launch, tuple[str, ...]()
     if options.coverage:
         from .coverage_report import scope_and_launch
