@@ -149,7 +149,11 @@ def page(certificate: Certificate) -> str:
     sentence = statement(certificate)
     lines = ["# Certificate", "", f"{sentence[0].upper()}{sentence[1:]}.", "", "| | |", "| --- | --- |"]
     lines += [f"| {name} | {_cell(value)} |" for name, value in rows]
-    lines += ["", "| events | traces that ran | new states | merged | failing |", "| ---: | ---: | ---: | ---: | ---: |"]
+    lines += [
+        "",
+        "| events | traces that ran | new states | merged | failing |",
+        "| ---: | ---: | ---: | ---: | ---: |",
+    ]
     lines += [
         f"| {level.events} | {level.transitions} | {level.states} | {level.merged} | {level.failing} |"
         for level in certificate.levels

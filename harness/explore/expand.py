@@ -97,13 +97,13 @@ class Saved:
     def __init__(self, factory: TargetFactory, config: Config, events: Sequence[AnyEvent]) -> None:
         self._factory = factory
         self._config = config
-        self._events = events
+        self.events = events
         self._bytes = b""
 
     def branch(self, go: Callable[[Lockstep], None]) -> Violation | None:
         """Give a lockstep in this state to `go`. Return a violation that came before, or when the engine was closed."""
         if self._bytes:
-            go(pickle.loads(self._bytes))  # noqa: S301, our own bytes
+            go(pickle.loads(self._bytes))
             return None
         engines = Engines(self._factory, self._config)
 
@@ -111,15 +111,23 @@ class Saved:
             lockstep = engines.open()
             if isinstance(lockstep, Violation):
                 return _ended(lockstep)
-            for index, event in enumerate(self._events):
+            for index, event in enumerate(self.events):
                 if violation := lockstep.apply(event, index):
                     return _ended(violation)
             if isinstance(lockstep.target, Inspected):
-                self._bytes = pickle.dumps(lockstep, pickle.HIGHEST_PROTOCOL)
+                self._bytes = _saved(lockstep)
             go(lockstep)
             return _ended(None)
 
         return engines.run(drive).violation
+
+
+def _saved(lockstep: Lockstep) -> bytes:
+    """Return a state as bytes; b"" if it cannot be saved: the classes of mutants have no name in a module."""
+    try:
+        return pickle.dumps(lockstep, pickle.HIGHEST_PROTOCOL)
+    except pickle.PicklingError:
+        return b""
 
 
 def _ended(violation: Violation | None) -> Outcome:
@@ -148,19 +156,19 @@ class Expander:
 
         def look(lockstep: Lockstep) -> None:
             nonlocal own
-            form = Form(lockstep, without)
+            form = Form(lockstep, parent.events, without)
             own, self._whole = form.fingerprint(salt + parent.context.encode()), self._whole and form.is_whole
 
         failed = saved.branch(look)
         for event, context in zip(parent.branches, parent.contexts, strict=True):
             on_event(at)
-            branches.append(self._branch(saved, event, at, salt + context.encode(), without))
+            branches.append(self._branch(saved, (*parent.events, event), salt + context.encode(), without))
         if failed:  # it was clean when it was seen: the target is not deterministic
             return Grown(0, tuple(Branch(violation=cleaned(failed)) for _ in branches))
         return Grown(own, tuple(branches))
 
-    def _branch(self, saved: Saved, event: AnyEvent, at: int, salt: bytes, without: frozenset[str]) -> Branch:
-        branch = Branch()
+    def _branch(self, saved: Saved, events: tuple[AnyEvent, ...], salt: bytes, without: frozenset[str]) -> Branch:
+        branch, event, at = Branch(), events[-1], len(events) - 1
 
         def go(lockstep: Lockstep) -> None:
             nonlocal branch
@@ -168,7 +176,7 @@ class Expander:
             if violation := lockstep.apply(event, at):
                 branch = Branch(violation=cleaned(violation))
                 return
-            seen, drained = Form(lockstep, without).fingerprint(salt), None
+            seen, drained = Form(lockstep, events, without).fingerprint(salt), None
             if seen not in self._drained:
                 drained = lockstep.drain(at + 1)
                 if drained is None:
@@ -212,7 +220,7 @@ def _after(saved: Saved, event: AnyEvent, without: frozenset[str]) -> Seen:
 
     def go(lockstep: Lockstep) -> None:
         violation = lockstep.apply(event, 0)
-        found.append(violation.signature if violation else Form(lockstep, without))
+        found.append(violation.signature if violation else Form(lockstep, (*saved.events, event), without))
 
     failed = saved.branch(go)
     return [failed.signature] if failed else found
@@ -223,8 +231,8 @@ def _drained(saved: Saved, without: frozenset[str]) -> Seen:
     found: Seen = []
 
     def go(lockstep: Lockstep) -> None:
-        violation = lockstep.drain(0, lambda _: found.append(Form(lockstep, without)))
-        found.append(violation.signature if violation else Form(lockstep, without))
+        violation = lockstep.drain(0, lambda _: found.append(Form(lockstep, saved.events, without)))
+        found.append(violation.signature if violation else Form(lockstep, saved.events, without))
 
     failed = saved.branch(go)
     return [failed.signature] if failed else found

@@ -18,7 +18,7 @@ import hashlib
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
-from functools import lru_cache
+from functools import cache
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
@@ -32,6 +32,7 @@ from ...reference.request import Life
 from ...reference.tokens import Truth
 from ...targets.base.inspection import Inspected, Inspection, Mark, Marks
 from ...targets.base.observe import View
+from ...targets.base.trace import AnyEvent, Step
 from ..judge.lockstep import Lockstep
 from ..judge.oracles.base import Oracle
 
@@ -46,10 +47,12 @@ UNSEEN = (
 """What the form leaves out, for certificates and documentation."""
 UNSEEN_WITHOUT_INSPECTION = "all that the target's view and the content of its blocks do not show"
 
-_OF_THE_LAST_VIEW = frozenset(
+_OF_THE_LAST_VIEW = Marks(
     {
-        "Hash._judged", "Hash._known", "Hash._aliases", "Hash._tables", "Hash._lives",
-        "Partition._checked", "Writer._step", "Writer._writers", "Checkpoint._contents", "Checkpoint._stored",
+        "left out": (
+            "Oracle.exercised", "Hash._judged", "Hash._known", "Hash._aliases", "Hash._tables", "Hash._lives",
+            "Partition._checked", "Writer._step", "Writer._writers", "Checkpoint._contents", "Checkpoint._stored",
+        )
     }
 )  # fmt: skip
 _ATOMS = frozenset({int, str, bool, float, bytes, type(None)})
@@ -59,14 +62,15 @@ _pack = msgspec.msgpack.Encoder().encode
 
 def _attributes(value: object) -> Iterable[tuple[str, Any]]:
     """Yield the attributes of an object."""
-    for name in _declared(type(value)):
+    kind: Any = type(value)
+    for name in _declared(kind):
         if hasattr(value, name):
             yield name, getattr(value, name)
     yield from getattr(value, "__dict__", {}).items()
 
 
-@lru_cache(maxsize=None)
-def _declared(kind: type) -> tuple[str, ...]:
+@cache
+def _declared(kind: Any) -> tuple[str, ...]:
     """Return the attributes that a class declares: slots, and those of a compiled class."""
     names = [name for base in kind.__mro__ for name in (*_listed(base, "__slots__"), *_listed(base, "__mypyc_attrs__"))]
     return tuple(dict.fromkeys(name for name in names if name not in ("__dict__", "__weakref__")))
@@ -77,16 +81,13 @@ def _listed(kind: type, name: str) -> tuple[str, ...]:
     return (listed,) if isinstance(listed, str) else tuple(listed)
 
 
-@lru_cache(maxsize=None)
-def _said_of(kind: type, name: str, said: frozenset[str]) -> bool:
-    """Return True if "Class.name" is in a set, for the class or a base."""
-    return any(f"{base.__name__}.{name}" in said for base in kind.__mro__)
-
-
 class Form:
-    """The form of one state: fields by name, as plain values. `without` leaves fields out, to test that they matter."""
+    """The form of the state after `events`: fields by name, as plain values.
 
-    def __init__(self, lockstep: Lockstep, without: frozenset[str] = frozenset()) -> None:
+    `without` leaves fields out, to test that they matter.
+    """
+
+    def __init__(self, lockstep: Lockstep, events: Sequence[AnyEvent], without: frozenset[str] = frozenset()) -> None:
         self._view = view = lockstep.context.before
         self._reference = lockstep.context.reference
         self._null = lockstep.context.null
@@ -105,6 +106,7 @@ class Form:
             self._of_parts(target.inspect())
         else:
             self._of_view(lockstep)
+            self.fields["drafts"] = _proposed(events, lockstep.config.async_depth)
         for name in without:
             del self.fields[name]
 
@@ -116,7 +118,8 @@ class Form:
     def _relabelled(self, view: View, blocks: int) -> dict[int, int]:
         """Return block -> its label."""
         held = (block for table in view.tables.values() for columns in table for block in columns)
-        order = dict.fromkeys((self._null, *view.free, *held, *range(blocks)))
+        null = () if self._null is None else (self._null,)  # plain caches have none
+        order = dict.fromkeys((*null, *view.free, *held, *range(blocks)))
         return {block: label for label, block in enumerate(order)}
 
     def _block(self, block: int) -> int:
@@ -198,17 +201,18 @@ class Form:
         for oracle in oracles:
             kind = type(oracle)
             for name, value in vars(oracle).items():
-                if name == "exercised" or isinstance(value, View) or _said_of(kind, name, _OF_THE_LAST_VIEW):
+                if isinstance(value, View) or _OF_THE_LAST_VIEW.of(kind, name):
                     continue
+                live = value
                 if isinstance(value, dict):
-                    value = {key: item for key, item in value.items() if not isinstance(key, str) or key in lives}
-                remembered.append([kind.__name__, name, self._walk(value)])
+                    live = {key: item for key, item in value.items() if not isinstance(key, str) or key in lives}
+                remembered.append([kind.__name__, name, self._walk(live)])
         self.fields["oracles"] = remembered
 
     # A target that is not inspected
 
     def _of_view(self, lockstep: Lockstep) -> None:
-        view, fields, target, layout = self._view, self.fields, lockstep.target, lockstep.target.layout
+        view, fields = self._view, self.fields
         fields["queues"] = [list(view.waiting), list(view.running), list(view.parked)]
         fields["free"] = [self._block(block) for block in view.free]
         fields["references"] = [view.references[block] for block in self._order if block < len(view.references)]
@@ -217,13 +221,17 @@ class Form:
         fields["pins"] = [self._blocks(dict(view.pins)), self._blocks(dict(view.copies))]
         fields["leftovers"] = [list(view.leftovers.items()), list(view.drained.items()), list(view.caches.items())]
         fields["stored"] = [[key, self._walk(list(pages))] for key, pages in view.stored.items()]
-        blocks = [block for block in self._order if block < layout.num_blocks] or list(view.caches.values())
-        fields["content"] = [] if lockstep.asleep else [
-            self._walk(target.read(index, layer, block))
-            for index, group in enumerate(layout.groups)
-            for layer in range(group.layers)
-            for block in blocks
-        ]
+        fields["content"] = [] if lockstep.asleep else self._content(lockstep)
+
+    def _content(self, lockstep: Lockstep) -> list[object]:
+        """Return the pages that are in a table or that a lookup reaches, and plain caches."""
+        view, read, seen = self._view, lockstep.target.read, []
+        for index, group in enumerate(lockstep.target.layout.groups):
+            held = [block for table in view.tables.values() for block in table[index] if block != self._null]
+            cached = [block for block, key in view.published.items() if key.group == index]
+            for block in dict.fromkeys((*held, *cached, *view.caches.values())):
+                seen += [self._walk(read(index, layer, block)) for layer in range(group.layers)]
+        return seen
 
     # A target that is inspected
 
@@ -281,7 +289,10 @@ class Form:
     def _named(self, value: Any, kind: type, names: Iterable[str]) -> object:
         """Return a value that does not change: met twice, it is the same as two equal ones."""
         marks = ((name, self._marks.of(kind, name)) for name in names)
-        return [kind.__name__, *(self._marked(getattr(value, name), mark) for name, mark in marks if mark != "left out")]
+        return [
+            kind.__name__,
+            *(self._marked(getattr(value, name), mark) for name, mark in marks if mark != "left out"),
+        ]
 
     def _object(self, value: Any, kind: type) -> object:
         if (number := self._met.get(id(value))) is not None:
@@ -297,6 +308,12 @@ class Form:
             if mark != "left out":
                 seen.append([name, self._marked(item, mark)])
         return [kind.__name__, seen]
+
+
+def _proposed(events: Sequence[AnyEvent], ahead: int) -> list[object]:
+    """Return which drafts the last steps proposed, and how many of them will be accepted: no view shows it."""
+    steps = [event for event in events if isinstance(event, Step)][-1 - ahead :]
+    return [[step.drafts, step.right, list(step.per_request.items())] for step in steps]
 
 
 def _truth(truth: Truth, length: int) -> list[object]:

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Protocol
 
 from ...targets.base.protocol import Capabilities
+from ...targets.base.trace import Trace
 from ..draw.files import load_trace
 from ..judge.outcome import Outcome
-from ...targets.base.trace import Trace
 from .certificate import Certificate
 from .expand import Expand, Expanded, Parent
 from .scope import Alphabet

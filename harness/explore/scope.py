@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
@@ -92,13 +93,18 @@ def _event(tag: str, fields: Mapping[str, Any]) -> AnyEvent:
     return msgspec.convert({"event": tag, **fields}, _KINDS[tag])
 
 
+@cache
 def _named(tag: str) -> list[str]:
     """Return the fields of a kind of event that hold the name of one request."""
     if tag not in _KINDS:
         return []
     kind = _KINDS[tag]
     marked = {name for mark in (Defines, Refers) for name, _ in fields_with(kind, mark)}
-    return [field.name for field in structs.fields(kind) if field.name in marked and getattr(field.type, "__origin__", None) is str]
+    return [
+        field.name
+        for field in structs.fields(kind)
+        if field.name in marked and getattr(field.type, "__origin__", None) is str
+    ]
 
 
 def disturbs(event: Event) -> bool:
@@ -135,7 +141,9 @@ class Alphabet:
             return False
         if not needed_kinds([event]) <= capabilities.features:
             return False
-        return all(getattr(event, name) <= getattr(config, mark.field) for name, mark in fields_with(_KINDS[tag], AtMost))
+        return all(
+            getattr(event, name) <= getattr(config, mark.field) for name, mark in fields_with(_KINDS[tag], AtMost)
+        )
 
     def _alike(self) -> tuple[str, ...]:
         """Return the plain documents, in order, if exchanging any two of them changes nothing; else none."""
@@ -151,7 +159,9 @@ class Alphabet:
     def after(self, events: Sequence[AnyEvent]) -> list[AnyEvent]:
         """Return the events that may follow."""
         arrived = [event.name for event in events if isinstance(event, Arrive | Fork)]
-        sessions = [event.name for event in events if isinstance(event, Fork) or getattr(event, "session", False)]
+        sessions = [
+            event.name for event in events if isinstance(event, Fork) or (isinstance(event, Arrive) and event.session)
+        ]
         return [
             event
             for tag, fields in self._templates
@@ -159,9 +169,7 @@ class Alphabet:
             if self._in_order(event := _event(tag, {**names, **fields}), events)
         ]
 
-    def _names(
-        self, kind: type[AnyEvent], arrived: Sequence[str], sessions: Sequence[str]
-    ) -> Iterator[dict[str, str]]:
+    def _names(self, kind: type[AnyEvent], arrived: Sequence[str], sessions: Sequence[str]) -> Iterator[dict[str, str]]:
         new = [f"r{len(arrived)}"] if len(arrived) < self._requests else []
         if kind is Arrive:
             yield from ({"name": name} for name in new)

@@ -188,4 +188,3 @@ class Search:
 
 def _told(events: Sequence[AnyEvent]) -> str:
     return msgspec.json.encode(events).decode()
-

@@ -224,9 +224,7 @@ class WorkerClient:
                 answer = self._try(request, trace, kind, twice=twice, renews=renews)
         return answer
 
-    def _try(
-        self, request: Request, trace: Trace, kind: type[Kind], *, twice: bool, renews: bool
-    ) -> Kind | Outcome:
+    def _try(self, request: Request, trace: Trace, kind: type[Kind], *, twice: bool, renews: bool) -> Kind | Outcome:
         """`renews` the time limit with each event that starts."""
         event = 0
         try:

@@ -126,9 +126,7 @@ def run(
     return structs.replace(outcome, violation=cleaned(violation))
 
 
-def serve(
-    request: Request, factory: TargetFactory, outbox: Outbox, recorder: LineRecorder, expander: Expander
-) -> None:
+def serve(request: Request, factory: TargetFactory, outbox: Outbox, recorder: LineRecorder, expander: Expander) -> None:
     """Answer one request."""
     send = outbox.send
     if isinstance(request, Run):

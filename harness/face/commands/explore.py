@@ -63,6 +63,7 @@ def run(options: argparse.Namespace) -> int:
 
     from ...explore.certificate import CERTIFICATE_FILE, statement
     from ...explore.exploration import Exploration
+    from ...units import plural
     from ...workers.client import WorkerClient
     from .common import ending_on_signals, memory_limit, print_json, printer
 
@@ -80,7 +81,8 @@ def run(options: argparse.Namespace) -> int:
     with ending_on_signals(exploration):
         certificate = exploration.run()
     for failing in certificate.failures:
-        line(f"FAILS {failing.signature} ({failing.events} events, {failing.times} times): {failing.message}")
+        size = f"{plural(failing.events, 'event')}, {plural(failing.times, 'time')}"
+        line(f"FAILS {failing.signature} ({size}): {failing.message}")
         line(f"  {settings.out / failing.file}")
     line(
         f"{certificate.states} states, {certificate.transitions} transitions, {certificate.merges} merges, "
