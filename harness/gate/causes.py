@@ -35,6 +35,7 @@ from ..judge.violation import Violation
 from ..quoting import terminal_line
 from ..record.history import History
 from ..tell.configuration import configuration_words
+from ..tell.headline import headline_of
 from ..tell.reproduce import unusual
 from ..tell.terminal import finding_text
 from ..tell.usual_options import plainest
@@ -207,7 +208,8 @@ class Causes:
             )
             if plain != best and (again := self._worker.explain(plain)[1]).violation:
                 store.improve(finding.id, plain, again.violation)
-                store.explain(finding.id, again.violation, again, finding_text(again))
+                phrase = headline_of(plain, again, again.violation, ()).title
+                store.explain(finding.id, again.violation, again, finding_text(again), phrase)
                 best, history = plain, again
         if not group.evidence and history.violation:
             investigation = Investigation(self._worker, self._capabilities, PLACES_SECONDS)
