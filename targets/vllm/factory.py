@@ -96,7 +96,8 @@ def capabilities_of(release: Release) -> Capabilities:
             **({"inputs": ("tokens", "tokens", "tokens", "tokens", "images", "adapters")} if inputs else {}),
         },
         features=frozenset(
-            {"block-tables", "padding", "stop-tokens"}
+            {"block-tables", "padding"}
+            | ({"stop-tokens"} if release.stop_tokens else set())
             | ({"partial-hits"} if release.partial_hits else set())
             | frozenset().union(*connected.values())
             | ({"images", "adapters"} if inputs else set())

@@ -37,6 +37,7 @@ class Release:
     junctions      states can be published where prompts fork, beside EAGLE
     inputs         requests may have images, adapters and salts
     sampling       requests on the V1 runner may have sampling parameters
+    stop_tokens    requests may end by a stop token
     """
 
     runners: tuple[str, ...] = ("v2", "v1")
@@ -67,6 +68,7 @@ class Release:
     junctions: bool = False
     inputs: bool = False
     sampling: bool = False
+    stop_tokens: bool = False
 
 
 def installed() -> Release:
@@ -104,4 +106,5 @@ def installed() -> Release:
         junctions=tested and features.has_junctions(),
         inputs=tested and features.has_inputs(),
         sampling=tested and features.has_movable_parameters(),
+        stop_tokens=tested,
     )
