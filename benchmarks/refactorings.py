@@ -174,7 +174,7 @@ def judged(one: Refactoring, budget: float, items: str) -> Ran:
         began = time.monotonic()
         status, text = gate(tree, budget, items)
         seconds = time.monotonic() - began
-    said = [line for line in text.splitlines() if SAYS in line or line.startswith("renamed in this version")]
+    said = [line for line in text.splitlines() if SAYS in line or line.startswith("in this version: ")]
     said += [line for line in text.splitlines() if status and line.startswith(("signature ", "FAILED", "ERROR"))]
     verdict: Verdict = "red" if status else "does not fit" if SAYS in text else "green"
     return Ran(one.slug, verdict, seconds, text.splitlines()[-1].strip("= "), said)

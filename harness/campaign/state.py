@@ -217,7 +217,7 @@ class CampaignState:
         for problem in self.store.problems if first else ():
             self.emit(Notice(f"{problem}: it will be written again"))
         if first and ready.capabilities.notes:
-            self.emit(Notice(f"renamed in this version, and found by its place: {'; '.join(ready.capabilities.notes)}"))
+            self.emit(Notice(f"in this version: {'; '.join(ready.capabilities.notes)}"))
         if first and (notice := narrower(self.settings.target, self.settings.launch.version, ready.capabilities)):
             self.emit(Notice(notice))
 

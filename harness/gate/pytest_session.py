@@ -238,7 +238,7 @@ class GateSession:
             line = f"never reached, so nothing is known about them ({len(missing)}): {shown}"
             terminalreporter.write_line(f"{line}; raise the budget, or fix less by config")
         if notes := self.judge.capabilities.notes:
-            terminalreporter.write_line(f"renamed in this version, and found by its place: {'; '.join(notes)}")
+            terminalreporter.write_line(f"in this version: {'; '.join(notes)}")
         if line := narrower(self.settings.target, self.launch.version, self.judge.capabilities):
             terminalreporter.write_line(f"warning: {line}")
 

@@ -68,7 +68,7 @@ def test_a_renamed_field_is_no_bug(checkout: Path) -> None:
             path.write_text(text.replace("input_block_tables", "batch_block_tables"))
     status, lines = gate(checkout, "--hybridfuzz-fixes=builtin")
     assert status == 0, "\n".join(lines)
-    [said] = [line for line in lines if line.startswith("renamed in this version, and found by its place: ")]
+    [said] = [line for line in lines if line.startswith("in this version: ")]
     assert "BlockPool.cached_block_hash_to_block is called block_by_hash here" in said
 
 
