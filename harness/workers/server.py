@@ -224,10 +224,8 @@ def load(spec: str) -> CheckedFactory:
         who, module = owner(error, (parse(spec).name,))
         frame = innermost(error.__traceback__, module if who == "adapter" else "")
         where = f" ({importable(frame.filename)}:{frame.lineno})" if frame else ""
-        what = f"{type(error).__name__}: {text_of(error)}{where}"
-        if who == "adapter":
-            raise MisfitError(what) from error
-        raise TargetError(f"target {spec!r} cannot be loaded: {what}") from error
+        kind = MisfitError if who == "adapter" else TargetError
+        raise kind(f"target {spec!r} cannot be loaded: {type(error).__name__}: {text_of(error)}{where}") from error
 
 
 def main() -> int:

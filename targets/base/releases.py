@@ -126,7 +126,9 @@ def cannot_import(title: str, example: str, error: ImportError) -> TargetError:
     package = (error.name or "").partition(".")[0]
     frame = extract_tb(error.__traceback__)[-1]
     if package and find_spec(package) and Path(frame.filename).is_relative_to(ADAPTERS):
-        return MisfitError(f"{error.msg} ({Path(frame.filename).relative_to(ADAPTERS)}:{frame.lineno})")
+        return MisfitError(
+            f"{title} cannot be imported: {error.msg} ({Path(frame.filename).relative_to(ADAPTERS)}:{frame.lineno})"
+        )
     if not Path(sys.prefix).is_relative_to(cache_folder()):
         return TargetError(f"{title} cannot be imported here ({error}); use {example} for an environment of its own")
     return TargetError(
