@@ -2,8 +2,12 @@
 
     python benchmarks/repros.py                    the mutants of the built-in target
     python benchmarks/repros.py --engines          the findings in released vLLM as well (a quarter of an hour)
-    python benchmarks/repros.py --count 0.33.0     only which packaged traces of a release of vLLM get a script, and why
-                                                   the others do not; nothing is run or written
+    python benchmarks/repros.py --count vllm@0.33.0
+                                                   only which packaged traces of a release get a script, and why the
+                                                   others do not; no script is run, and no page is written
+    python benchmarks/repros.py --count sglang:sessions@0.5.23 --run
+                                                   the same, and each script runs on the release as it is and with the
+                                                   packaged fix of its cause
 
 Good code is the correct built-in target, and for vLLM a copy of the release in which the cause is fixed, or the later
 release that has the fix (docs/explanation/vllm.md).
@@ -13,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -21,12 +26,13 @@ from msgspec.structs import replace
 from vllm_campaign import fixes_of
 
 from hybridfuzz.harness.draw.files import load_trace
+from hybridfuzz.harness.group.fixes import BUILTIN, read_fixes
 from hybridfuzz.harness.tell.script import ScriptVerdict, failure_of, run_script
 from hybridfuzz.harness.workers.client import WorkerClient
 from hybridfuzz.targets.base.launch import Launch
 from hybridfuzz.targets.base.overlay import patched
 from hybridfuzz.targets.base.protocol import TargetError
-from hybridfuzz.targets.base.registry import prepare, write_scripts
+from hybridfuzz.targets.base.registry import parse, prepare, write_scripts
 from hybridfuzz.targets.base.repro import Script
 from hybridfuzz.targets.base.trace import Trace
 
@@ -120,25 +126,37 @@ def releases(folder: Path) -> Iterator[Row]:
         yield Row(spec, f"{cause}: {signature}", script, bad, name, run_script(folder / "repro.py", script, better))
 
 
-def count(release: str) -> int:
-    """Print which traces of a release get a script, and how many."""
-    spec, written, tried_traces = f"vllm@{release}", 0, 0
-    with WorkerClient(spec, prepare(spec, print), trace_seconds=300) as worker:
+def count(spec: str, folder: Path | None) -> int:
+    """Print which packaged traces of a release get a script, and how many; with a folder, run the scripts there."""
+    engine, release, known = parse(spec).name, parse(spec).version, read_fixes(BUILTIN, spec)
+    launch, totals = prepare(spec, print), Counter[str]()
+    with WorkerClient(spec, launch, trace_seconds=300) as worker:
         worker.start()
-        for path in sorted((ROOT / "corpus" / "vllm").glob(f"{release}--*.json")):
+        for path in sorted((ROOT / "corpus" / engine).glob(f"{release}--*.json")):
             trace = load_trace(path)
             history = worker.explain(trace)[1]
             if history.violation is None:
                 raise SystemExit(f"a trace runs clean on {spec}: {path.stem}")
-            tried_traces += 1
+            totals["traces"] += 1
             try:
-                [script] = write_scripts(spec, trace, failure_of(trace, history, history.violation))
+                scripts = list(write_scripts(spec, trace, failure_of(trace, history, history.violation)))
             except TargetError as error:
                 print(f"{path.stem}: {error}", flush=True)
-            else:
-                written += 1
-                print(f"{path.stem}: {script.text.count(chr(10))} lines", flush=True)
-    print(f"{written} of {tried_traces} traces get a script")
+                continue
+            totals["get a script"] += 1
+            if folder is None:
+                print(f"{path.stem}: {scripts[0].text.count(chr(10))} lines", flush=True)
+                continue
+            script, bad = tried(folder, scripts, launch)
+            found = [f"{script.text.count(chr(10))} lines", "fails as promised" if bad.promised else bad.tail]
+            totals["fail as promised"] += bad.promised
+            for entry in known:
+                if path.name in entry.traces and launch.version in entry.releases and entry.patch:
+                    good = run_script(folder / "repro.py", script, patched(launch, [entry.read_patch()]))
+                    found.append(f"passes with {entry.title} fixed" if good.status == 0 else good.tail)
+                    totals["pass with the packaged fix"] += good.status == 0
+            print(f"{path.stem}: {'; '.join(found)}", flush=True)
+    print("; ".join(f"{what}: {number}" for what, number in totals.items()))
     return 0
 
 
@@ -146,10 +164,12 @@ def main() -> int:
     """Run, print, write the page."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--engines", action="store_true", help="released vLLM as well")
-    parser.add_argument("--count", metavar="RELEASE", help="only count the traces of a release of vLLM with a script")
+    parser.add_argument("--count", metavar="TARGET", help="only count the packaged traces of a release with a script")
+    parser.add_argument("--run", action="store_true", help="with --count: run the scripts, too")
     options = parser.parse_args()
     if options.count:
-        return count(options.count)
+        with tempfile.TemporaryDirectory() as place:
+            return count(options.count, Path(place) if options.run else None)
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for rows_of in (mutants, releases)[: 1 + options.engines]:

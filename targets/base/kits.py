@@ -16,3 +16,10 @@ class Limit(Struct, frozen=True):
     kit: str
     feature: str
     reason: str
+
+
+class Capitals:
+    """Stands for a struct of a case where a table is shown: an attribute is its name in capitals."""
+
+    def __getattr__(self, name: str) -> str:
+        return name.upper()

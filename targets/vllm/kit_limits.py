@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from ...reference.layout import Mode
-from ..base.kits import Limit
+from ..base.kits import Capitals, Limit
 from ..base.repro import Failure
 from ..base.trace import Config, Group
 from .models import KEY_VALUE, NO_DRAFTS, STATE_KIND, has_layers, layer_kinds
@@ -351,14 +351,7 @@ def refusal(kit: Kit, case: Case) -> str:
     return ""
 
 
-class _Names:
-    """Stands for a struct of a case where a table is shown: an attribute is its name in capitals."""
-
-    def __getattr__(self, name: str) -> str:
-        return name.upper()
-
-
 def limits() -> list[Limit]:
     """Return the table in words."""
-    shown = _Names()
+    shown = Capitals()
     return [Limit(row.kit, row.feature, row.reason.format(config=shown, options=shown, failure=shown)) for row in ROWS]
