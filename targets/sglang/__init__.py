@@ -21,6 +21,6 @@ SGLang's own state and KV tensors. See docs/explanation/sglang.md.
     kit_limits   what shadow layers and scripts cannot do
     repro        stand-alone reproducers; repro_engine is what only they have
 
-Only `environment`, `factory`, `deployment`, `kit_limits`, `repro` and `compat.sizes` may be imported where SGLang is not
-installed.
+Only `environment`, `factory`, `deployment`, `kit_limits`, `repro` and `compat.sizes` may be imported where SGLang is
+not installed.
 """

@@ -3,17 +3,16 @@
     shadow  SGLang's scheduler, radix tree and pools around shadow layers (`serving`): exact tags, on a CPU
     script  the same in a file that needs SGLang and torch only (`repro`)
 
-A row refuses the traces that its `refuses` is true for. The first row of a kit that does gives the reason, so that a
-row may rely on those before it. Values of the trace stand in a reason as `{config.NAME}` and `{options.NAME}`.
+Values of the trace stand in a reason as `{config.NAME}` and `{options.NAME}`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import SimpleNamespace
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-from ..base.kits import Capitals, Limit
+from ..base.kits import Limit, Row, first_reason, in_words
 from ..base.repro import Failure
 from ..base.trace import Config
 
@@ -67,16 +66,7 @@ class Case(NamedTuple):
         return bool(self.options.tree_core) and not self.core and self.options.tree_core not in self.cores
 
 
-class Row(NamedTuple):
-    """Something that one kit cannot do."""
-
-    kit: Kit
-    feature: str
-    refuses: Callable[[Case], Any]
-    reason: str
-
-
-ROWS: tuple[Row, ...] = (
+ROWS: tuple[Row[Case], ...] = (
     # ---- Shadow layers. What the release has.
     Row("shadow", "tree_core", lambda c: c.lacks_core() and c.options.tree_core == "rust",
         "this SGLang has no tree core rust (its compiled module is missing)"),
@@ -116,13 +106,9 @@ def shown(failure: Failure) -> str:
 
 def refusal(kit: Kit, case: Case) -> str:
     """Return "", or the reason why a kit cannot run a case."""
-    for row in ROWS:
-        if row.kit == kit and row.refuses(case):
-            return row.reason.format(case=case, config=case.config, options=case.options, failure=case.failure)
-    return ""
+    return first_reason(ROWS, kit, case, case=case, config=case.config, options=case.options, failure=case.failure)
 
 
 def limits() -> list[Limit]:
     """Return the table in words."""
-    words = dict.fromkeys(("case", "config", "options", "failure"), Capitals())
-    return [Limit(row.kit, row.feature, row.reason.format(**words)) for row in ROWS]
+    return in_words(ROWS, "case", "config", "options", "failure")
