@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -126,38 +126,50 @@ def releases(folder: Path) -> Iterator[Row]:
         yield Row(spec, f"{cause}: {signature}", script, bad, name, run_script(folder / "repro.py", script, better))
 
 
-def count(spec: str, folder: Path | None) -> int:
+def count(spec: str, folder: Path | None, jobs: int) -> int:
     """Print which packaged traces of a release get a script, and how many; with a folder, run the scripts there."""
-    engine, release, known = parse(spec).name, parse(spec).version, read_fixes(BUILTIN, spec)
-    launch, totals = prepare(spec, print), Counter[str]()
+    launch, scripts, traces = prepare(spec, print), dict[str, list[Script]](), 0
     with WorkerClient(spec, launch, trace_seconds=300) as worker:
         worker.start()
-        for path in sorted((ROOT / "corpus" / engine).glob(f"{release}--*.json")):
+        for path in sorted((ROOT / "corpus" / parse(spec).name).glob(f"{parse(spec).version}--*.json")):
             trace = load_trace(path)
             history = worker.explain(trace)[1]
             if history.violation is None:
                 raise SystemExit(f"a trace runs clean on {spec}: {path.stem}")
-            totals["traces"] += 1
+            traces += 1
             try:
-                scripts = list(write_scripts(spec, trace, failure_of(trace, history, history.violation)))
+                failure = failure_of(trace, history, history.violation)
+                scripts[path.name] = list(write_scripts(spec, trace, failure))
             except TargetError as error:
                 print(f"{path.stem}: {error}", flush=True)
-                continue
-            totals["get a script"] += 1
-            if folder is None:
-                print(f"{path.stem}: {scripts[0].text.count(chr(10))} lines", flush=True)
-                continue
-            script, bad = tried(folder, scripts, launch)
-            found = [f"{script.text.count(chr(10))} lines", "fails as promised" if bad.promised else bad.tail]
-            totals["fail as promised"] += bad.promised
-            for entry in known:
-                if path.name in entry.traces and launch.version in entry.releases and entry.patch:
-                    good = run_script(folder / "repro.py", script, patched(launch, [entry.read_patch()]))
-                    found.append(f"passes with {entry.title} fixed" if good.status == 0 else good.tail)
-                    totals["pass with the packaged fix"] += good.status == 0
-            print(f"{path.stem}: {'; '.join(found)}", flush=True)
-    print("; ".join(f"{what}: {number}" for what, number in totals.items()))
+            else:
+                print(f"{path.stem}: {scripts[path.name][0].text.count(chr(10))} lines", flush=True)
+    print(f"{len(scripts)} of {traces} traces get a script")
+    if folder:
+        with ThreadPoolExecutor(jobs) as pool:
+            ran = list(pool.map(lambda name: run_both(spec, launch, folder, name, scripts[name]), scripts))
+        fails, fixed, passes = (sum(each) for each in zip(*ran, strict=True))
+        print(f"{fails} fail as promised; {passes} of {fixed} whose cause has a packaged fix pass with it")
     return 0
+
+
+def run_both(spec: str, launch: Launch, folder: Path, name: str, scripts: list[Script]) -> tuple[bool, bool, bool]:
+    """Run the scripts of a trace on the release and with its packaged fix; print and return (it fails as promised,
+    there is a fix, it passes with the fix)."""
+    place = folder / Path(name).stem
+    place.mkdir()
+    script, bad = tried(place, scripts, launch)
+    found = ["fails as promised" if bad.promised else f"does not fail as promised:\n{bad.tail}\n"]
+    fixes = [
+        entry.read_patch()
+        for entry in read_fixes(BUILTIN, spec)
+        if entry.patch and name in entry.traces and launch.version in entry.releases
+    ]
+    good = run_script(place / "repro.py", script, patched(launch, fixes[:1])) if fixes else None
+    if good:
+        found.append("passes with the fix" if good.status == 0 else f"fails with the fix:\n{good.tail}\n")
+    print(f"{Path(name).stem}: {', '.join(found)}", flush=True)
+    return bad.promised, good is not None, good is not None and good.status == 0
 
 
 def main() -> int:
@@ -166,10 +178,11 @@ def main() -> int:
     parser.add_argument("--engines", action="store_true", help="released vLLM as well")
     parser.add_argument("--count", metavar="TARGET", help="only count the packaged traces of a release with a script")
     parser.add_argument("--run", action="store_true", help="with --count: run the scripts, too")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="with --run: scripts that run at once")
     options = parser.parse_args()
     if options.count:
         with tempfile.TemporaryDirectory() as place:
-            return count(options.count, Path(place) if options.run else None)
+            return count(options.count, Path(place) if options.run else None, options.jobs)
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for rows_of in (mutants, releases)[: 1 + options.engines]:

@@ -72,7 +72,8 @@ class Engine:
         for name, tokens in outputs:
             self.last[name].received += tokens
         for name in ended:
-            self.last[name].end = "ended"
+            if self.last[name].end != "aborted":
+                self.last[name].end = "ended"
         return bool(batch)
 
     def abort(self, name):

@@ -36,9 +36,11 @@ RUN = [
     "0.5.23--retracted-turn-behind-its-state--S2-step-mamba-temporal.json",
     "0.5.23--retracted-turn-keeps-its-memory--M8-step-stall.json",
     "0.5.23--retracted-turn-never-closed--M9-step-request-rows.json",
+    "0.5.23--snapshot-slots-not-swapped--S1-step-mamba-temporal.json",
     "0.5.23--two-crossings-in-flight--S1-step-mamba-temporal.json",
 ]
-"""Wrong tokens of the trace's own client, a hang, a leak, and wrong tokens of a client that sends the same ones."""
+"""Wrong tokens of the trace's own client, a hang, a leak, and wrong tokens of a client that sends the same ones: behind
+a client that aborts, which a script took for one that lacks a token, and with speculation."""
 CONFIG = Config(
     20, (Group("mamba", 4), Group("attention", 1)), max_model_len=16, mamba_cache_mode="slots", max_num_seqs=2
 )
