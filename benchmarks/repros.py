@@ -5,7 +5,7 @@
     python benchmarks/repros.py --count vllm@0.33.0
                                                    only which packaged traces of a release get a script, and why the
                                                    others do not; no script is run, and no page is written
-    python benchmarks/repros.py --count sglang:sessions@0.5.23 --run
+    python benchmarks/repros.py --count sglang:sessions@0.5.23 --run --jobs 4
                                                    the same, and each script runs on the release as it is and with the
                                                    packaged fix of its cause
 
