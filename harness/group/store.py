@@ -115,9 +115,10 @@ def cause_words(cause: Cause) -> str:
 
 
 def title_line(finding: Finding) -> str:
-    """Return what a finding is called: what goes wrong, then its name, then the implementation and the model."""
-    setting = f" ({finding.setting})" if finding.setting else ""
-    return f"{finding.phrase}: {finding.id}{setting}" if finding.phrase else f"{finding.id}{setting}"
+    """Return what a finding is called: what goes wrong, then its name with the implementation and the model."""
+    if not finding.phrase:
+        return f"{finding.id} ({finding.setting})" if finding.setting else finding.id
+    return f"{finding.phrase} ({'; '.join(filter(None, [finding.id, finding.setting]))})"
 
 
 def setting_of(target: str, trace: Trace) -> str:

@@ -161,7 +161,7 @@ class Console:
         version = f" ({event.version})" if event.version and event.version not in event.target else ""
         jobs, out = plural(event.jobs, "worker"), event.out
         self.line(f"fuzzing {event.target}{version}, seed {event.seed}, {jobs}; writing findings to {out}")
-        self.line(f"failures are looked into in up to {event.triage_share:.0%} of the workers' time (--triage-share)")
+        self.line(f"looking into failures takes up to {event.triage_share:.0%} of the workers' time (--triage-share)")
         if event.resumed:
             self.line(f"continuing a campaign that did not end, after {plural(event.resumed, 'trace')}")
         if event.earlier:
@@ -172,7 +172,7 @@ class Console:
     def found(self, finding: Finding) -> None:
         """Print a finding with a new signature."""
         self.line(
-            f"FOUND {title_line(finding)} (trace {finding.index}, {finding.events} events)",
+            f"FOUND {title_line(finding)}: trace {finding.index}, {finding.events} events",
             "bold red",
         )
         self.line(f"  {finding.message}")
@@ -255,7 +255,7 @@ class Dashboard(Console):
         for finding in sorted(summary.findings, key=lambda each: -each.count)[:FINDINGS_SHOWN]:
             parts.append(
                 Text(
-                    f"  {finding.count:>6}x {title_line(finding)} ({finding.events} events)",
+                    f"  {finding.count:>6}x {title_line(finding)}, {finding.events} events",
                     style="red",
                 )
             )
@@ -417,7 +417,7 @@ def effort_line(summary: Summary) -> str:
     """Return where the workers' time went, "" if that is unknown."""
     total = sum(summary.effort.values())
     shares = ", ".join(f"{seconds / total:.0%} {name}" for name, seconds in summary.effort.items()) if total else ""
-    return shares and f"workers' time: {shares}; at most {summary.triage_share:.0%} for failures"
+    return shares and f"workers' time: {shares}; share for failures while traces run: {summary.triage_share:.0%}"
 
 
 def open_lines(summary: Summary) -> Iterator[str]:
