@@ -139,8 +139,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--triage-share",
         type=share,
         default=TRIAGE_SHARE,
-        metavar="SHARE",
-        help="share of the workers' time for looking into failures: 0%% to 100%% (default: 30%%)",
+        metavar="P",
+        help="share of the workers' time for looking into failures (default: 30%%)",
     )
     parser.add_argument("--against", metavar="T", help=AGAINST_HELP)
     parser.add_argument("--no-canary", action="store_true", help="skip the self-test with planted bugs")
