@@ -190,9 +190,8 @@ class CampaignState:
         before = settings.earlier or settings.last
         self.backlog = Backlog(settings.out, before.waiting if before and before.target == settings.target else ())
         self.recognizer = recognizer(settings)
-        self.unsettled: list[tuple[Explained, Callable[..., None]]] = []
-        """Failures that known bugs explain, and what to do with each once it is settled which one: it gets the loop of
-        a worker and the cause."""
+        self._unsettled: dict[Explained, Callable[..., None]] = {}
+        """Failures that known bugs explain, until it is settled which one."""
         if settings.earlier:
             if self._lines:
                 self._lines.resume(settings.earlier.traces)
@@ -408,6 +407,23 @@ class CampaignState:
             one = Waiting(seed, index, failure.name, failure.violation.signature)
             kept = self.backlog.keep(one, symptom[1], failure.trace)
         return (structs.replace(failure, kept=one), seen) if kept else None
+
+    def let_settle(self, failure: Explained, then: Callable[..., None]) -> int:
+        """Let a failure wait until it is settled which known bug explains it. Return how many wait."""
+        with self.lock:
+            self._unsettled[failure] = then
+            return len(self._unsettled)
+
+    def unsettled(self) -> list[tuple[Explained, Callable[..., None]]]:
+        """Return the failures that wait, each with what gets the loop of a worker and the cause in the end."""
+        with self.lock:
+            return list(self._unsettled.items())
+
+    def settled(self, failures: Collection[Explained]) -> None:
+        """Let failures wait no longer."""
+        with self.lock:
+            for failure in failures:
+                self._unsettled.pop(failure, None)
 
     def looked_into(self, kept: Waiting | None) -> None:
         """Forget a trace that waited."""

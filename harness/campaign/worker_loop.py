@@ -381,11 +381,11 @@ class WorkerLoop:
         self.busy = True
         self._announce(f"sorting {violation.signature}")
         explained = self._explained(failure.trace, violation)
-        if explained and len(state.unsettled) >= UNSETTLED_MAX:
+        if explained and len(state.unsettled()) >= UNSETTLED_MAX:
             self._settle_further(Cause(""), failure)
         elif explained:
-            state.unsettled.append((explained, partial(WorkerLoop._settle_further, failure=failure)))
-            if len(state.unsettled) % PROOF_MIN == 0:
+            wait = state.let_settle(explained, partial(WorkerLoop._settle_further, failure=failure))
+            if wait % PROOF_MIN == 0:
                 state.triage.put(WorkerLoop.prove, FURTHER, 0)
         else:
             claim = Sorter(state, self.worker).sort(failure)
@@ -470,7 +470,7 @@ class WorkerLoop:
         case.confirmation.finish(reduced=case.is_reduced)
         with state.lock:
             state.store.recognize(case.name, Cause(""), case.violation)
-        state.unsettled.append((explained, partial(WorkerLoop._settle_case, case=case)))
+        state.let_settle(explained, partial(WorkerLoop._settle_case, case=case))
         state.triage.put(WorkerLoop.prove, FINDING, 1)
         return True
 
@@ -485,37 +485,39 @@ class WorkerLoop:
 
     def _explained(self, trace: Trace, violation: Violation) -> Explained | None:
         """Return a failure that known bugs explain, None for another one."""
-        state = self._state
-        if state.recognizer is None or violation.oracle in UNEXPLAINED:
+        state, recognizer = self._state, self._state.recognizer
+        if recognizer is None or violation.oracle in UNEXPLAINED:
             return None
         self._announce(f"comparing {violation.signature} with known bugs")
         try:
             with state.triage.timed("identity"), state.triage.alone():
-                return state.recognizer.explains(trace, violation)
+                return recognizer.explains(trace, violation)
         except TargetError as error:
             self._recognize_no_more(error)
             return None
 
     def prove(self) -> None:
         """Find out which known bugs the failures are that wait for it: test one bug on all of them."""
-        state = self._state
-        failures = dict(state.unsettled)
-        if state.recognizer is None or not failures:
+        state, recognizer = self._state, self._state.recognizer
+        failures = dict(state.unsettled())
+        if not failures:
             return
         self.busy = True
-        self._announce("testing a packaged fix on what it may explain")
+        self._announce("testing which known bug explains a failure")
+        settled = [(failure, Cause("")) for failure in failures]
         try:
-            with state.triage.timed("identity"), state.triage.alone():
-                settled = state.recognizer.prove(list(failures), self.worker)
+            if recognizer:
+                with state.triage.timed("identity"), state.triage.alone():
+                    settled = recognizer.prove(list(failures), self.worker)
         except TargetError as error:
             self._recognize_no_more(error)
-            settled = [(failure, Cause("")) for failure in failures]
-        state.unsettled = [one for one in state.unsettled if one[0] not in dict(settled)]
+        state.settled(dict(settled))
         for failure, cause in settled:
             failures[failure](self, cause)
-        if any(failure.is_finding for failure, _ in state.unsettled):
+        left = [failure for failure, _ in state.unsettled()]
+        if any(failure.is_finding for failure in left):
             state.triage.put(WorkerLoop.prove, FINDING, 1)
-        elif len(state.unsettled) >= PROOF_MIN:
+        elif len(left) >= PROOF_MIN:
             state.triage.put(WorkerLoop.prove, FURTHER, 0)
         self.busy = False
         self._announce("fuzzing")
