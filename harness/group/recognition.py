@@ -28,7 +28,7 @@ from ...targets.base.trace import Trace, TraceError
 from ..campaign_events import Cause
 from ..draw.files import read_regular
 from ..judge.violation import Violation
-from ..workers.client import WorkerClient
+from ..workers.client import Stopped, WorkerClient
 from .evidence import Evidence
 from .fixes import Fixes
 from .investigate import Runner, glimpse
@@ -38,8 +38,8 @@ from .same_cause import likeness
 GUESSES = 3
 FINDING_WEIGHT = 3.0
 """A finding speaks for the proof of an entry as much as so many further failures."""
-OTHERS = 3
-"""Failures beside the findings whose suspects are looked for before a test; the rest is tested by the way."""
+SUSPECTED = 3
+"""Failures whose suspects are looked for before a test; the others are tested by the way."""
 PRIOR = 0.3
 """A bug that explains one failure of a campaign is a suspect for every other one, with this likeness at least."""
 TEXT_BYTES_MAX = 1 << 20
@@ -112,15 +112,14 @@ class Recognizer:
         return settled + [(one, Cause("")) for one in failures if one.suspects == {} and one not in shown]
 
     def _suspect(self, failures: Sequence[Explained], engine: Runner) -> None:
-        """Find suspects of findings, and of a few of the other failures."""
+        """Find the suspects of a few failures, of findings first."""
         unknown = sorted((one for one in failures if one.suspects is None), key=lambda one: not one.is_finding)
-        for number, one in enumerate(unknown):
-            if one.is_finding or number < OTHERS:
-                seen = glimpse(engine, one.trace)
-                candidates = self._candidates(one.violation.signature) if seen else []
-                scores = {entry.title: self._score(entry, seen, engine) for entry in candidates if seen}
-                likely = sorted(scores, key=lambda title: -scores[title])[:GUESSES]
-                one.suspects = {title: scores.get(title, 0.0) for title in (*likely, *self._proven)}
+        for one in unknown[:SUSPECTED]:
+            seen = glimpse(engine, one.trace)
+            candidates = self._candidates(one.violation.signature) if seen else []
+            scores = {entry.title: self._score(entry, seen, engine) for entry in candidates if seen}
+            likely = sorted(scores, key=lambda title: -scores[title])[:GUESSES]
+            one.suspects = {title: scores.get(title, 0.0) for title in (*likely, *self._proven)}
 
     def _shown_by(self, title: str, failures: Sequence[Explained]) -> list[Explained]:
         """Return the failures that an entry's bug alone shows: all other known bugs are fixed."""
@@ -155,6 +154,8 @@ class Recognizer:
         if entry.title not in self._glimpses:
             found = []
             for trace in entry.read_traces():
+                if self._is_stopped:
+                    raise Stopped
                 try:
                     found.append(glimpse(engine, trace))
                 except TraceError:  # another version has other configurations
