@@ -9,6 +9,7 @@ measure/         how good the search is: lines reached, planted bugs found
 tell/            a failure in words and files for somebody else
 group/           which failures are one, and what is known about them
 workers/         processes that run traces, here and on a cluster
+explore/         all traces up to a length, each state once, with a certificate
 record/          what happened in a run, as data
 judge/           one target beside the reference, and the oracles
 draw/            where traces come from

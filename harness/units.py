@@ -42,6 +42,11 @@ def count(text: str) -> int:
     return int(number)
 
 
+def count_or_none(text: str) -> int:
+    """Return a whole number, 0 included."""
+    return 0 if text.strip() == "0" else count(text)
+
+
 def size(text: str) -> int:
     """Return bytes: 4GiB, 500MB, 2G."""
     match = _SIZE.fullmatch(text.strip())

@@ -41,6 +41,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "tell",
         "group",
         "workers",
+        "explore",
         "record",
         "judge",
         "draw",
@@ -57,7 +58,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "host | worker",
         "offload",
         "tag_memory | plan",
-        "layout",
+        "layout | inspection",
     ),
     "targets.vllm": (
         "confirmation | environment | factory | repro | repro_engine",

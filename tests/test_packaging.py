@@ -81,6 +81,7 @@ def test_wheel_has_every_source_and_data_file_and_nothing_else(sources: Path, wh
         *(path for pattern in ("*.json", "*.md", "*.patch", "*.toml") for path in (sources / "corpus").rglob(pattern)),
         *(sources / "reports" / "templates").glob("*"),
         sources / "harness" / "tell" / "timeline.css",
+        *(sources / "harness" / "explore" / "scopes").glob("*.toml"),
         *(
             path
             for name in ("requirements*.txt", "coverage.toml", "tested.json")

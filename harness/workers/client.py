@@ -19,6 +19,7 @@ from ...targets.base.protocol import TargetError
 from ...targets.base.trace import Config, Trace, TraceError
 from ..draw.avoid import Circumstances
 from ..draw.workload import DEFAULT, Workload
+from ..explore.expand import Compare, Compared, Expand, Expanded
 from ..judge.differential import EventSummary
 from ..judge.engines import RefusedError
 from ..judge.environment_fault import FaultyEnvironment
@@ -193,23 +194,38 @@ class WorkerClient:
         reply = self._answer(Observe(trace, lines, most), trace, Observation)
         return reply if isinstance(reply, Observation) else Observation(reply)
 
-    def _answer(self, request: Request, trace: Trace, kind: type[Kind], *, twice: bool = False) -> Kind | Outcome:
+    def expand(self, request: Expand) -> Expanded | Outcome:
+        """Continue traces by each event that may follow; if the process is lost, the outcome of that: for which of them
+        is known if there is one branch. Each branch has the time limit of a trace."""
+        parent = request.parents[0]
+        trace = Trace(parent.config, (*parent.events, *parent.branches[:1]))
+        return self._answer(request, trace, Expanded, renews=True)
+
+    def compare(self, request: Compare) -> str:
+        """Return what differs between two traces that have one form when both are continued; "" if nothing does."""
+        reply = self._answer(request, Trace(request.config, request.left), Compared, renews=True)
+        return reply.difference if isinstance(reply, Compared) else "the process was lost while both were continued"
+
+    def _answer(
+        self, request: Request, trace: Trace, kind: type[Kind], *, twice: bool = False, renews: bool = False
+    ) -> Kind | Outcome:
         """Return the reply to a request that runs one trace; if the process is lost, the outcome of that.
 
         A process that something else killed shows nothing about the trace: that one runs once more, if it can. So does
         a trace for which there was no memory or no device, in a new process; FaultyEnvironment if there is none again.
         """
         try:
-            answer = self._try(request, trace, kind, twice=twice)
+            answer = self._try(request, trace, kind, twice=twice, renews=renews)
         except FaultyEnvironment:
             self.pause()
-            return self._try(request, trace, kind, twice=twice)
+            return self._try(request, trace, kind, twice=twice, renews=renews)
         if isinstance(answer, Outcome) and was_killed(answer):
             with suppress(TargetError, TraceError):  # the loss is all that is known; a next request raises it again
-                answer = self._try(request, trace, kind, twice=twice)
+                answer = self._try(request, trace, kind, twice=twice, renews=renews)
         return answer
 
-    def _try(self, request: Request, trace: Trace, kind: type[Kind], *, twice: bool) -> Kind | Outcome:
+    def _try(self, request: Request, trace: Trace, kind: type[Kind], *, twice: bool, renews: bool) -> Kind | Outcome:
+        """`renews` the time limit with each event that starts."""
         event = 0
         try:
             self._send(request)
@@ -218,6 +234,7 @@ class WorkerClient:
                 reply = self._receive(limit)
                 if isinstance(reply, EventStarted):
                     event = reply.event
+                    limit = self._trace_limit(twice=twice) if renews else limit
                 elif isinstance(reply, kind):
                     return reply
                 else:

@@ -1,8 +1,9 @@
 """Messages between coordinator and worker: one JSON object a line, tagged by kind.
 
-coordinator  draw · supports · port · run · explain · answer · summarize · observe · fuzz
+coordinator  draw · supports · port · run · explain · answer · summarize · observe · fuzz · expand ·
+             compare
 worker       ready (once, unasked) · eventstarted · busy · done · drawn · supported · ported · explained · answered ·
-             summarized · observed · failed · forked
+             summarized · observed · expanded · compared · failed · forked
 
 The first line that a worker gets is its seal; each of its lines begins with it (`outbox`).
 """
@@ -19,6 +20,7 @@ from ...targets.base.protocol import Capabilities
 from ...targets.base.trace import Config, Trace
 from ..draw.avoid import Circumstances
 from ..draw.workload import DEFAULT, Workload
+from ..explore.expand import Compare, Compared, Expand, Expanded
 from ..judge.differential import EventSummary
 from ..judge.environment_fault import EnvironmentFault
 from ..judge.outcome import Outcome
@@ -201,7 +203,7 @@ class Forked(Struct, frozen=True, tag="forked"):
     """The target has forked, and this is the copy: it came back into the worker, and ends."""
 
 
-Request = Draw | Supports | Port | Run | Explain | Answer | Summarize | Observe | Fuzz
+Request = Draw | Supports | Port | Run | Explain | Answer | Summarize | Observe | Fuzz | Expand | Compare
 Reply = (
     Ready
     | EventStarted
@@ -214,6 +216,8 @@ Reply = (
     | Answered
     | Summarized
     | Observation
+    | Expanded
+    | Compared
     | Failed
     | Forked
 )

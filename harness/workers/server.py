@@ -23,6 +23,7 @@ from ...targets.base.registry import load_factory
 from ...targets.base.trace import Trace, TraceError
 from ..draw.adapt import port
 from ..draw.grammar import draw_trace
+from ..explore.expand import Compare, Expand, Expander
 from ..judge.differential import run_summarized
 from ..judge.engines import RefusedError
 from ..judge.environment_fault import FaultyEnvironment, fault_of
@@ -125,7 +126,7 @@ def run(
     return structs.replace(outcome, violation=cleaned(violation))
 
 
-def serve(request: Request, factory: TargetFactory, outbox: Outbox, recorder: LineRecorder) -> None:
+def serve(request: Request, factory: TargetFactory, outbox: Outbox, recorder: LineRecorder, expander: Expander) -> None:
     """Answer one request."""
     send = outbox.send
     if isinstance(request, Run):
@@ -150,6 +151,10 @@ def serve(request: Request, factory: TargetFactory, outbox: Outbox, recorder: Li
         send(Drawn(_draw(factory, request, request.index)))
     elif isinstance(request, Supports):
         send(Supported(clean(factory.supports(request.config))))
+    elif isinstance(request, Expand):
+        send(expander.expand(request, lambda index: send(EventStarted(index))))
+    elif isinstance(request, Compare):
+        send(expander.compare(request, lambda index: send(EventStarted(index))))
     elif isinstance(request, Port):
         send(Ported(*port(request.trace, factory)))
     else:
@@ -233,10 +238,10 @@ def main() -> int:
     except Exception as error:
         outbox.send(failure(error, spec, code))
         return 2
-    recorder = LineRecorder()
+    recorder, expander = LineRecorder(), Expander(factory)
     while True:
         try:
-            serve(decode_request(requests.get()), factory, outbox, recorder)
+            serve(decode_request(requests.get()), factory, outbox, recorder, expander)
         except BrokenPipeError:
             return 0
         except Exception as error:

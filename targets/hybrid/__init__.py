@@ -7,6 +7,7 @@ host/           scheduler, block pool, block tables, cache manager
 worker/         model runner, input batch, state slots, kernels that read and write tags
 offload/        the KV connector and the store outside the pool
 plan            the messages between scheduler and worker
+inspection      what its attributes mean, for an exploration that compares states
 tag_memory      pages of tags: the shadow of the pool's bytes
 layout          groups and pool of one configuration
 numeric/        repeats each trace on real bytes

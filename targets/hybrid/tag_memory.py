@@ -44,6 +44,16 @@ class TagMemory:
         for layer in self._layers:
             self._kind[layer][block] = _ZERO
 
+    def pages(self) -> list[list[tuple[object, ...]]]:
+        """Return all that can be read from each page, by layer and block: its kind, then its content."""
+        return [[self._page(layer, block) for block in range(self._num_blocks)] for layer in self._layers]
+
+    def _page(self, layer: int, block: int) -> tuple[object, ...]:
+        kind = self._kind[layer][block]
+        if kind == _STATE:
+            return kind, self._temporal[layer][block], self._conv[layer][block]
+        return (kind, *self._slots[layer][block]) if kind == _SLOTS else (kind,)
+
     def temporal(self, layer: int, block: int) -> int:
         """Return the tag of the recurrent state."""
         kind = self._kind[layer][block]

@@ -13,6 +13,7 @@ from typing import ClassVar
 from mypy_extensions import mypyc_attr
 
 from ...reference.tokens import NO_INPUT, Truth
+from ..base.inspection import Inspection
 from ..base.observe import (
     Content,
     Delivered,
@@ -44,6 +45,7 @@ from ..base.trace import (
 from .host.block_pool import BlockPool
 from .host.cache_manager import CacheManager
 from .host.scheduler import Scheduler
+from .inspection import AT_REST, MARKS
 from .layout import build_layout
 from .offload.connector import Connector
 from .offload.external_store import ExternalStore
@@ -312,6 +314,28 @@ class HybridTarget:
             return SlotContent(self.memory.slots(layer, block, size))
         window = self.memory.conv(layer, block)[: self.config.conv_width - 1]
         return StateContent(self.memory.temporal(layer, block), window)
+
+    def inspect(self) -> Inspection:
+        """Return all parts."""
+        parts = {
+            "target": self,
+            "pool": self.pool,
+            "cache": self.cache,
+            **{f"group {group.index}": group for group in self.cache.groups},
+            "partial": self.cache.partial,
+            "scheduler": self.scheduler,
+            "sessions": self.scheduler.sessions,
+            "batch": self.batch,
+            "accepted": self.batch.accepted,
+            "memory": self.memory,
+            "store": self.store,
+            "connector": self.connector,
+            "kernels": self.kernels,
+            "states": self.states,
+            "drafter": self.drafter,
+            "runner": self.runner,
+        }
+        return Inspection(parts, MARKS if self.in_flight else AT_REST, self.memory.pages())
 
     def close(self) -> None:
         """Do nothing: no resource outside Python is held."""

@@ -4,6 +4,7 @@ fuzz             random traces against a target
 coverage         the lines of an engine that traces reach
 coverage_report  `--coverage`: what is recorded, and the report at the end
 against          `--against`: two targets on the same traces
+explore          all traces up to a length, with a certificate
 replay           traces from files
 reduce           cuts a failing trace down
 bisect           the releases that show a failure

@@ -1,0 +1,188 @@
+"""The certificate of an exploration: what was enumerated, what was checked, and the verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+
+from ...targets.base.trace import AnyEvent, Trace, TraceError
+from ..draw.files import read_json, write_atomically
+from ..quoting import one_line
+from ..units import plural
+from .form import UNSEEN, UNSEEN_WITHOUT_INSPECTION
+from .scope import Scope
+from .search import Level, Search
+
+CERTIFICATE_FILE = "certificate.json"
+PAGE_FILE = "certificate.md"
+Verdict = Literal["clean", "fails", "unsound", "incomplete"]
+
+
+class Failing(Struct, frozen=True):
+    """A failure of the scope. No shorter trace of the scope fails so. `file` is its trace in the folder."""
+
+    signature: str
+    message: str
+    events: int
+    times: int
+    file: str
+
+
+class Sample(Struct, frozen=True):
+    """A state that was reached: the number of its configuration, its events and its fingerprint."""
+
+    configuration: int
+    events: tuple[AnyEvent, ...]
+    fingerprint: int
+
+
+class Certificate(Struct, frozen=True, kw_only=True):
+    """Everything that an exploration states.
+
+    verdict     "clean", "fails", "unsound" (a merge was wrong), "incomplete" (a limit was met or a signal came)
+    events      length up to which all traces of the scope were explored, or were found to lead to no new state
+    exhausted   the last level had no new state: no longer trace leads to one, either
+    differences what differed between two traces that were one for the form; [] in a sound exploration
+    oracles     those that checked something, with the number of checks
+    whole       the form sees all of the target's state
+    left_out    kinds of events of the scope that the target does not have, or does not have in a configuration
+    """
+
+    hybridfuzz: str
+    target: str
+    engine: str
+    patches: tuple[str, ...]
+    scope: Scope
+    scope_name: str
+    disturbances: int | None
+    verdict: Verdict
+    events: int
+    exhausted: bool
+    levels: tuple[Level, ...]
+    states: int
+    transitions: int
+    merges: int
+    merges_checked: int
+    differences: tuple[str, ...]
+    failures: tuple[Failing, ...]
+    oracles: dict[str, int]
+    whole: bool
+    unseen: tuple[str, ...]
+    left_out: tuple[str, ...]
+    collision_chance: float
+    digest: str
+    sample: tuple[Sample, ...]
+    seconds: float
+    jobs: int
+
+
+def names_of(search: Search) -> Iterator[tuple[str, Trace]]:
+    """Yield a file name for the trace of each failure."""
+    for signature, failure in search.failures.items():
+        name = "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in signature)
+        yield f"failures/{name[:100]}.json", failure.trace
+
+
+def unseen(*, whole: bool) -> tuple[str, ...]:
+    """Return what the form does not see."""
+    return UNSEEN if whole else (UNSEEN_WITHOUT_INSPECTION, *UNSEEN)
+
+
+def load_certificate(path: Path) -> Certificate:
+    """Return a certificate. Raises TraceError."""
+    found = read_json(path / CERTIFICATE_FILE if path.is_dir() else path, Certificate, "a certificate")
+    if found is None:
+        raise TraceError(f"{path}: there is no certificate")
+    return found
+
+
+def save_certificate(certificate: Certificate, folder: Path) -> None:
+    """Write the certificate and its page. Raises OSError."""
+    data = msgspec.json.format(msgspec.json.encode(certificate), indent=1)
+    write_atomically(folder / CERTIFICATE_FILE, data + b"\n")
+    write_atomically(folder / PAGE_FILE, page(certificate).encode())
+
+
+def statement(certificate: Certificate) -> str:
+    """Return the verdict in one sentence."""
+    bound = f"up to {plural(certificate.events, 'event')}"
+    if certificate.exhausted:
+        bound = "of any length"
+    if certificate.disturbances is not None:
+        bound += f" with at most {plural(certificate.disturbances, 'disturbance')}"
+    what = f"all traces of scope {certificate.scope_name} {bound}"
+    if certificate.verdict == "clean":
+        return f"{what}: no violation"
+    if certificate.verdict == "fails":
+        shortest = min(failure.events for failure in certificate.failures)
+        return (
+            f"{what}: {plural(len(certificate.failures), 'signature')} of failures; no trace of the scope with fewer "
+            f"than {plural(shortest, 'event')} fails"
+        )
+    if certificate.verdict == "unsound":
+        return f"nothing is certified: {one_line(certificate.differences[0], 300)}"
+    return f"ended early: {what}, {plural(len(certificate.failures), 'signature')} of failures"
+
+
+def page(certificate: Certificate) -> str:
+    """Return the certificate as Markdown."""
+    rows = [
+        ("target", certificate.target),
+        ("engine", certificate.engine or "comes with hybridfuzz"),
+        ("patches", ", ".join(certificate.patches) or "none"),
+        ("hybridfuzz", certificate.hybridfuzz),
+        ("scope", f"{certificate.scope_name}: {certificate.scope.about}"),
+        ("configurations", str(len(certificate.scope.configuration))),
+        ("states", str(certificate.states)),
+        ("transitions", str(certificate.transitions)),
+        ("merges, of these checked", f"{certificate.merges}, {certificate.merges_checked}"),
+        ("wrong merges", str(len(certificate.differences))),
+        ("chance of a collision", f"{certificate.collision_chance:.1e}"),
+        ("not in the alphabet", "; ".join(certificate.left_out) or "nothing"),
+        ("digest", certificate.digest),
+        ("time", f"{certificate.seconds:.0f} s, {plural(certificate.jobs, 'worker')}"),
+    ]
+    sentence = statement(certificate)
+    lines = ["# Certificate", "", f"{sentence[0].upper()}{sentence[1:]}.", "", "| | |", "| --- | --- |"]
+    lines += [f"| {name} | {_cell(value)} |" for name, value in rows]
+    lines += [
+        "",
+        "| events | traces that ran | new states | merged | failing |",
+        "| ---: | ---: | ---: | ---: | ---: |",
+    ]
+    lines += [
+        f"| {level.events} | {level.transitions} | {level.states} | {level.merged} | {level.failing} |"
+        for level in certificate.levels
+    ]
+    if certificate.failures:
+        lines += ["", "## Failures", "", "| signature | events | times | trace |", "| --- | ---: | ---: | --- |"]
+        lines += [
+            f"| {_cell(one.signature)} | {one.events} | {one.times} | [{one.file}]({one.file}) |"
+            for one in certificate.failures
+        ]
+    lines += ["", "## Checks of each oracle", "", "| oracle | checks |", "| --- | ---: |"]
+    lines += [f"| {name} | {times} |" for name, times in sorted(certificate.oracles.items())]
+    lines += ["", "## Not seen by the canonical form", "", *(f"- {what}" for what in certificate.unseen), ""]
+    return "\n".join(lines)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def to_samples(search: Search) -> tuple[Sample, ...]:
+    """Return some states of a search."""
+    return tuple(Sample(*one) for one in search.sample())
+
+
+def to_failing(search: Search) -> Sequence[Failing]:
+    """Return the failures of a search, the shortest first."""
+    found = [
+        Failing(failure.violation.signature, failure.violation.message, len(trace.events), failure.times, name)
+        for (name, trace), failure in zip(names_of(search), search.failures.values(), strict=True)
+    ]
+    return sorted(found, key=lambda one: one.events)

@@ -1,0 +1,180 @@
+"""hybridfuzz explore: all traces up to a length, with a certificate."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ....targets.base.launch import Launch
+    from ...explore.certificate import Certificate
+    from ...explore.exploration import Settings
+    from ...explore.search import Level
+
+EXAMPLES = """\
+A scope is a small file: configurations, and the events that a trace may have.
+Every trace is judged as in fuzz; states that were seen before are not continued.
+Failing traces are shortest ones. DIR gets certificate.json, certificate.md and
+failures/. An exploration that was killed goes on when it is started again.
+--check FILE runs a sample of a certificate again.
+Exit status: 0 clean, 1 a trace fails or the certificate does not hold, 2 usage
+or environment, 3 ended by a limit or by a merge that was wrong, 5 interrupted.
+example: hybridfuzz explore --scope minute -o out
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments."""
+    from ...units import count, count_or_none, duration
+    from .common import FIXES_HELP, add_target, jobs
+
+    add_target(parser)
+    parser.add_argument("--scope", default="minute", metavar="S", help="packaged scope, or a file (default: minute)")
+    parser.add_argument("--events", type=count, metavar="N", help="longest trace (default: the scope's)")
+    parser.add_argument(
+        "--disturbances",
+        type=count_or_none,
+        metavar="K",
+        help="most events of a trace but arrivals and ordinary steps (default: any number)",
+    )
+    parser.add_argument("--jobs", "-j", type=jobs, metavar="N", help="workers (default: auto, one for each core)")
+    parser.add_argument("--fixes", action="append", default=[], metavar="DIR", help=FIXES_HELP)
+    parser.add_argument("--first", action="store_true", help="end with the length at which the first trace fails")
+    parser.add_argument(
+        "--check-merges",
+        type=count_or_none,
+        default=200,
+        metavar="N",
+        help="continue every N-th merged pair both ways, 0 for none (default: 200)",
+    )
+    parser.add_argument("--time", type=duration, metavar="TIME", help="end after this time")
+    parser.add_argument("--states", type=count, metavar="N", help="end after so many states; bounds memory")
+    parser.add_argument("--check", type=Path, metavar="FILE", help="run a sample of a certificate again")
+    parser.add_argument("-o", "--out", type=Path, metavar="DIR", help="output folder (default: hybridfuzz-out/NAME)")
+    parser.add_argument("--json", action="store_true", help="end with one JSON object on standard output")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Explore, or check a certificate."""
+    if options.check:
+        return check(options)
+    import msgspec
+
+    from ...explore.certificate import CERTIFICATE_FILE, statement
+    from ...explore.exploration import Exploration
+    from ...units import plural
+    from ...workers.client import WorkerClient
+    from .common import ending_on_signals, memory_limit, print_json, printer
+
+    line = printer(options.json)
+    settings, launch = settings_of(options)
+    memory = memory_limit(options, settings.jobs)
+
+    def open_worker() -> WorkerClient:
+        return WorkerClient(options.target, launch, options.timeout, memory)
+
+    with open_worker() as worker:
+        capabilities = worker.start().capabilities
+    line(f"exploring {options.target}, scope {options.scope}: {settings.scope.about}")
+    exploration = Exploration(settings, capabilities, open_worker, lambda level: line(told(level)))
+    with ending_on_signals(exploration):
+        certificate = exploration.run()
+    for failing in certificate.failures:
+        size = f"{plural(failing.events, 'event')}, {plural(failing.times, 'time')}"
+        line(f"FAILS {failing.signature} ({size}): {failing.message}")
+        line(f"  {settings.out / failing.file}")
+    line(
+        f"{certificate.states} states, {certificate.transitions} transitions, {certificate.merges} merges, "
+        f"{certificate.merges_checked} of them checked; a collision has a chance of {certificate.collision_chance:.1e}"
+    )
+    line(statement(certificate))
+    line(f"certificate: {settings.out / CERTIFICATE_FILE}, digest {certificate.digest[:16]}")
+    if options.json:
+        print_json({"exit_reason": certificate.verdict, **msgspec.to_builtins(certificate)})
+    return status(certificate, interrupted=exploration.reason == "interrupted")
+
+
+def told(level: Level) -> str:
+    """Return a line about one level."""
+    return (
+        f"{level.events:>3} events: {level.transitions} traces, {level.states} new states, {level.merged} merged, "
+        f"{level.failing} failing"
+    )
+
+
+def settings_of(options: argparse.Namespace) -> tuple[Settings, Launch]:
+    """Return the settings, and how to start the target."""
+    import datetime
+    from importlib.metadata import version
+
+    from ...explore.exploration import Settings
+    from ...explore.scope import read_scope
+    from ...group.fixes import apply_fixes, read_fixes
+    from .common import cores, launch_target, output_folder
+
+    scope = read_scope(options.scope)
+    known = [entry for where in options.fixes for entry in read_fixes(where, options.target)]
+    fixes = apply_fixes(launch_target(options.target), known, options.target, datetime.date.today())
+    name = Path(options.scope).stem
+    settings = Settings(
+        target=options.target,
+        engine=fixes.launch.version,
+        patches=tuple(patch.name for patch in fixes.patches),
+        hybridfuzz=version("hybridfuzz"),
+        scope=scope,
+        scope_name=name,
+        events=options.events or scope.events,
+        disturbances=options.disturbances,
+        out=options.out or output_folder(f"explore-{options.target}-{name}"),
+        jobs=options.jobs or cores(),
+        check_every=options.check_merges,
+        first=options.first,
+        seconds=options.time,
+        states=options.states,
+    )
+    return settings, fixes.launch
+
+
+def status(certificate: Certificate, *, interrupted: bool) -> int:
+    """Return the exit status."""
+    from ...exit_status import CLEAN, INTERRUPTED, VACUOUS, VIOLATION
+
+    if certificate.verdict == "unsound":
+        return VACUOUS
+    if certificate.failures:
+        return VIOLATION
+    if interrupted:
+        return INTERRUPTED
+    return CLEAN if certificate.verdict == "clean" else VACUOUS
+
+
+def check(options: argparse.Namespace) -> int:
+    """Run a sample of a certificate again."""
+    from ....targets.base.trace import TraceError
+    from ...exit_status import CLEAN, VIOLATION
+    from ...explore import recheck
+    from ...explore.certificate import load_certificate
+    from ...units import plural
+    from ...workers.client import WorkerClient
+    from .common import memory_limit, print_json, printer
+
+    line = printer(options.json)
+    certificate = load_certificate(options.check)
+    settings, launch = settings_of(options)
+    if (settings.target, settings.engine) != (certificate.target, certificate.engine):
+        raise TraceError(
+            f"{options.check} is about {certificate.target} ({certificate.engine or 'no version'}), not "
+            f"{settings.target} ({settings.engine or 'no version'}); name it with --target"
+        )
+    folder = options.check if options.check.is_dir() else options.check.parent
+    with WorkerClient(options.target, launch, options.timeout, memory_limit(options)) as worker:
+        capabilities = worker.start().capabilities
+        wrong = list(recheck.check(certificate, folder, capabilities, worker))
+    for text in wrong:
+        line(text)
+    checked = len(certificate.sample) + len(certificate.failures)
+    line(f"{plural(checked, 'sample')} of {options.check} run again, {len(wrong)} differ")
+    if options.json:
+        print_json({"exit_reason": "differs" if wrong else "holds", "samples": checked, "differ": wrong})
+    return VIOLATION if wrong else CLEAN

@@ -1,0 +1,147 @@
+"""Explorations: the same certificate from any number of workers and after a kill; failures are shortest ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+
+from hybridfuzz.harness.explore import recheck
+from hybridfuzz.harness.explore.certificate import (
+    CERTIFICATE_FILE,
+    PAGE_FILE,
+    Certificate,
+    load_certificate,
+    statement,
+)
+from hybridfuzz.harness.explore.expand import Compare, Expand, Expanded, Expander
+from hybridfuzz.harness.explore.exploration import JOURNAL_FILE, Exploration, Settings
+from hybridfuzz.harness.explore.scope import read_scope
+from hybridfuzz.harness.judge.outcome import Outcome
+from hybridfuzz.harness.judge.run import run_trace
+from hybridfuzz.targets.base.trace import Trace, TraceError
+from hybridfuzz.targets.hybrid.factory import make_factory
+
+
+class Killed(Exception):
+    """What a worker raises here in place of the end of the whole process."""
+
+
+class InProcess:
+    """A worker in this process; it is killed after some calls."""
+
+    def __init__(self, slug: str = "", calls: int = 1 << 30) -> None:
+        self.factory = make_factory(slug)
+        self._expander = Expander(self.factory)
+        self._calls = calls
+
+    def __enter__(self) -> InProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def expand(self, request: Expand) -> Expanded | Outcome:
+        self._calls -= 1
+        if self._calls < 0:
+            raise Killed
+        return self._expander.expand(request, lambda index: None)
+
+    def compare(self, request: Compare) -> str:
+        return self._expander.compare(request, lambda index: None).difference
+
+    def run(self, trace: Trace) -> Outcome:
+        return run_trace(self.factory, trace)
+
+
+def settings(out: Path, **more: object) -> Settings:
+    plain = Settings(
+        target="hybrid",
+        engine="",
+        patches=(),
+        hybridfuzz="0",
+        scope=read_scope("minute"),
+        scope_name="minute",
+        events=4,
+        out=out,
+        check_every=50,
+    )
+    changed: Settings = structs.replace(plain, **more)
+    return changed
+
+
+def explored(wanted: Settings, slug: str = "", calls: int = 1 << 30) -> Certificate:
+    return Exploration(wanted, make_factory(slug).capabilities, lambda: InProcess(slug, calls)).run()
+
+
+def test_the_built_in_target_is_clean_and_the_certificate_says_what_was_seen(tmp_path: Path) -> None:
+    certificate = explored(settings(tmp_path))
+    assert (certificate.verdict, certificate.events, certificate.exhausted) == ("clean", 4, False)
+    assert certificate.merges_checked > 0
+    assert certificate.transitions == sum(level.transitions for level in certificate.levels)
+    assert statement(certificate) == "all traces of scope minute up to 4 events: no violation"
+    assert load_certificate(tmp_path) == certificate
+    assert certificate.digest in (tmp_path / PAGE_FILE).read_text(encoding="utf-8")
+    assert not (tmp_path / JOURNAL_FILE).exists()
+
+
+def test_the_number_of_workers_does_not_change_the_digest(tmp_path: Path) -> None:
+    one, three = (explored(settings(tmp_path / str(jobs), jobs=jobs)) for jobs in (1, 3))
+    assert one.digest == three.digest
+    assert one.sample == three.sample
+
+
+def test_an_exploration_that_was_killed_goes_on(tmp_path: Path) -> None:
+    whole = explored(settings(tmp_path / "whole"))
+    with pytest.raises(Killed):
+        explored(settings(tmp_path / "killed"), calls=3)
+    journal = tmp_path / "killed" / JOURNAL_FILE
+    journal.write_bytes(journal.read_bytes() + b'[[["cut off')
+    assert explored(settings(tmp_path / "killed")).digest == whole.digest
+
+
+def test_a_folder_of_another_exploration_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(Killed):
+        explored(settings(tmp_path), calls=2)
+    with pytest.raises(TraceError, match="another exploration"):
+        explored(settings(tmp_path, disturbances=1))
+
+
+def test_a_limit_makes_it_incomplete(tmp_path: Path) -> None:
+    certificate = explored(settings(tmp_path, states=20))
+    assert certificate.verdict == "incomplete"
+    assert certificate.events < 4
+
+
+def test_disturbances_bound_traces_of_any_length(tmp_path: Path) -> None:
+    certificate = explored(settings(tmp_path, events=30, disturbances=0))
+    assert certificate.exhausted
+    assert certificate.verdict == "clean"
+    assert statement(certificate).startswith("all traces of scope minute of any length with at most 0 disturbances")
+
+
+def test_a_failure_has_a_shortest_trace(tmp_path: Path) -> None:
+    """The mutant of the README is found with the three events that its reduced trace has, and not with two."""
+    slug = "finished-row-not-cleared"
+    certificate = explored(settings(tmp_path, target=f"hybrid:{slug}", first=True), slug)
+    assert certificate.verdict == "fails"
+    [failing] = certificate.failures
+    assert failing.signature == "M4-dummy_run-mamba-dead-write"
+    assert failing.events == len(certificate.levels)
+    assert "no trace of the scope with fewer than" in statement(certificate)
+    assert (tmp_path / failing.file).exists()
+
+
+def test_a_certificate_is_checked_against_the_target(tmp_path: Path) -> None:
+    certificate = explored(settings(tmp_path, events=2))
+    worker = InProcess()
+    capabilities = worker.factory.capabilities
+    assert list(recheck.check(certificate, tmp_path, capabilities, worker)) == []
+    [first, *rest] = certificate.sample
+    forged = structs.replace(certificate, sample=(structs.replace(first, fingerprint=1), *rest))
+    assert len(list(recheck.check(forged, tmp_path, capabilities, worker))) == 1
+    assert (tmp_path / CERTIFICATE_FILE).exists()
