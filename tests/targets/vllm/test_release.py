@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from hybridfuzz.harness.draw.files import load_trace
+from hybridfuzz.harness.draw.workload import with_ratios
 from hybridfuzz.harness.workers.client import WorkerClient
 from hybridfuzz.harness.workers.messages import Fuzz
 from hybridfuzz.targets.base.protocol import TargetError
@@ -128,9 +129,12 @@ def test_a_plain_trace_is_silent(
 @pytest.mark.parametrize("runner", ["v2", "v1"])
 def test_random_traces_without_speculation_are_silent(workers: dict[str, WorkerClient], runner: str) -> None:
     exercised: Counter[str] = Counter()
+    workload = with_ratios({"stop_token": "0"})  # cause 31 of docs/explanation/vllm.md needs one
     for mixer in ("gdn", "mamba2", "short_conv"):  # plain linear attention has bugs of its own: test_state_kinds.py
         overrides = {**SOUND, "runner": runner, "mixer": mixer, **({"graphs": "none"} if runner == "v1" else {})}
-        for ran in worker_of(workers, "0.33.0").fuzz(Fuzz(12, 0, -(-TRACES // 2), overrides, twice_every=4)):
+        for ran in worker_of(workers, "0.33.0").fuzz(
+            Fuzz(12, 0, -(-TRACES // 2), overrides, twice_every=4, workload=workload)
+        ):
             assert ran.outcome.violation is None, ran.outcome.violation.message
             exercised.update(ran.outcome.exercised)
     silent = {oracle for oracle, times in exercised.items() if not times}

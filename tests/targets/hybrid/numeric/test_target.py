@@ -110,7 +110,7 @@ MUTANTS = {
 def test_mutants_are_found_by_their_bytes(slug: str) -> None:
     factory = load_factory(f"hybrid:{slug}@cpu-bytes")
     for index in range(8):
-        violation = run_trace(factory, draw_trace(factory.capabilities, 5, index, supports=factory.supports)).violation
+        violation = run_trace(factory, draw_trace(factory.capabilities, 6, index, supports=factory.supports)).violation
         if violation:
             assert (violation.oracle, violation.field) == MUTANTS[slug], violation.message
             return
