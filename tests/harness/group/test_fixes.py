@@ -132,12 +132,12 @@ class TestCampaign:
     ) -> None:
         """A list of signatures takes it for the known bug."""
         change(tmp_path / "mine.py", "SECOND = False", "SECOND = True")
-        ran = fuzz("--target", TARGET, "--fixes", "fixes", "--traces", "12", "-o", "out")
+        ran = fuzz("--target", TARGET, "--fixes", "fixes", "--traces", "20", "-o", "out")
         [found] = [one for one in ran.json["findings"] if one["signature"] == SIGNATURE]
         assert (ran.status, found["known"]) == (1, "")
         (tmp_path / "bare.toml").write_text('[[known]]\nsignature = "M4-*"\nreason = "issue 1"\n')
         change(tmp_path / "mine.py", "FIRST = True", "FIRST = False")
-        hidden = fuzz("--target", TARGET, "--known", "bare.toml", "--traces", "12", "-o", "hidden")
+        hidden = fuzz("--target", TARGET, "--known", "bare.toml", "--traces", "20", "-o", "hidden")
         assert all(one["known"] for one in hidden.json["findings"])
         bug = self.only(hidden)
         assert bug["covered"] == sum(one["count"] for one in hidden.json["findings"]) > 0

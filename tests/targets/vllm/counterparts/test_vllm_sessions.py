@@ -5,6 +5,7 @@ from collections import Counter
 
 import pytest
 
+from hybridfuzz.harness.draw.workload import with_ratios
 from hybridfuzz.harness.judge.outcome import Outcome
 from hybridfuzz.harness.workers.client import WorkerClient
 from hybridfuzz.harness.workers.messages import Fuzz
@@ -57,9 +58,10 @@ def test_random_traces_are_silent_and_reach_the_states_of_sessions(
     worker: WorkerClient, runner: str, reset: str
 ) -> None:
     reached: Counter[str] = Counter()
-    # With drafts or a ring the fixes of causes 17 and 22 give a session's blocks back when its turn ends.
+    # With drafts, a ring or a stop token a session's blocks are given back when its turn ends: causes 17, 22 and 31.
     keeps = {"num_speculative_tokens": "0", "replay": "0", "connector": "none"}
-    for ran in worker.fuzz(Fuzz(3, 0, 20, {**keeps, "runner": runner, "reset": reset})):
+    workload = with_ratios({"stop_token": "0"})
+    for ran in worker.fuzz(Fuzz(3, 0, 20, {**keeps, "runner": runner, "reset": reset}, workload=workload)):
         assert ran.outcome.violation is None, ran.outcome.violation.message
         reached.update(ran.outcome.reached)
     assert reached["turn resumed with kept caches"]
