@@ -29,7 +29,7 @@ def check(certificate: Certificate, folder: Path, capabilities: Capabilities, wo
     """Yield a line for each state that is another one now, and for each failure that does not fail so."""
     alphabets = [Alphabet(certificate.scope, config, capabilities) for config in certificate.scope.configuration]
     for number, sample in enumerate(certificate.sample, 1):
-        config, context = certificate.scope.configuration[sample.configuration], ""
+        config = certificate.scope.configuration[sample.configuration]
         context = alphabets[sample.configuration].context(sample.events)
         answer = worker.expand(Expand((Parent(config, sample.events, (), context, ()),)))
         seen = answer.grown[0].fingerprint if isinstance(answer, Expanded) else 0
