@@ -34,7 +34,7 @@ from ...targets.base.trace import (
     Turn,
     check_config,
     needed_events,
-    needed_kinds,
+    needed_features,
     tag_of,
 )
 
@@ -139,7 +139,7 @@ class Alphabet:
         event = _event(tag, {**dict.fromkeys(_named(tag), "r0"), **fields})
         if not needed_events([event]) <= capabilities.events | {"arrive", "step"}:
             return False
-        if not needed_kinds([event]) <= capabilities.features:
+        if not needed_features([event]) <= capabilities.features:
             return False
         return all(
             getattr(event, name) <= getattr(config, mark.field) for name, mark in fields_with(_KINDS[tag], AtMost)

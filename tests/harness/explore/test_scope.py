@@ -38,6 +38,17 @@ def test_drafts_need_a_configuration_with_drafts() -> None:
     assert Step(drafts=1) in with_drafts
 
 
+def test_stop_tokens_need_a_target_that_has_them(tmp_path: Path) -> None:
+    """A target without them would be asked to run traces that it does not take."""
+    text = (Path(__file__).parents[3] / "harness/explore/scopes/minute.toml").read_text(encoding="utf-8")
+    path = tmp_path / "stops.toml"
+    path.write_text(text.replace("max_new_tokens = 1 }", "max_new_tokens = 2, stop_at = 1 }"), encoding="utf-8")
+    scope = read_scope(str(path))
+    lacking = structs.replace(CAPABILITIES, features=CAPABILITIES.features - {"stop-tokens"})
+    found = [Alphabet(scope, scope.configuration[0], target).after(()) for target in (CAPABILITIES, lacking)]
+    assert [any(isinstance(event, Arrive) and event.stop_at for event in events) for events in found] == [True, False]
+
+
 def test_documents_that_mean_the_same_come_in_one_order(tmp_path: Path) -> None:
     text = (Path(__file__).parents[3] / "harness/explore/scopes/minute.toml").read_text(encoding="utf-8")
     both = text.replace('{ prompt = [["a", 5]], max_new_tokens = 1 },', '{ prompt = [["b", 3]], max_new_tokens = 2 },')
