@@ -17,11 +17,11 @@ from ...targets.base.launch import Launch
 from ...targets.base.protocol import TargetError
 from ...targets.base.trace import Trace, TraceError
 from ..campaign_events import Reason
-from ..draw.files import save_trace
+from ..draw.files import file_name, save_trace
 from ..draw.overrides import check_overrides
 from ..draw.workload import DEFAULT, Workload
 from ..group.reduce import reduce_trace
-from ..group.store import OutputError, file_name
+from ..group.store import OutputError
 from ..judge.differential import difference
 from ..judge.outcome import Outcome
 from ..judge.violation import Violation

@@ -35,6 +35,7 @@ from ..quoting import clean, one_line
 T = TypeVar("T")
 _decoder = msgspec.json.Decoder(Trace)
 TRACE_BYTES_MAX = 8 << 20
+NAME_LENGTH_MAX = 120
 STATE_BYTES_MAX = 16 << 20
 """Of any JSON file but traces. Decoded, the worst 16 MiB take about 400 MB."""
 EVENTS_MAX = 10_000
@@ -175,6 +176,11 @@ def _fits(value: object) -> bool:
     if isinstance(value, Mapping):
         return all(map(_fits, value.values()))
     return all(map(_fits, value)) if isinstance(value, Sequence) else True
+
+
+def file_name(signature: str) -> str:
+    """Return a signature or a name as the stem of a file name."""
+    return re.sub(r"[^\w.@+-]", "_", signature, flags=re.ASCII)[:NAME_LENGTH_MAX]
 
 
 def save_trace(trace: Trace, path: str | Path) -> None:

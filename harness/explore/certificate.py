@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from ...targets.base.trace import AnyEvent, Trace, TraceError
-from ..draw.files import read_json, write_atomically
+from ..draw.files import file_name, read_json, write_atomically
 from ..quoting import one_line
 from ..units import plural
 from .form import UNSEEN, UNSEEN_WITHOUT_INSPECTION
@@ -83,8 +83,7 @@ class Certificate(Struct, frozen=True, kw_only=True):
 def names_of(search: Search) -> Iterator[tuple[str, Trace]]:
     """Yield a file name for the trace of each failure."""
     for signature, failure in search.failures.items():
-        name = "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in signature)
-        yield f"failures/{name[:100]}.json", failure.trace
+        yield f"failures/{file_name(signature)}.json", failure.trace
 
 
 def unseen(*, whole: bool) -> tuple[str, ...]:

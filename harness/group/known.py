@@ -37,10 +37,10 @@ from msgspec import Struct, structs
 from ...targets.base.patches import PATCH_BYTES_MAX, Patch, parse_patch
 from ...targets.base.pip import version_numbers
 from ...targets.base.trace import Trace, TraceError
-from ..draw.files import load_trace, read_json, read_regular, write_atomically
+from ..draw.files import file_name, load_trace, read_json, read_regular, write_atomically
 from ..quoting import clean, one_line, toml_string
 from .evidence import EVIDENCE_SUFFIX, Condition, FindingEvidence
-from .store import OutputError, file_name, make_folder
+from .store import OutputError, make_folder
 
 KNOWN_BYTES_MAX = 1 << 20
 ENTRIES_MAX = 10_000

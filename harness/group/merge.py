@@ -31,7 +31,16 @@ from msgspec import Struct, structs
 
 from ...targets.base.trace import TraceError
 from ..campaign_events import Canary, Finding, KnownBug, Node, Summary
-from ..draw.files import STATE_BYTES_MAX, encode_trace, load_trace, read_json, read_regular, write_atomically
+from ..draw.files import (
+    NAME_LENGTH_MAX,
+    STATE_BYTES_MAX,
+    encode_trace,
+    file_name,
+    load_trace,
+    read_json,
+    read_regular,
+    write_atomically,
+)
 from ..quoting import one_line
 from ..units import shard as parse_shard
 from .bug_history import (
@@ -52,12 +61,10 @@ from .store import (
     EXTRA_SUFFIX,
     FINDINGS_FOLDER,
     HISTORY_SUFFIX,
-    NAME_LENGTH_MAX,
     STATE_FILE,
     TEXT_SUFFIX,
     UNREDUCED_SUFFIX,
     OutputError,
-    file_name,
     load_evidence,
     make_folder,
     names_for,

@@ -23,7 +23,6 @@ Paths that a state file names are not trusted: they must be the names that this 
 from __future__ import annotations
 
 import os
-import re
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -35,7 +34,15 @@ from msgspec import structs
 
 from ...targets.base.trace import Trace, TraceError
 from ..campaign_events import Finding, Summary
-from ..draw.files import ERROR_LENGTH_MAX, load_trace, read_json, save_trace, write_atomically
+from ..draw.files import (
+    ERROR_LENGTH_MAX,
+    NAME_LENGTH_MAX,
+    file_name,
+    load_trace,
+    read_json,
+    save_trace,
+    write_atomically,
+)
 from ..judge.violation import Violation
 from ..quoting import one_line, terminal_line, terminal_text
 from ..record.history import History
@@ -50,18 +57,12 @@ HISTORY_SUFFIX = ".history"
 UNREDUCED_SUFFIX = ".unreduced.json"
 EXTRA_SUFFIX = ".also-{}.json"
 EVIDENCE_BYTES_MAX = 4 << 20
-NAME_LENGTH_MAX = 120
 POSITIONS_MAX = 10**12
 """Of the traces of a campaign: at a thousand in a second, those of thirty years."""
 
 
 class OutputError(Exception):
     """An output folder or file cannot be used; the message is one line."""
-
-
-def file_name(signature: str) -> str:
-    """Return a signature or a name as the stem of a file name."""
-    return re.sub(r"[^\w.@+-]", "_", signature, flags=re.ASCII)[:NAME_LENGTH_MAX]
 
 
 def refuse_links(folder: Path) -> None:

@@ -25,7 +25,7 @@ from msgspec import Struct, field, structs
 
 from ...targets.base.protocol import Capabilities
 from ...targets.base.trace import Config, Trace, TraceError
-from ..draw.files import save_trace
+from ..draw.files import file_name, save_trace
 from ..judge.outcome import Outcome
 from ..judge.violation import Violation
 from ..workers.client import WorkerClient
@@ -33,7 +33,7 @@ from ..workers.messages import Fuzz, Overrides
 from .evidence import EXTRA_TRACES_MAX
 from .neighbours import neighbours
 from .reduce import reduce_trace
-from .store import FINDINGS_FOLDER, OutputError, file_name, make_folder, read_state
+from .store import FINDINGS_FOLDER, OutputError, make_folder, read_state
 
 FIXED, NOT_FIXED, BROKEN = "fixes it", "does not fix it", "fixes it, but breaks something else"
 OPEN = "fixes what the finding shows, but traces like it still fail in other ways"

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from ...targets.base.protocol import TargetError
 from ...targets.base.trace import TraceError
-from ..group.store import file_name
+from ..draw.files import file_name
 from ..judge.outcome import Outcome
 
 State = Literal["bad", "good", "other", "not applicable"]
@@ -56,7 +56,7 @@ def bisect(
     """Yield each release as it is tried, `first` at the beginning; all of them if `everything`.
 
     Without a signature the first failure is the one that is looked for. One that is the name of a file may have
-    characters replaced (`group.store.file_name`).
+    characters replaced (`draw.files.file_name`).
     """
     tried: dict[str, Tried] = {}
     while (release := _next(releases, tried, first, everything)) is not None:
