@@ -39,6 +39,14 @@ DIFFERENCES_MAX = 20
 T = TypeVar("T")
 
 
+class Ready(Protocol):
+    """What a worker says once it has started."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Return those of its target."""
+
+
 class Worker(Protocol):
     """A worker as an exploration uses it."""
 
@@ -46,7 +54,7 @@ class Worker(Protocol):
 
     def __exit__(self, *_: object) -> None: ...
 
-    def start(self) -> object:
+    def start(self) -> Ready:
         """Start it."""
 
     def stop(self) -> None:
@@ -109,12 +117,12 @@ class Exploration:
     def __init__(
         self,
         settings: Settings,
-        capabilities: Capabilities,
         open_worker: Callable[[], Worker],
         on_level: Callable[[Level], None] = lambda level: None,
     ) -> None:
         self.settings = settings
-        self.search = Search(settings.scope, capabilities, settings.disturbances, settings.check_every)
+        self.search: Search
+        """Made of what the first worker says."""
         self.reason: Reason | None = None
         self._open_worker = open_worker
         self._on_level = on_level
@@ -147,9 +155,10 @@ class Exploration:
             pool = stack.enter_context(ThreadPoolExecutor(settings.jobs))
             for _ in range(settings.jobs):
                 worker = stack.enter_context(self._open_worker())
-                worker.start()
+                ready = worker.start()
                 self._workers.append(worker)
                 self._idle.put(worker)
+            self.search = Search(settings.scope, ready.capabilities, settings.disturbances, settings.check_every)
             try:
                 while len(self.search.levels) < settings.events and not exhausted and self._goes_on():
                     exhausted = not self._level(pool, began)

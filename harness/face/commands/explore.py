@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ....targets.base.launch import Launch
     from ...explore.certificate import Certificate
     from ...explore.exploration import Settings
+    from ...explore.scope import Scope
     from ...explore.search import Level
+    from ...group.fixes import Fixes
 
 EXAMPLES = """\
 A scope is a small file: configurations, and the events that a trace may have.
@@ -63,21 +64,22 @@ def run(options: argparse.Namespace) -> int:
 
     from ...explore.certificate import CERTIFICATE_FILE, statement
     from ...explore.exploration import Exploration
+    from ...explore.scope import read_scope
     from ...units import plural
     from ...workers.client import WorkerClient
     from .common import ending_on_signals, memory_limit, print_json, printer
 
     line = printer(options.json)
-    settings, launch = settings_of(options)
+    scope = read_scope(options.scope)
+    fixes = fixes_of(options)
+    settings = settings_of(options, fixes, scope)
     memory = memory_limit(options, settings.jobs)
 
     def open_worker() -> WorkerClient:
-        return WorkerClient(options.target, launch, options.timeout, memory)
+        return WorkerClient(options.target, fixes.launch, options.timeout, memory)
 
-    with open_worker() as worker:
-        capabilities = worker.start().capabilities
     line(f"exploring {options.target}, scope {options.scope}: {settings.scope.about}")
-    exploration = Exploration(settings, capabilities, open_worker, lambda level: line(told(level)))
+    exploration = Exploration(settings, open_worker, lambda level: line(told(level)))
     with ending_on_signals(exploration):
         certificate = exploration.run()
     for failing in certificate.failures:
@@ -103,21 +105,26 @@ def told(level: Level) -> str:
     )
 
 
-def settings_of(options: argparse.Namespace) -> tuple[Settings, Launch]:
-    """Return the settings, and how to start the target."""
+def fixes_of(options: argparse.Namespace) -> Fixes:
+    """Return the fixes that the options ask for, and how to start the target with them."""
     import datetime
+
+    from ...group.fixes import apply_fixes, read_fixes
+    from .common import launch_target
+
+    known = [entry for where in options.fixes for entry in read_fixes(where, options.target)]
+    return apply_fixes(launch_target(options.target), known, options.target, datetime.date.today())
+
+
+def settings_of(options: argparse.Namespace, fixes: Fixes, scope: Scope) -> Settings:
+    """Return the settings."""
     from importlib.metadata import version
 
     from ...explore.exploration import Settings
-    from ...explore.scope import read_scope
-    from ...group.fixes import apply_fixes, read_fixes
-    from .common import cores, launch_target, output_folder
+    from .common import cores, output_folder
 
-    scope = read_scope(options.scope)
-    known = [entry for where in options.fixes for entry in read_fixes(where, options.target)]
-    fixes = apply_fixes(launch_target(options.target), known, options.target, datetime.date.today())
     name = Path(options.scope).stem
-    settings = Settings(
+    return Settings(
         target=options.target,
         engine=fixes.launch.version,
         patches=tuple(patch.name for patch in fixes.patches),
@@ -133,7 +140,6 @@ def settings_of(options: argparse.Namespace) -> tuple[Settings, Launch]:
         seconds=options.time,
         states=options.states,
     )
-    return settings, fixes.launch
 
 
 def status(certificate: Certificate, *, interrupted: bool) -> int:
@@ -161,11 +167,11 @@ def check(options: argparse.Namespace) -> int:
 
     line = printer(options.json)
     certificate = load_certificate(options.check)
-    settings, launch = settings_of(options)
-    if (settings.target, settings.engine) != (certificate.target, certificate.engine):
+    launch = fixes_of(options).launch
+    if (options.target, launch.version) != (certificate.target, certificate.engine):
         raise TraceError(
             f"{options.check} is about {certificate.target} ({certificate.engine or 'no version'}), not "
-            f"{settings.target} ({settings.engine or 'no version'}); name it with --target"
+            f"{options.target} ({launch.version or 'no version'}); name it with --target"
         )
     folder = options.check if options.check.is_dir() else options.check.parent
     with WorkerClient(options.target, launch, options.timeout, memory_limit(options)) as worker:

@@ -20,6 +20,7 @@ from hybridfuzz.harness.explore.exploration import JOURNAL_FILE, Exploration, Se
 from hybridfuzz.harness.explore.scope import read_scope
 from hybridfuzz.harness.judge.outcome import Outcome
 from hybridfuzz.harness.judge.run import run_trace
+from hybridfuzz.targets.base.protocol import TargetFactory
 from hybridfuzz.targets.base.trace import Trace, TraceError
 from hybridfuzz.targets.hybrid.factory import make_factory
 
@@ -41,7 +42,8 @@ class InProcess:
 
     def __exit__(self, *_: object) -> None: ...
 
-    def start(self) -> None: ...
+    def start(self) -> TargetFactory:
+        return self.factory
 
     def stop(self) -> None: ...
 
@@ -75,7 +77,7 @@ def settings(out: Path, **more: object) -> Settings:
 
 
 def explored(wanted: Settings, slug: str = "", calls: int = 1 << 30) -> Certificate:
-    return Exploration(wanted, make_factory(slug).capabilities, lambda: InProcess(slug, calls)).run()
+    return Exploration(wanted, lambda: InProcess(slug, calls)).run()
 
 
 def test_the_built_in_target_is_clean_and_the_certificate_says_what_was_seen(tmp_path: Path) -> None:
