@@ -46,6 +46,10 @@ class Kit(Protocol):
         """What sees the device's work go by."""
 
     @property
+    def drafter(self) -> Drafter:
+        """What proposes tokens, in the place of vLLM's own drafters."""
+
+    @property
     def device(self) -> torch.device:
         """Where the runner computes."""
 
@@ -88,19 +92,21 @@ class Engine:
     hasher: Any
     """Of the requests' blocks; None without prefix caching."""
 
-    def __init__(self, config: Config, kit: Kit, drafter: Drafter) -> None:
+    def __init__(self, config: Config, kit: Kit) -> None:
         self.config = config
         self.kit = kit
         self.is_v2 = is_v2(config)
         self.recorder = kit.recorder
-        self.drafter = drafter
+        self.drafter = kit.drafter
         self._choose_runner()
         compat.lay_out_windows("DS" if windows_are_last(config) else "SD")
         self.vllm_config = vllm_config = kit.configure()
         self.store = self._connect()
         with self._building():
             model = kit.model(vllm_config)
-            self.runner = drafter.runner = self._build_v2(model) if self.is_v2 else kit.runner_v1(vllm_config, model)
+            self.runner = self.drafter.runner = (
+                self._build_v2(model) if self.is_v2 else kit.runner_v1(vllm_config, model)
+            )
             set_draft_counts(self.runner, config)
             if has_adapters(config) and has_graphs(config):
                 self._capture_with_adapters()

@@ -38,8 +38,7 @@ from .versions.wrapping import replaced
 def shadow_engine(config: Config) -> Engine:
     """Return a new engine with shadow layers, for one trace."""
     prepare_process()
-    drafter = Drafter(config.num_speculative_tokens, config.max_model_len)
-    engine = Engine(config, ShadowKit(config, drafter), drafter)
+    engine = Engine(config, ShadowKit(config))
     engine.begin()
     return engine
 
@@ -84,9 +83,9 @@ class ShadowKit:
 
     device = torch.device("cpu")
 
-    def __init__(self, config: Config, drafter: Drafter) -> None:
+    def __init__(self, config: Config) -> None:
         self._config = config
-        self._drafter = drafter
+        self.drafter = Drafter(config.num_speculative_tokens, config.max_model_len)
         self.recorder = Recorder()
         self.layers: Sequence[Any] = ()
         self._drafting: Any = None
@@ -109,13 +108,13 @@ class ShadowKit:
     def speculator(self, vllm_config: VllmConfig) -> Any:
         """Return the V2 runner's drafter: our own, or vLLM's MTP around a layer with a group of its own."""
         drafting = [group for group in self._config.groups if group.draft]
-        return self._mtp(vllm_config, drafting[0]) if drafting else Speculator(self._drafter)
+        return self._mtp(vllm_config, drafting[0]) if drafting else Speculator(self.drafter)
 
     def _mtp(self, vllm_config: VllmConfig, form: Group) -> Any:
         from .shadow.draft_model import ShadowMtp
 
         words = head_size(self._config, form.block_size)
-        self._drafting = ShadowMtp(vllm_config, self.device, self._drafter, self.recorder, form, words)
+        self._drafting = ShadowMtp(vllm_config, self.device, self.drafter, self.recorder, form, words)
         return self._drafting
 
     def runner_v2(self) -> Any:
@@ -128,7 +127,7 @@ class ShadowKit:
         """Return vLLM's runner for CPUs with the model."""
         from vllm.v1.worker import cpu_model_runner, gpu_model_runner
 
-        proposer = ngram_proposer(self._drafter)
+        proposer = ngram_proposer(self.drafter)
         old_releases.stand_in_for_ngram(proposer)  # the real module needs numba
         early = ((gpu_model_runner, "NgramProposer", proposer),) if hasattr(gpu_model_runner, "NgramProposer") else ()
         with replaced(
@@ -147,7 +146,7 @@ class ShadowKit:
             return ()
         from vllm.v1.worker import gpu_model_runner
 
-        proposer = device_proposer(self._drafter, gpu_model_runner.NgramProposerGPU)
+        proposer = device_proposer(self.drafter, gpu_model_runner.NgramProposerGPU)
         zeros = as_on_gpu.without_pinning(torch.zeros)
         return (gpu_model_runner, "NgramProposerGPU", proposer), (torch, "zeros", zeros)
 

@@ -16,7 +16,6 @@ import torch
 from ...base.trace import Config
 from ..engine import Engine
 from ..shadow import patches
-from ..shadow.drafter import Drafter
 from . import memories
 from .mirror import MirrorRecorder
 from .real_kit import RealKit, prepare_process
@@ -34,8 +33,7 @@ class RealEngine(Engine):
 
     def __init__(self, config: Config, device: str) -> None:
         prepare_process(device)
-        drafter = Drafter(config.num_speculative_tokens, config.max_model_len)
-        super().__init__(config, RealKit(config, device, drafter), drafter)
+        super().__init__(config, RealKit(config, device))
         self.device = self.kit.device
         self.real = self.kit.real
         watch_sampling(self.runner, self.real, self.is_v2)

@@ -109,9 +109,9 @@ class RealKit:
 
     real: RealModel
 
-    def __init__(self, config: Config, device: str, drafter: Drafter) -> None:
+    def __init__(self, config: Config, device: str) -> None:
         self._config = config
-        self._drafter = drafter
+        self.drafter = Drafter(config.num_speculative_tokens, config.max_model_len)
         self.is_interpreted = device == "interpreter"
         self.device = torch.device("cpu" if self.is_interpreted else "cuda:0")
         self.recorder = MirrorRecorder()
@@ -140,7 +140,7 @@ class RealKit:
 
     def speculator(self, vllm_config: VllmConfig) -> Any:
         """Return the V2 runner's drafter."""
-        return SpeculatorOn(self._drafter)
+        return SpeculatorOn(self.drafter)
 
     def runner_v2(self) -> Any:
         """Return vLLM's runner for the device."""
@@ -157,7 +157,7 @@ class RealKit:
         from vllm.v1.worker import gpu_model_runner
 
         module = _proposer_module()
-        proposer = type("Proposer", (ngram_proposer(self._drafter), module.NgramProposer), {})
+        proposer = type("Proposer", (ngram_proposer(self.drafter), module.NgramProposer), {})
         with replaced((module, "NgramProposer", proposer), *self._drafting_on_device()):
             if self.is_interpreted:
                 from .interpreted import runner_v1
@@ -173,7 +173,7 @@ class RealKit:
             return ()
         from vllm.v1.worker import gpu_model_runner
 
-        proposer = device_proposer(self._drafter, gpu_model_runner.NgramProposerGPU)
+        proposer = device_proposer(self.drafter, gpu_model_runner.NgramProposerGPU)
         kernel = proposer.kernel  # type: ignore[attr-defined]
 
         def on_device(*arguments: Any) -> tuple[torch.Tensor, ...]:
