@@ -59,7 +59,7 @@ class Output(io.FileIO):
 COMMANDS = {
     "fuzz": "run random traces against a target",
     "coverage": "measure which lines of an engine's cache code traces reach",
-    "explore": "run all traces up to a length, with a certificate",
+    "explore": "cover every trace of a small scope up to a length, with a certificate",
     "replay": "run traces from files",
     "reduce": "shrink a failing trace",
     "verify-fix": "test whether a patch fixes a finding, and what it breaks",

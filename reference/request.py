@@ -14,7 +14,7 @@ like any request), and it may be truncated; it ends when it is closed.
 
 An **answer** ends with its last token: the `max_new_tokens`-th, which an engine foresees, or the first that is the
 request's stop token, which it does not. An engine that plans ahead may then have steps of the request in flight. They
-run on, on the right tokens, and what they sample counts for nothing: it is not delivered, not published, not part of
+still run, with correct input, but what they sample counts for nothing: it is not delivered, not published, not part of
 the next turn. A session's next turn starts from the tokens kept, whatever such a step did to its caches.
 
 `settled` is the number of tokens whose content is in memory: prefix hit at admission, then plus what each

@@ -19,6 +19,7 @@ from .search import Level, Search
 
 CERTIFICATE_FILE = "certificate.json"
 PAGE_FILE = "certificate.md"
+HIDDEN = "; the target hides part of its state, so a trace may have been taken for one that was seen"
 Verdict = Literal["clean", "fails", "unsound", "incomplete"]
 
 
@@ -49,7 +50,7 @@ class Certificate(Struct, frozen=True, kw_only=True):
     differences what differed between two traces that were one for the form; [] in a sound exploration
     oracles     those that checked something, with the number of checks
     whole       the form sees all of the target's state
-    left_out    kinds of events of the scope that the target does not have, or does not have in a configuration
+    left_out    events of the scope that the target does not have, or does not have in a configuration
     """
 
     hybridfuzz: str
@@ -115,7 +116,7 @@ def statement(certificate: Certificate) -> str:
         bound += f" with at most {plural(certificate.disturbances, 'disturbance')}"
     what = f"all traces of scope {certificate.scope_name} {bound}"
     if certificate.verdict == "clean":
-        return f"{what}: no violation"
+        return f"{what}: no violation{'' if certificate.whole else HIDDEN}"
     if certificate.verdict == "fails":
         shortest = min(failure.events for failure in certificate.failures)
         return (
@@ -124,7 +125,8 @@ def statement(certificate: Certificate) -> str:
         )
     if certificate.verdict == "unsound":
         return f"nothing is certified: {one_line(certificate.differences[0], 300)}"
-    return f"ended early: {what}, {plural(len(certificate.failures), 'signature')} of failures"
+    found = plural(len(certificate.failures), "signature")
+    return f"ended early: scope {certificate.scope_name} is complete {bound}; {found} of failures so far"
 
 
 def page(certificate: Certificate) -> str:
@@ -138,6 +140,7 @@ def page(certificate: Certificate) -> str:
         ("configurations", str(len(certificate.scope.configuration))),
         ("states", str(certificate.states)),
         ("transitions", str(certificate.transitions)),
+        ("state compared", "all" if certificate.whole else "what the view shows"),
         ("merges, of these checked", f"{certificate.merges}, {certificate.merges_checked}"),
         ("wrong merges", str(len(certificate.differences))),
         ("chance of a collision", f"{certificate.collision_chance:.1e}"),

@@ -1,7 +1,7 @@
 """The side of an exploration that runs beside the target: continues traces by each event that may follow.
 
 A branch starts from a saved state (`pickle`) of a target that can be inspected; an engine runs the trace again. For the
-built-in engine a saved state is the cheapest: see docs/explanation/exploration.md.
+built-in engine a saved state is the cheapest: see docs/how-to/explore-all-traces.md, Cost.
 """
 
 from __future__ import annotations

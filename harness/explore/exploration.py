@@ -21,7 +21,7 @@ import msgspec
 from msgspec import Struct, structs
 
 from ...targets.base.protocol import Capabilities
-from ...targets.base.trace import TraceError
+from ...targets.base.trace import Config, TraceError
 from ..campaign_events import Reason
 from ..draw.files import save_trace
 from ..judge.outcome import Outcome
@@ -59,6 +59,9 @@ class Worker(Protocol):
 
     def stop(self) -> None:
         """End the current call soon."""
+
+    def supports(self, config: Config) -> str:
+        """Return "", or the reason why the target does not support a configuration."""
 
     def expand(self, request: Expand) -> Expanded | Outcome:
         """Continue traces; the outcome of the loss if the process is lost."""
@@ -158,6 +161,7 @@ class Exploration:
                 ready = worker.start()
                 self._workers.append(worker)
                 self._idle.put(worker)
+            self._check_configurations(worker)
             self.search = Search(settings.scope, ready.capabilities, settings.disturbances, settings.check_every)
             try:
                 while len(self.search.levels) < settings.events and not exhausted and self._goes_on():
@@ -177,6 +181,13 @@ class Exploration:
             path.unlink()
         return certificate
 
+    def _check_configurations(self, worker: Worker) -> None:
+        """Raise TraceError for a configuration that the target does not support: its traces would prove nothing."""
+        for number, config in enumerate(self.settings.scope.configuration, 1):
+            if reason := worker.supports(config):
+                where = f"scope {self.settings.scope_name}, configuration {number}"
+                raise TraceError(f"{where}: {self.settings.target} does not support it: {reason}")
+
     def _read(self, path: Path) -> Iterator[Entry]:
         """Return the answers of an earlier run of this exploration; begin a journal if there is none.
 
@@ -187,7 +198,10 @@ class Exploration:
         whole = data[: data.rfind(b"\n") + 1]
         lines = whole.splitlines()
         if lines and lines[0] != identity:
-            raise TraceError(f"{path.parent} holds another exploration that has not ended; choose another folder")
+            raise TraceError(
+                f"{path.parent} holds another exploration, unfinished: its target, scope, --fixes, --disturbances or "
+                "--check-merges are others; repeat those, or choose another folder"
+            )
         if not lines:
             whole = identity + b"\n"
         if whole != data:

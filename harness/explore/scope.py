@@ -1,8 +1,9 @@
 """Scopes: what an exploration enumerates. A small file that a person can read.
 
-A scope has configurations, a number of requests and an alphabet: for each kind of event the values of its fields. Names
-are filled in: a new one for a request that arrives, each that has arrived for an event that names one. So every trace
-of a scope is legal, and every sub-list of it as well.
+A scope has configurations, a number of requests and an alphabet: for each kind of event the values of its fields. A
+field that names one request is filled in: with a new name for a request that arrives, with each that has arrived for
+other events. Lists and tables of requests are written out. So every trace of a scope is legal, and every sub-list of it
+as well.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Scope(Struct, frozen=True, forbid_unknown_fields=True):
     events         most events of a trace, unless the command says otherwise
     requests       most requests of a trace, forks included
     configuration  each is explored by itself
-    alphabet       kind of event -> the values of its fields, without those that name a request
+    alphabet       kind of event -> the values of its fields, without those that name one request
     """
 
     about: str
@@ -125,13 +126,12 @@ class Alphabet:
     def __init__(self, scope: Scope, config: Config, capabilities: Capabilities) -> None:
         self._requests = scope.requests
         self.left_out: list[str] = []
-        """Kinds of events that the target does not have."""
+        """Events that the target does not have, or not in this configuration."""
         self._templates: list[tuple[str, dict[str, Any]]] = []
         for tag, templates in scope.alphabet.items():
             taken = [fields for fields in templates if self._is_taken(tag, fields, config, capabilities)]
             self._templates += [(tag, fields) for fields in taken]
-            if templates and not taken:
-                self.left_out.append(tag)
+            self.left_out += [_told(tag, fields) for fields in templates if fields not in taken]
         self._documents = self._alike()
 
     @staticmethod
@@ -197,6 +197,10 @@ class Alphabet:
         """Return what the events that may follow depend on, apart from the state: which documents are in use."""
         used = {document for event in events if isinstance(event, Turn) for document, _ in event.prompt}
         return ",".join(document for document in self._documents if document in used)
+
+
+def _told(tag: str, fields: Mapping[str, Any]) -> str:
+    return f"{tag} {msgspec.json.encode(fields).decode()}" if fields else tag
 
 
 def _key(tag: str, fields: Mapping[str, Any], exchanged: Mapping[str, str]) -> str:

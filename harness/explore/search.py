@@ -25,7 +25,7 @@ SAMPLES = 200
 
 
 class Level(Struct, frozen=True):
-    """Traces of one length: how many were continued, which continuations led to a new state, how many failed."""
+    """Traces of one length: how many ran (`transitions`), led to a new state, led to one that was seen, and failed."""
 
     events: int
     transitions: int

@@ -1,4 +1,4 @@
-"""Whether a target has replaced code of hybridfuzz in its worker: an error that follows from that is the target's."""
+"""Detects code of hybridfuzz that a target has replaced in its worker: errors that follow are the target's."""
 
 from __future__ import annotations
 

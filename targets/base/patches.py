@@ -1,8 +1,8 @@
 """Patches to an engine's source: unified diffs, read as data and applied as text.
 
 A patch may come from a stranger. It changes or adds text files and does nothing else: renames, copies, deletions, mode
-changes and binary patches are refused, and so is a path that is absolute or contains "..". Limits: 1 MiB, 200
-files and 2,000 hunks in a patch, 8 MiB in a file that it changes.
+changes and binary patches are refused, and so is a path that is absolute or contains "..". Limits: 1 MiB, 200 files and
+2,000 hunks in a patch, 8 MiB in a file that it changes, 20,000,000 lines searched for hunks not at their lines.
 
 Several patches are all written against the same, unchanged tree. Each is located there by itself: a hunk fits where its
 context and the lines that it removes stand, at the line that it names or else at exactly one other place. The changes
@@ -175,7 +175,7 @@ def located(patch: Patch, read: Callable[[str], str | None]) -> Iterator[tuple[s
             searched += 0 if _is_in_place(lines, hunk, behind) else len(lines)
             if searched > SEARCHED_MAX:
                 raise PatchError(
-                    f"patch {patch.name}: too many hunks are not at their lines in large files; make it again"
+                    f"patch {patch.name}: too many hunks are not at their lines in large files; regenerate the patch"
                 )
             start = _place(lines, hunk, behind)
             if start is None:

@@ -1,4 +1,4 @@
-"""Builds one real engine around a kit: runner, caches, captured graphs, scheduler.
+"""Builds vLLM's engine around a kit: runner, caches, captured graphs, scheduler.
 
 A kit says what stands in the engine: shadow layers on a CPU (`shadow_kit`), or a model of vLLM's own (`gpu.real_kit`).
 All that a worker's start-up does besides that (loading weights, profiling memory) is left out; the steps of
@@ -39,7 +39,10 @@ _MEMORY = 1 << 30
 
 
 class Kit(Protocol):
-    """What stands in one engine where vLLM would load a model. Its methods are called in this order."""
+    """The replaceable parts of one engine: model, drafter, runner, allocation of caches, capture of graphs.
+
+    Its methods are called in this order.
+    """
 
     @property
     def recorder(self) -> Recorder:

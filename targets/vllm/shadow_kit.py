@@ -151,7 +151,7 @@ class ShadowKit:
         return (gpu_model_runner, "NgramProposerGPU", proposer), (torch, "zeros", zeros)
 
     def allocating(self) -> AbstractContextManager[None]:
-        """Let vLLM choose no kernel for Mamba's decodes."""
+        """Keep vLLM from choosing a kernel for Mamba decodes: shadow layers call none."""
         return replaced(*as_on_gpu.without_replay_kernel())
 
     def attach(self, vllm_config: VllmConfig, layout: Layout, cache_config: Any) -> None:
@@ -176,7 +176,7 @@ class ShadowKit:
                 torch.empty(0, dtype=torch.uint8).set_(storage).random_(0, 256, generator=generator)
 
     def capture(self, runner: Any) -> None:
-        """Capture the runner's graphs, which are arguments of kernels."""
+        """Record the runner's graphs: the arguments of kernels that a replay reads again."""
         graphs.capture(runner, self.recorder, is_v2(self._config))
 
     def adapter(self, runner: Any) -> RunnerAdapter:

@@ -15,12 +15,14 @@ if TYPE_CHECKING:
 
 EXAMPLES = """\
 A scope is a small file: configurations, and the events that a trace may have.
-Every trace is judged as in fuzz; states that were seen before are not continued.
-Failing traces are shortest ones. DIR gets certificate.json, certificate.md and
+minute, hour and night are for the built-in engine; vllm, sglang and
+transformers for those. Every trace is judged as in fuzz; traces that lead to
+one state share their continuations. Failing traces are shortest ones. DIR gets certificate.json, certificate.md and
 failures/. An exploration that was killed goes on when it is started again.
 --check FILE runs a sample of a certificate again.
 Exit status: 0 clean, 1 a trace fails or the certificate does not hold, 2 usage
-or environment, 3 ended by a limit or by a merge that was wrong, 5 interrupted.
+or environment, 3 a limit ended it and none failed, or a merge was wrong,
+5 interrupted.
 example: hybridfuzz explore --scope minute -o out
 """
 
@@ -37,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--disturbances",
         type=count_or_none,
         metavar="K",
-        help="most events of a trace but arrivals and ordinary steps (default: any number)",
+        help="at most K events other than arrivals, turns and plain steps (default: any number)",
     )
     parser.add_argument("--jobs", "-j", type=jobs, metavar="N", help="workers (default: auto, one for each core)")
     parser.add_argument("--fixes", action="append", default=[], metavar="DIR", help=FIXES_HELP)
@@ -51,8 +53,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--time", type=duration, metavar="TIME", help="end after this time")
     parser.add_argument("--states", type=count, metavar="N", help="end after so many states; bounds memory")
-    parser.add_argument("--check", type=Path, metavar="FILE", help="run a sample of a certificate again")
-    parser.add_argument("-o", "--out", type=Path, metavar="DIR", help="output folder (default: hybridfuzz-out/NAME)")
+    parser.add_argument(
+        "--check",
+        type=Path,
+        metavar="FILE",
+        help="verify a certificate: run a sample of its states and all failures again",
+    )
+    parser.add_argument(
+        "-o", "--out", type=Path, metavar="DIR", help="output folder (default: hybridfuzz-out/explore-TARGET-SCOPE)"
+    )
     parser.add_argument("--json", action="store_true", help="end with one JSON object on standard output")
 
 
@@ -99,10 +108,10 @@ def run(options: argparse.Namespace) -> int:
 
 def told(level: Level) -> str:
     """Return a line about one level."""
-    return (
-        f"{level.events:>3} events: {level.transitions} traces, {level.states} new states, {level.merged} merged, "
-        f"{level.failing} failing"
-    )
+    from ...units import plural
+
+    ran, new = plural(level.transitions, "trace"), plural(level.states, "new state")
+    return f"length {level.events}: {ran}, {new}, {level.merged} merged, {level.failing} failing"
 
 
 def fixes_of(options: argparse.Namespace) -> Fixes:
@@ -167,11 +176,15 @@ def check(options: argparse.Namespace) -> int:
 
     line = printer(options.json)
     certificate = load_certificate(options.check)
-    launch = fixes_of(options).launch
-    if (options.target, launch.version) != (certificate.target, certificate.engine):
+    fixes = fixes_of(options)
+    launch, patches = fixes.launch, tuple(patch.name for patch in fixes.patches)
+    if (options.target, launch.version, patches) != (certificate.target, certificate.engine, certificate.patches):
+        about = (
+            f"{certificate.target} ({certificate.engine or 'no version'}, {plural(len(certificate.patches), 'fix')})"
+        )
         raise TraceError(
-            f"{options.check} is about {certificate.target} ({certificate.engine or 'no version'}), not "
-            f"{options.target} ({launch.version or 'no version'}); name it with --target"
+            f"{options.check} is about {about}, not {options.target} ({launch.version or 'no version'}, "
+            f"{plural(len(patches), 'fix')}): give the same --target and --fixes"
         )
     folder = options.check if options.check.is_dir() else options.check.parent
     with WorkerClient(options.target, launch, options.timeout, memory_limit(options)) as worker:

@@ -21,7 +21,7 @@ from hybridfuzz.harness.explore.scope import read_scope
 from hybridfuzz.harness.judge.outcome import Outcome
 from hybridfuzz.harness.judge.run import run_trace
 from hybridfuzz.targets.base.protocol import TargetFactory
-from hybridfuzz.targets.base.trace import Trace, TraceError
+from hybridfuzz.targets.base.trace import Config, Trace, TraceError
 from hybridfuzz.targets.hybrid.factory import make_factory
 
 
@@ -46,6 +46,9 @@ class InProcess:
         return self.factory
 
     def stop(self) -> None: ...
+
+    def supports(self, config: Config) -> str:
+        return self.factory.supports(config)
 
     def expand(self, request: Expand) -> Expanded | Outcome:
         self._calls -= 1
@@ -147,3 +150,12 @@ def test_a_certificate_is_checked_against_the_target(tmp_path: Path) -> None:
     forged = structs.replace(certificate, sample=(structs.replace(first, fingerprint=1), *rest))
     assert len(list(recheck.check(forged, tmp_path, capabilities, worker))) == 1
     assert (tmp_path / CERTIFICATE_FILE).exists()
+
+
+def test_a_configuration_that_the_target_does_not_support_is_refused(tmp_path: Path) -> None:
+    """It was certified: none of its traces admitted anything."""
+    scope = read_scope("hour")
+    wrong = structs.replace(scope.configuration[1], num_speculative_tokens=2)
+    wanted = settings(tmp_path, scope=structs.replace(scope, configuration=(scope.configuration[0], wrong)))
+    with pytest.raises(TraceError, match="configuration 2: hybrid does not support it: num_speculative_tokens must be"):
+        explored(wanted)

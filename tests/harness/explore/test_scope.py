@@ -35,6 +35,8 @@ def test_drafts_need_a_configuration_with_drafts() -> None:
     scope = read_scope("hour")
     without, with_drafts = (Alphabet(scope, config, CAPABILITIES).after(()) for config in scope.configuration)
     assert Step(drafts=1) not in without
+    left_out = Alphabet(scope, scope.configuration[0], CAPABILITIES).left_out
+    assert left_out == ['step {"drafts":1}', 'step {"drafts":1,"right":1}'], "the certificate names each"
     assert Step(drafts=1) in with_drafts
 
 
