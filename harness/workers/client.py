@@ -242,7 +242,7 @@ class WorkerClient:
         except Lost as lost:
             if lost.fault:
                 raise FaultyEnvironment(lost.fault) from lost
-            return lost_outcome(lost, trace, event)
+            return lost_outcome(lost, trace, event if lost.event is None else min(event, lost.event))
 
     def serve(self, trace: Trace, request: str = "") -> Answers:
         """Run one trace to its end and return what its clients receive; no answers if the process is lost."""

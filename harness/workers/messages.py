@@ -200,7 +200,10 @@ class Failed(Struct, frozen=True, tag="failed"):
 
 
 class Forked(Struct, frozen=True, tag="forked"):
-    """The target has forked, and this is the copy: it came back into the worker, and ends."""
+    """The target has forked, and this is the copy: it came back into the worker, and ends. `event` is the one that had
+    started last when it was made: the worker itself may have gone on."""
+
+    event: int
 
 
 Request = Draw | Supports | Port | Run | Explain | Answer | Summarize | Observe | Fuzz | Expand | Compare

@@ -14,7 +14,7 @@ from typing import BinaryIO
 import msgspec
 
 from ..quoting import clean
-from .messages import Forked, Reply
+from .messages import EventStarted, Forked, Reply
 
 
 class Outbox:
@@ -27,10 +27,13 @@ class Outbox:
         self._encode = msgspec.json.Encoder().encode
         self._own = os.getpid()
         self._pid = os.getpid
+        self._event = 0
 
     def send(self, reply: Reply) -> None:
         """Send a reply."""
         self.end_copy()
+        if isinstance(reply, EventStarted):
+            self._event = reply.event
         with self._sending:
             self._write(reply)
 
@@ -38,7 +41,7 @@ class Outbox:
         """Return in the worker. A copy of it, which a target has forked, says so and ends."""
         if self._pid() != self._own:
             try:
-                self._write(Forked())
+                self._write(Forked(self._event))
             finally:
                 os._exit(1)
 

@@ -39,8 +39,10 @@ class Lost(Exception):
     """The worker process is gone.
 
     `kind` is an oracle id, `field` a signal, exit status or the like. `fault` is what the environment lacked, if that
-    is why.
+    is why. `event` is that of the trace at which it happened, None for the one that has started last.
     """
+
+    event: int | None = None
 
     def __init__(
         self, kind: str, field: str, what: str, last_words: str, fault: EnvironmentFault | None = None
@@ -128,7 +130,9 @@ class Process:
             what = f"made its worker answer nonsense ({error}): {line.removeprefix(self._seal)[:80]!r}"
             raise self.misbehaved("reply", what) from None
         if isinstance(reply, Forked):
-            raise self.misbehaved("fork", "forked its worker, and the copy came back into hybridfuzz's code")
+            lost = self.misbehaved("fork", "forked its worker, and the copy came back into hybridfuzz's code")
+            lost.event = reply.event
+            raise lost
         return reply
 
     def _unsealed(self, line: bytes) -> Reply:
