@@ -91,7 +91,8 @@ class Progress:
         """Return True if `allot` would return any."""
         if traces is None:
             return True
-        return min(self._next, *(gap.start for gap in self._gaps[-1:])) < self.shard.size(traces)
+        lowest = self._gaps[-1].start if self._gaps else self._next
+        return lowest < self.shard.size(traces)
 
     def _allot_gap(self, most: int) -> range:
         """Return consecutive positions from the end of the gaps, where the lowest are last."""

@@ -71,3 +71,16 @@ def test_all_that_is_missing_is_allotted_once(numbers: set[int], sizes: list[int
         assert len(batch) <= size
         allotted += batch
     assert allotted == [number for number in range(45) if number not in numbers]
+
+
+@given(st.sets(st.integers(0, 12)), st.integers(0, 14), st.integers(1, 5))
+def test_there_is_more_as_long_as_something_is_allotted(given_back: set[int], traces: int, most: int) -> None:
+    """A campaign on a cluster ended with an internal error, as nothing had been given back."""
+    progress = Progress()
+    progress.allot(13, None)
+    progress.give_back(given_back)
+    while progress.has_more(traces):
+        assert progress.allot(most, traces)
+    assert not progress.allot(most, traces)
+    assert Progress().has_more(1)
+    assert not Progress().has_more(0)
