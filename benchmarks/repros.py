@@ -2,8 +2,12 @@
 
     python benchmarks/repros.py                    the mutants of the built-in target
     python benchmarks/repros.py --engines          the findings in released vLLM as well (a quarter of an hour)
-    python benchmarks/repros.py --count 0.33.0     only which packaged traces of a release of vLLM get a script, and why
-                                                   the others do not; nothing is run or written
+    python benchmarks/repros.py --count vllm@0.33.0
+                                                   only which packaged traces of a release get a script, and why the
+                                                   others do not; no script is run, and no page is written
+    python benchmarks/repros.py --count sglang:sessions@0.5.23 --run --jobs 4
+                                                   the same, and each script runs on the release as it is and with the
+                                                   packaged fix of its cause
 
 Good code is the correct built-in target, and for vLLM a copy of the release in which the cause is fixed, or the later
 release that has the fix (docs/explanation/vllm.md).
@@ -14,6 +18,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,12 +26,13 @@ from msgspec.structs import replace
 from vllm_campaign import fixes_of
 
 from hybridfuzz.harness.draw.files import load_trace
+from hybridfuzz.harness.group.fixes import BUILTIN, read_fixes
 from hybridfuzz.harness.tell.script import ScriptVerdict, failure_of, run_script
 from hybridfuzz.harness.workers.client import WorkerClient
 from hybridfuzz.targets.base.launch import Launch
 from hybridfuzz.targets.base.overlay import patched
 from hybridfuzz.targets.base.protocol import TargetError
-from hybridfuzz.targets.base.registry import prepare, write_scripts
+from hybridfuzz.targets.base.registry import parse, prepare, write_scripts
 from hybridfuzz.targets.base.repro import Script
 from hybridfuzz.targets.base.trace import Trace
 
@@ -120,36 +126,63 @@ def releases(folder: Path) -> Iterator[Row]:
         yield Row(spec, f"{cause}: {signature}", script, bad, name, run_script(folder / "repro.py", script, better))
 
 
-def count(release: str) -> int:
-    """Print which traces of a release get a script, and how many."""
-    spec, written, tried_traces = f"vllm@{release}", 0, 0
-    with WorkerClient(spec, prepare(spec, print), trace_seconds=300) as worker:
+def count(spec: str, folder: Path | None, jobs: int) -> int:
+    """Print which packaged traces of a release get a script, and how many; with a folder, run the scripts there."""
+    launch, scripts, traces = prepare(spec, print), dict[str, list[Script]](), 0
+    with WorkerClient(spec, launch, trace_seconds=300) as worker:
         worker.start()
-        for path in sorted((ROOT / "corpus" / "vllm").glob(f"{release}--*.json")):
+        for path in sorted((ROOT / "corpus" / parse(spec).name).glob(f"{parse(spec).version}--*.json")):
             trace = load_trace(path)
             history = worker.explain(trace)[1]
             if history.violation is None:
                 raise SystemExit(f"a trace runs clean on {spec}: {path.stem}")
-            tried_traces += 1
+            traces += 1
             try:
-                [script] = write_scripts(spec, trace, failure_of(trace, history, history.violation))
+                failure = failure_of(trace, history, history.violation)
+                scripts[path.name] = list(write_scripts(spec, trace, failure))
             except TargetError as error:
                 print(f"{path.stem}: {error}", flush=True)
             else:
-                written += 1
-                print(f"{path.stem}: {script.text.count(chr(10))} lines", flush=True)
-    print(f"{written} of {tried_traces} traces get a script")
+                print(f"{path.stem}: {scripts[path.name][0].text.count(chr(10))} lines", flush=True)
+    print(f"{len(scripts)} of {traces} traces get a script")
+    if folder:
+        with ThreadPoolExecutor(jobs) as pool:
+            ran = list(pool.map(lambda name: run_both(spec, launch, folder, name, scripts[name]), scripts))
+        fails, fixed, passes = (sum(each) for each in zip(*ran, strict=True))
+        print(f"{fails} fail as promised; {passes} of {fixed} whose cause has a packaged fix pass with it")
     return 0
+
+
+def run_both(spec: str, launch: Launch, folder: Path, name: str, scripts: list[Script]) -> tuple[bool, bool, bool]:
+    """Run the scripts of a trace on the release and with its packaged fix; print and return (it fails as promised,
+    there is a fix, it passes with the fix)."""
+    place = folder / Path(name).stem
+    place.mkdir()
+    script, bad = tried(place, scripts, launch)
+    found = ["fails as promised" if bad.promised else f"does not fail as promised:\n{bad.tail}\n"]
+    fixes = [
+        entry.read_patch()
+        for entry in read_fixes(BUILTIN, spec)
+        if entry.patch and name in entry.traces and launch.version in entry.releases
+    ]
+    good = run_script(place / "repro.py", script, patched(launch, fixes[:1])) if fixes else None
+    if good:
+        found.append("passes with the fix" if good.status == 0 else f"fails with the fix:\n{good.tail}\n")
+    print(f"{Path(name).stem}: {', '.join(found)}", flush=True)
+    return bad.promised, good is not None, good is not None and good.status == 0
 
 
 def main() -> int:
     """Run, print, write the page."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--engines", action="store_true", help="released vLLM as well")
-    parser.add_argument("--count", metavar="RELEASE", help="only count the traces of a release of vLLM with a script")
+    parser.add_argument("--count", metavar="TARGET", help="only count the packaged traces of a release with a script")
+    parser.add_argument("--run", action="store_true", help="with --count: run the scripts, too")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="with --run: scripts that run at once")
     options = parser.parse_args()
     if options.count:
-        return count(options.count)
+        with tempfile.TemporaryDirectory() as place:
+            return count(options.count, Path(place) if options.run else None, options.jobs)
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for rows_of in (mutants, releases)[: 1 + options.engines]:

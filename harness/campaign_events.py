@@ -16,6 +16,33 @@ Source = Literal["seeded", "hypothesis"]
 """What draws a campaign's traces from its seed: a PRNG, or Hypothesis."""
 
 
+class Cause(Struct, frozen=True):
+    """A known bug with a patch that explains a failure: with the patches of all known bugs the failing trace is silent,
+    or gets further, and without this one's it fails as before (`group.recognition`).
+
+    name      of its entry in known.toml; "" if no single bug is known to show it
+    number    in the table of the release's causes, 0 if it has none there
+    phrase    what happens, in a few words; "" where no text stands beside the patch
+    """
+
+    name: str
+    number: int = 0
+    phrase: str = ""
+
+
+class Waiting(Struct, frozen=True):
+    """A failing trace that is counted for a finding by its signature alone, and that nobody has looked into yet.
+
+    seed, index    number of the trace in the campaign with this seed; its file is `waiting/SEED-INDEX.json`
+    finding        name of the finding that it is counted for
+    """
+
+    seed: int
+    index: int
+    finding: str
+    signature: str
+
+
 class Finding(Struct, frozen=True):
     """All failing traces with one cause, as far as the evidence shows (`identity`).
 
@@ -33,6 +60,10 @@ class Finding(Struct, frozen=True):
     reduced     True once the reducer has finished
     known       the reason in known.toml for which this is not a new finding, "" for a new one
     damaged     True if its trace is gone or cannot be read, which only `merge` reports
+    cause       the known bug that explains it, whose patch this campaign does not run with: it is not reduced
+    phrase      what goes wrong, in a few words
+    setting     the implementation and the model that its trace stands for, such as "V1 model runner"; "" if there is
+                only one
     """
 
     signature: str
@@ -54,6 +85,9 @@ class Finding(Struct, frozen=True):
     extras: Sequence[str] = ()
     unsorted: int = 0
     damaged: bool = False
+    cause: Cause | None = None
+    phrase: str = ""
+    setting: str = ""
 
     @property
     def id(self) -> str:
@@ -155,6 +189,10 @@ class Summary(Struct, frozen=True):
     not_run                           traces that did not run for want of memory or a device, by what was missing
     given_up                          workers that were given up for the same reason
     workload                          ratios of the workload that are not the usual ones (`generate.workload`)
+    effort                            seconds of all workers by what they did: "fuzzing", "confirming", "reducing",
+                                      "identity"; what is none of the last three is fuzzing
+    triage_share                      the share of the workers' time that the last three may take
+    waiting                           failing traces that were kept to be looked into later
     """
 
     target: str
@@ -184,6 +222,9 @@ class Summary(Struct, frozen=True):
     not_run: Mapping[str, int] = {}
     given_up: int = 0
     workload: Mapping[str, str] = {}
+    effort: Mapping[str, float] = {}
+    triage_share: float = 0.0
+    waiting: Sequence[Waiting] = ()
 
     @property
     def unopened(self) -> int:
@@ -220,6 +261,7 @@ class CampaignStarted(Struct, frozen=True):
     """The first worker is ready; the clock runs.
 
     earlier    findings of an earlier campaign in this folder
+    triage_share    the share of the workers' time that may go into failures
     resumed    traces of this campaign that ran before it was interrupted or killed
     """
 
@@ -230,6 +272,7 @@ class CampaignStarted(Struct, frozen=True):
     out: str
     earlier: Sequence[Finding]
     resumed: int = 0
+    triage_share: float = 0.0
 
 
 class WorkerState(Struct, frozen=True):
@@ -280,6 +323,12 @@ class Found(Struct, frozen=True):
 
 class Improved(Struct, frozen=True):
     """The trace of a finding got shorter, or the reducer has finished."""
+
+    finding: Finding
+
+
+class Recognized(Struct, frozen=True):
+    """A finding was recognized as a known bug with a patch (`Finding.cause`)."""
 
     finding: Finding
 
@@ -386,6 +435,7 @@ CampaignEvent = (
     | LinesReached
     | Found
     | Improved
+    | Recognized
     | Merged
     | WorkerLost
     | NotRun

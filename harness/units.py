@@ -57,6 +57,15 @@ def size(text: str) -> int:
     return int(number)
 
 
+def share(text: str) -> float:
+    """Return a share as a number from 0 to 1: 30%."""
+    percent = text.strip().removesuffix("%")
+    with suppress(ValueError):
+        if 0 <= float(percent) <= 100:
+            return float(percent) / 100
+    raise UnitError(text, "0% to 100%")
+
+
 def seed(text: str) -> int:
     """Return a whole number that fits into a state file: one of at most 64 bits."""
     with suppress(ValueError):

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from ..harness.group.store import replay_command
+from ..harness.group.store import cause_words, replay_command
 from ..harness.markup import Markup, Section, join, tag
 from ..harness.quoting import clean
 from ..harness.tell.explain import explain
@@ -63,6 +63,7 @@ def finding_article(one: Shown, *, is_open: bool, draw: bool) -> Markup:
     head = tag(
         "summary",
         tag("span", state_of(one), class_=f"pill {state_of(one)}"),
+        tag("b", clean(finding.phrase)) if finding.phrase else None,
         tag("code", finding.id, class_="signature"),
         tag("span", _numbers(one), class_="dim"),
         tag("span", clean(finding.message), class_="message"),
@@ -76,6 +77,10 @@ def _numbers(one: Shown) -> str:
     finding, bug = one.finding, one.bug
     count = bug.count if bug else finding.count
     parts = [f"{count:,} {'trace' if count == 1 else 'traces'}", f"{finding.events} events"]
+    if finding.setting:
+        parts.append(clean(finding.setting))
+    if finding.cause:
+        parts.append(clean(f"known: {cause_words(finding.cause)}"))
     if finding.tried:
         parts.append(f"reproduced {finding.shown}/{finding.tried}")
     if bug:
@@ -89,7 +94,12 @@ def _proof(one: Shown, draw: bool) -> Iterator[Markup]:
     history = one.history
     explanation = explain(history) if history else None
     if history is None or explanation is None:
-        yield tag("p", "There is no explanation: the trace did not fail again, or it ended its process.")
+        why = "the trace did not fail again, or it ended its process"
+        if one.finding.cause:
+            why = "a known bug explains it, so it was not reduced; hybridfuzz reduce does that"
+        elif one.finding.reproduced and not one.finding.reduced:
+            why = "there was no time to reduce it; hybridfuzz reduce does that"
+        yield tag("p", f"There is no explanation: {why}.")
         return
     yield tag("p", tag("b", "What must hold. "), explanation.rule, class_="rule")
     if explanation.story:

@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
 from ..harness.campaign_events import Canary, Summary
+from ..harness.face.outputs.console import effort_line, open_lines
 from ..harness.face.outputs.rates import Sample
 from ..harness.judge.oracles import titles
 from ..harness.markup import Markup, Section, join, tag
@@ -73,6 +74,7 @@ def overview(summary: Summary) -> Section:
         tag("p", lost) if lost else None,
         tag("p", refused, class_="warn") if refused else None,
         *(tag("p", line, class_="warn") for line in not_run),
+        *(tag("p", line, class_="dim") for line in filter(None, (effort_line(summary), *open_lines(summary)))),
         tag("p", "The same traces again:", class_="dim"),
         tag("code", shlex.join(again), class_="command"),
     )

@@ -78,7 +78,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "versions | settings",
         "sizes",
         "options",
-        "inlined | kernels",
+        "kernels",
     ),
 }
 

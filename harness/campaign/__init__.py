@@ -10,6 +10,8 @@ refusals      traces that the target refused when it was opened
 faults        traces that could not run for want of memory or a device
 resume        whether a folder holds a campaign to continue
 corpus        traces that reach rare states, kept for the next campaign
+triage        which failure is looked into next, within a share of the workers' time
+backlog       failing traces that are kept until there is time for them
 recheck       runs a new finding again, reduces and explains it
 comparison    two targets on the same traces, for `--against`
 sorting       sorts failing traces into findings by cause

@@ -1,8 +1,8 @@
 """A campaign: many traces on several workers for a budget. Yields events; prints nothing.
 
 One thread for each worker (`worker_loop`), which is a process here or on a node of a cluster: it takes the next few
-trace numbers, has them run, and when it meets a new signature, saves, confirms and reduces that finding itself before
-it goes on. Everything shared is in `state`, behind one lock. The first worker that is ready starts the clock. After the
+trace numbers and has them run. What fails is saved at once, and looked into in a share of the workers' time
+(`triage`). Everything shared is in `state`, behind one lock. The first worker that is ready starts the clock. After the
 last trace, bugs of earlier campaigns that this one did not meet are tested again. Two more threads run beside the
 workers: the self-test, and the traces of known bugs on the unpatched target.
 
@@ -154,13 +154,23 @@ class Campaign:
                     began = True
                     version, out = settings.launch.version, str(settings.out)
                     yield CampaignStarted(
-                        settings.target, version, settings.seed, settings.jobs, out, settings.left_behind, state.resumed
+                        settings.target,
+                        version,
+                        settings.seed,
+                        settings.jobs,
+                        out,
+                        settings.left_behind,
+                        state.resumed,
+                        settings.triage_share,
                     )
                 yield event
         finally:
             self._halt(everything=True)
             for thread in threads:
                 thread.join()
+            if self._state.recognizer:
+                self._state.recognizer.close()
+                self._state.recognizer = None
 
     def _retest(self) -> Iterator[CampaignEvent]:
         """Test bugs of earlier campaigns again; what fails in another way is a finding of this one. A target that
@@ -177,6 +187,7 @@ class Campaign:
                     for violation in rerun.others:
                         try:
                             loop.look_into(violation, rerun.trace)
+                            loop.do_triage(idle=True)
                         finally:  # what is found is reported, also if the target does not start again
                             while not state.events.empty():
                                 yield self._checked(state.events.get())
@@ -216,6 +227,8 @@ class Campaign:
             now = time.monotonic()
             if state.left() == 0:
                 self.stop("time")
+            elif state.out_of_steps and state.triage.findings:
+                state.reason = state.reason or "steps"  # no more traces; the findings are finished
             elif state.out_of_steps:
                 self.stop("steps")
             if now - ticked >= TICK_SECONDS:
@@ -236,6 +249,8 @@ class Campaign:
 
     def _halt(self, *, everything: bool) -> None:
         self._state.stopping.set()
+        if self._state.recognizer:
+            self._state.recognizer.stop()
         if everything:
             self._canary_run.stop()
             self._known_worker.stop()

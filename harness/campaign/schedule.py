@@ -1,4 +1,5 @@
-"""Hands out a campaign's work: chores first, then ranges of trace numbers.
+"""Hands out a campaign's work: chores first, then failures to look into as far as there is time for them
+(`triage`), then ranges of trace numbers.
 
 Work that a lost worker leaves comes back, so a loop that finds none waits as long as another one has some.
 
@@ -15,7 +16,7 @@ from threading import Condition
 from typing import Generic, TypeVar
 
 from ..workers.messages import Fuzz
-from .state import CampaignState
+from .state import CampaignState, Task
 
 WAIT_SECONDS = 0.25
 Chore = TypeVar("Chore")
@@ -67,7 +68,7 @@ class Schedule(Generic[Chore]):
             self._members[node] -= left > 0
             return left
 
-    def next(self, most: int, node: str = "", rest: Callable[[], None] = lambda: None) -> Chore | Fuzz | None:
+    def next(self, most: int, node: str = "", rest: Callable[[], None] = lambda: None) -> Chore | Task | Fuzz | None:
         """Return a chore or at most `most` trace numbers; None once all work is done or the campaign is stopping.
 
         Call `finished` once for each piece of work, whatever became of it. `rest` has to end the loop's process: it is
@@ -76,7 +77,7 @@ class Schedule(Generic[Chore]):
         while not self._state.stopping.is_set():
             with self._changed:
                 while not self._state.stopping.is_set() and not self._wanted[node]:
-                    work = self._chores.popleft() if self._chores else self._state.next_batch(most)
+                    work = self._next(most)
                     if work is not None:
                         self._handed_out += 1
                         return work
@@ -89,6 +90,14 @@ class Schedule(Generic[Chore]):
                     while self._wanted[node] and not self._state.stopping.is_set():
                         self._changed.wait(WAIT_SECONDS)
         return None
+
+    def _next(self, most: int) -> Chore | Task | Fuzz | None:
+        """Return a chore, what looks into a failure if there is time for it, or traces; without traces, what is left
+        to look into."""
+        state = self._state
+        if self._chores:
+            return self._chores.popleft()
+        return state.triage.next() or state.next_batch(most) or state.triage.next(idle=True)
 
     @contextmanager
     def _resting(self, node: str) -> Iterator[None]:
@@ -135,5 +144,5 @@ class Schedule(Generic[Chore]):
         """Return True if a worker that is not ready yet may still be needed."""
         with self._changed:
             return not self._state.stopping.is_set() and bool(
-                self._chores or self._handed_out or self._state.has_traces()
+                self._chores or self._handed_out or self._state.has_traces() or self._state.triage.pending
             )

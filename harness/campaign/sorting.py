@@ -1,19 +1,17 @@
-"""Sorts failing traces into findings by cause, within a share of the campaign's time.
+"""Sorts failing traces into findings by cause.
 
-A violation counts for the finding of its signature at once, as *unsorted*. As long as sorting has taken less than
-`SORT_SHARE` of the time of all workers (plus `SORT_GRACE` seconds, for short campaigns; both in `state`), its trace is
-then reduced in at most `SORT_SECONDS` and its evidence compared with that of every finding: it stays, moves to another
-finding, or becomes a finding of its own. Beyond that share it stays unsorted, and the finding says how many of its
+A violation counts for the finding of its signature at once, as *unsorted*. When there is time for it (`triage`), its
+trace is reduced in at most `SORT_SECONDS` and its evidence compared with that of every finding: it stays, moves to
+another finding, or becomes a finding of its own. Until then it stays unsorted, and the finding says how many of its
 traces are.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 from ...targets.base.trace import Trace
-from ..campaign_events import Finding, Found, Improved, Merged
+from ..campaign_events import Cause, Finding, Found, Improved, Merged, Recognized
 from ..draw.files import load_trace
 from ..group.evidence import Evidence
 from ..group.investigate import Investigation
@@ -49,13 +47,48 @@ class Sorter:
         self._state = state
         self._worker = worker
 
+    def recognized(self, name: str, cause: Cause, violation: Violation) -> None:
+        """Note that a known bug explains a finding; merge it into the one that it explains already."""
+        state, store = self._state, self._state.store
+        with state.lock:
+            gone, into = None, store.with_cause(cause)
+            if into and into != name:
+                gone, finding = store.merge(name, into)
+            else:
+                finding = store.recognize(name, cause, violation)
+            state.save_locked()
+            if gone:
+                store.remove(gone)
+        state.emit(Merged(gone.id, finding) if gone else Recognized(finding))
+
+    def sort_known(self, counted: Unsorted, cause: Cause) -> None:
+        """Count a trace that a known bug explains for that bug's finding, which may be a new one.
+
+        If it is not settled which known bug it is, the trace stays with the finding of its signature.
+        """
+        state, store = self._state, self._state.store
+        violation = counted.violation
+        if not cause.name:
+            return
+        with state.lock:
+            if counted.name not in store.findings:  # merged into another one meanwhile
+                return
+            into = store.with_cause(cause)
+            if into:
+                finding = store.sort(counted.name, violation.signature, into)
+            else:
+                reason = state.known(violation.signature)
+                new = store.split(counted.name, violation, counted.index, counted.trace, reason)
+                finding = store.recognize(new.id, cause, violation)
+            state.save_locked()
+        if not into:
+            state.emit(Found(finding, self._worker.node))
+            state.emit(Recognized(finding))
+
     def sort(self, counted: Unsorted) -> Claim | None:
         """Find the finding that an unsorted trace belongs to. Return the claim if it is a finding of its own."""
-        state, began = self._state, time.monotonic()
-        try:
-            seen = self._evidence(counted.trace, counted.violation, SORT_SECONDS)
-        finally:
-            state.sorted_for(time.monotonic() - began)
+        state = self._state
+        seen = self._evidence(counted.trace, counted.violation, SORT_SECONDS)
         if seen is None:
             return None
         trace, violation, evidence = seen
@@ -125,11 +158,8 @@ class Sorter:
         """Collect the evidence of a confirmed and reduced finding; merge it into another one of the same cause.
         `history` is that of the trace, None to record it."""
         state, store = self._state, self._state.store
-        began = time.monotonic()
-        try:
+        with state.triage.timed("identity"):
             evidence = Investigation(self._worker, state.capabilities, seconds).evidence(trace, history)
-        finally:
-            state.sorted_for(time.monotonic() - began)
         if evidence is None:
             return
         with state.lock:
@@ -154,9 +184,11 @@ class Sorter:
     def _evidence(self, trace: Trace, violation: Violation, seconds: float) -> tuple[Trace, Violation, Evidence] | None:
         """Return a reduced trace with its violation and its evidence, None if it does not fail again."""
         investigation = Investigation(self._worker, self._state.capabilities, seconds)
-        best = investigation.reduce(trace, violation)
+        with self._state.triage.timed("reducing"):
+            best = investigation.reduce(trace, violation)
         outcome = investigation.result(best)
         if outcome is None or outcome.violation is None:
             return None
-        evidence = investigation.evidence(best)
+        with self._state.triage.timed("identity"):
+            evidence = investigation.evidence(best)
         return (best, outcome.violation, evidence) if evidence else None

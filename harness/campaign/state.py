@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Event, Lock
@@ -33,6 +34,7 @@ from ..campaign_events import (
     Reason,
     Source,
     Summary,
+    Waiting,
     WorkerGivenUp,
 )
 from ..draw.overrides import check_overrides
@@ -41,8 +43,9 @@ from ..group.bug_history import BugHistory
 from ..group.evidence import FindingEvidence
 from ..group.fixes import Fixes
 from ..group.known import Known, reason_for
+from ..group.recognition import Explained, Recognizer
 from ..group.same_cause import known_cause, same_cause
-from ..group.same_symptom import UNEXPLAINED
+from ..group.same_symptom import UNEXPLAINED, names_of, relation
 from ..group.store import FindingStore, OutputError
 from ..group.watch import KnownBugs
 from ..judge.environment_fault import EnvironmentFault
@@ -51,18 +54,19 @@ from ..judge.state_catalogue import required_oracles, required_states
 from ..judge.violation import Violation
 from ..record.reached_lines import ReachedLines, lines_file
 from ..units import WHOLE, Shard
+from ..workers.client import WorkerClient
 from ..workers.losses import Counts, Ran
 from ..workers.messages import Fuzz, Overrides, Ready
+from .backlog import Backlog
 from .corpus import CampaignCorpus
 from .faults import EnvironmentFaults
 from .nodes import NodeTotals
 from .refusals import Refusals
 from .trace_counts import Progress
+from .triage import SHARE, Triage
 
-SORT_SHARE = 0.3
-"""Share of the time of all workers in which failing traces are sorted by cause (`sorting`)."""
-SORT_GRACE = 30.0
-"""Seconds of sorting that every campaign may spend, so that a short one also sorts its first failures."""
+Task = Callable[..., None]
+"""Looks into a failure on the worker of a loop, its only argument (`worker_loop`)."""
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -71,6 +75,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     seconds, steps, traces    limits
     trace_seconds     time limit of one trace; a trace that takes longer is a hang
     reduce_seconds    time limit for the reduction of each finding
+    triage_share      share of the time of all workers in which failures are looked into (`triage`)
     memory_limit      bytes for each worker, 0 for none
     twice_every       every so many traces run twice, to find nondeterminism; 0 for none
     canaries          broken targets, started as `canary_launch`: the campaign is blind if it finds none of them
@@ -78,6 +83,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     left_behind       findings of another, earlier campaign in this folder
     known             acknowledged bugs
     fixes             known bugs for this target, with those whose patch is in effect
+    packaged          known bugs by which failures are recognized, with their patches applied; None for none
     last              the last state of another, earlier campaign in this folder
     shard             share of the seed's traces to run; `traces` is a limit of the whole
     history           bugs of earlier campaigns in this folder: those that are not met are tested again
@@ -97,6 +103,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     overrides: Overrides = {}
     trace_seconds: float = 60.0
     reduce_seconds: float = 20.0
+    triage_share: float = SHARE
     memory_limit: int = 0
     twice_every: int = 50
     canaries: Sequence[str] = ()
@@ -105,6 +112,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     left_behind: Sequence[Finding] = ()
     known: Sequence[Known] = ()
     fixes: Fixes | None = None
+    packaged: Fixes | None = None
     last: Summary | None = None
     history: BugHistory = {}
     shard: Shard = WHOLE
@@ -121,12 +129,27 @@ class Claim(Struct, frozen=True):
 
 
 class Unsorted(Struct, frozen=True):
-    """A failing trace that counts for finding `name` by its signature and that may be sorted by its cause."""
+    """A failing trace that counts for finding `name` by its signature and that may be sorted by its cause. `kept` is
+    its entry in the backlog, None if it has none."""
 
     name: str
     violation: Violation
     trace: Trace
     index: int
+    kept: Waiting | None = None
+
+
+def recognizer(settings: Settings) -> Recognizer | None:
+    """Return what recognizes failures that known bugs explain, None if there are none."""
+    packaged, fixes = settings.packaged, settings.fixes
+    ours = {entry.title for entry in fixes.in_effect} if fixes else set()
+    entries = [entry for entry in packaged.in_effect if entry.title not in ours] if packaged else []
+    if not packaged or not entries:
+        return None
+    worker = partial(
+        WorkerClient, settings.target, trace_seconds=settings.trace_seconds, memory_limit=settings.memory_limit
+    )
+    return Recognizer(packaged, entries, settings.target, worker)
 
 
 class CampaignState:
@@ -162,8 +185,13 @@ class CampaignState:
         self.avoid = [
             entry.condition.circumstances for entry in settings.known if entry.condition and entry.condition.traits
         ]
-        self._sorting = 0.0
-        """Seconds that workers have spent on sorting."""
+        effort = settings.earlier.effort if settings.earlier else {}
+        self.triage = Triage[Task](settings.triage_share, settings.jobs, self.spent, effort)
+        before = settings.earlier or settings.last
+        self.backlog = Backlog(settings.out, before.waiting if before and before.target == settings.target else ())
+        self.recognizer = recognizer(settings)
+        self._unsettled: dict[Explained, Callable[..., None]] = {}
+        """Failures that known bugs explain, until it is settled which one."""
         if settings.earlier:
             if self._lines:
                 self._lines.resume(settings.earlier.traces)
@@ -188,6 +216,8 @@ class CampaignState:
         self.started.set()
         for problem in self.store.problems if first else ():
             self.emit(Notice(f"{problem}: it will be written again"))
+        if first and ready.capabilities.notes:
+            self.emit(Notice(f"in this version: {'; '.join(ready.capabilities.notes)}"))
         if first and (notice := narrower(self.settings.target, self.settings.launch.version, ready.capabilities)):
             self.emit(Notice(notice))
 
@@ -222,7 +252,9 @@ class CampaignState:
         """Return the next trace numbers, at most `most`, None if none are left."""
         settings, shard = self.settings, self.settings.shard
         with self.lock:
-            batch = range(0) if self.stopping.is_set() else self._progress.allot(most, settings.traces)
+            batch = (
+                range(0) if self.stopping.is_set() or self.out_of_steps else self._progress.allot(most, settings.traces)
+            )
             wanted = self.corpus.wanted(self._states()) if self._keeping else []
         if not batch:
             return None
@@ -244,7 +276,7 @@ class CampaignState:
     def has_traces(self) -> bool:
         """Return True if there are trace numbers that no worker was given yet."""
         with self.lock:
-            return self._progress.has_more(self.settings.traces)
+            return self._progress.has_more(self.settings.traces) and not self.out_of_steps
 
     def give_back(self, indexes: Collection[int]) -> None:
         """Take back trace numbers that a worker was given and did not run."""
@@ -357,20 +389,49 @@ class CampaignState:
             return self._take(violation, trace, index)
 
     def _take(self, violation: Violation, trace: Trace, index: int) -> Claim | Unsorted | None:
-        """Return a claim for a new signature, an unsorted trace for one that was met before; None if there is no time
-        to sort it."""
+        """Return a claim for a new signature, an unsorted trace for one that was met before; None if it cannot be
+        sorted."""
         counted = self.store.count(violation)
         if counted is None:
             return Claim(*self.store.claim(violation, index, trace, self.known(violation.signature)))
         sortable = violation.oracle not in UNEXPLAINED and counted.reproduced
-        if sortable and self._sorting < SORT_GRACE + SORT_SHARE * self.spent() * self.settings.jobs:
-            return Unsorted(counted.id, violation, trace, index)
-        return None
+        return Unsorted(counted.id, violation, trace, index) if sortable else None
 
-    def sorted_for(self, seconds: float) -> None:
-        """Add to the time spent on sorting."""
+    def let_wait(self, failure: Unsorted) -> tuple[Unsorted, int] | None:
+        """Keep a failing trace until there is time to sort it; None if there are too many of its symptom.
+
+        Also returns how many with its symptom there were before it.
+        """
+        seed, index = self.settings.seed, failure.index
+        symptom = failure.violation.signature, relation(failure.violation, names_of(failure.trace))
         with self.lock:
-            self._sorting += seconds
+            seen = self.backlog.seen(*symptom)
+            one = Waiting(seed, index, failure.name, failure.violation.signature)
+            kept = self.backlog.keep(one, symptom[1], failure.trace)
+        return (structs.replace(failure, kept=one), seen) if kept else None
+
+    def let_settle(self, failure: Explained, then: Callable[..., None]) -> int:
+        """Let a failure wait until it is settled which known bug explains it. Return how many wait."""
+        with self.lock:
+            self._unsettled[failure] = then
+            return len(self._unsettled)
+
+    def unsettled(self) -> list[tuple[Explained, Callable[..., None]]]:
+        """Return the failures that wait, each with what gets the loop of a worker and the cause in the end."""
+        with self.lock:
+            return list(self._unsettled.items())
+
+    def settled(self, failures: Collection[Explained]) -> None:
+        """Let failures wait no longer."""
+        with self.lock:
+            for failure in failures:
+                self._unsettled.pop(failure, None)
+
+    def looked_into(self, kept: Waiting | None) -> None:
+        """Forget a trace that waited."""
+        if kept:
+            with self.lock:
+                self.backlog.drop(kept)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -489,4 +550,7 @@ class CampaignState:
             not_run=dict(self._faults.not_run),
             given_up=self._given_up,
             workload=differences(settings.workload),
+            effort=self.triage.effort(),
+            triage_share=settings.triage_share,
+            waiting=self.backlog.entries(),
         )

@@ -1,11 +1,12 @@
 """The thread of one worker: first the chores, then new traces until there are none, and the findings that they give.
 
-Chores are findings that an earlier process did not finish reducing, the corpus of the folder and, with the source
-"hypothesis", the traces of its database. They come before new traces, so that rare states are reached first.
+Chores are the corpus of the folder and, with the source "hypothesis", the traces of its database. They come before new
+traces, so that rare states are reached first. A failure is looked into as `triage` allows, by whichever worker is free.
 """
 
 from __future__ import annotations
 
+import time
 import traceback
 from collections.abc import Callable
 from functools import partial
@@ -15,10 +16,22 @@ from msgspec import structs
 
 from ...targets.base.protocol import TargetError
 from ...targets.base.trace import Trace, TraceError
-from ..campaign_events import Finding, Found, Notice, TraceDone, TracesDone, WorkerGivenUp, WorkerLost, WorkerState
+from ..campaign_events import (
+    Cause,
+    Finding,
+    Found,
+    Notice,
+    TraceDone,
+    TracesDone,
+    Waiting,
+    WorkerGivenUp,
+    WorkerLost,
+    WorkerState,
+)
 from ..draw.files import load_trace
 from ..group.conditions import evidence_of, with_conditions
 from ..group.known import Known
+from ..group.recognition import Explained
 from ..group.same_symptom import UNEXPLAINED
 from ..group.store import OutputError
 from ..judge.environment_fault import EnvironmentFault, FaultyEnvironment
@@ -31,32 +44,60 @@ from .recheck import Confirmation
 from .schedule import Schedule
 from .sorting import SORT_SECONDS, Sorter
 from .state import CampaignState, Claim, Unsorted
+from .triage import FINDING, FURTHER, LEFT_BEHIND
 
 Chore = Callable[["WorkerLoop"], None]
 
 OVERTIME_SECONDS = 5.0
 """A reduction may take this long even if the campaign's time is over by then."""
+SLICE_SECONDS = 5.0
+"""A reduction is interrupted after this time: another finding may have had less."""
+PROOF_MIN = 6
+"""Further failures that wait for it are worth the start of a process with one packaged fix."""
+UNSETTLED_MAX = 60
+"""Beyond that, further failures that known bugs explain are only counted by their signature."""
 CORPUS_INDEX = -1
 """Number of a trace of the corpus."""
 
 
 def plan_chores(state: CampaignState) -> list[Chore]:
-    """Return the chores of a campaign."""
+    """Return the chores of a campaign. What an earlier process or campaign did not look into waits from now on."""
     chores: list[Chore] = [
         partial(WorkerLoop.learn_known, entry=entry)
         for entry in with_conditions(state.settings.known, state.settings.target)
     ]
-    for finding in state.store.findings.values():
-        if finding.reproduced and not finding.reduced:
-            chores.append(partial(WorkerLoop.reduce_again, finding=finding))
     chores += [partial(WorkerLoop.run_again, path=path) for path in state.corpus.files()]
     if state.settings.source == "hypothesis" and not state.settings.earlier:  # else they are this campaign's own
         chores.append(WorkerLoop.run_kept)
+    for finding in state.store.findings.values():
+        if finding.reproduced and not finding.reduced and not (finding.cause and finding.cause.name):
+            state.triage.put(partial(WorkerLoop.reduce_again, finding=finding), FINDING, 0, 0, finding.index)
+    for one in state.backlog.entries():
+        state.triage.put(partial(WorkerLoop.sort_again, kept=one), LEFT_BEHIND, one.index)
     return chores
 
 
+class Case:
+    """A finding that is being reduced, slice by slice."""
+
+    def __init__(self, claim: Claim, violation: Violation, trace: Trace, confirmation: Confirmation) -> None:
+        self.name = claim.finding.id
+        self.violation = violation
+        self.trace = trace
+        self.index = claim.finding.index
+        self.confirmation = confirmation
+        self.seconds = 0.0
+        """Time that its reduction has taken."""
+        self.slices = 0
+        self.is_checked = False
+        """True once it was compared with known bugs."""
+        self.is_explained = False
+        """True if known bugs explain it."""
+        self.is_reduced = False
+
+
 class WorkerLoop:
-    """One worker and its thread. `busy` while it investigates a finding: a limit lets it finish that."""
+    """One worker and its thread. `busy` while it looks into a failure: a limit lets it finish that."""
 
     def __init__(self, number: int, state: CampaignState, worker: Worker, schedule: Schedule[Chore]) -> None:
         self.number = number
@@ -226,6 +267,8 @@ class WorkerLoop:
 
     def reduce_again(self, finding: Finding) -> None:
         """Continue a reduction that was cut off."""
+        if finding.id not in self._state.store.findings:  # it was merged into another one meanwhile
+            return
         try:
             trace = load_trace(finding.trace)
             violation = self.worker.run(trace, twice=finding.oracle == "DETERMINISM").violation
@@ -234,6 +277,23 @@ class WorkerLoop:
             return
         if violation and violation.signature == finding.signature:
             self._investigate(Claim(finding, None), violation, trace)
+
+    def sort_again(self, kept: Waiting) -> None:
+        """Sort a trace that an earlier process, or an earlier campaign in this folder, kept for later."""
+        state = self._state
+        try:
+            trace = load_trace(state.backlog.path(kept))
+            violation = self.worker.run(trace).violation
+        except TraceError as error:  # the target may have changed since then
+            state.emit(Notice(f"a failing trace that was kept is not looked into: {error}"))
+            violation = None
+        if violation is None:
+            state.looked_into(kept)
+        elif kept.finding in state.store.findings and kept.seed == state.settings.seed:
+            self._sort(Unsorted(kept.finding, violation, trace, kept.index, kept))
+        else:  # of an earlier campaign: it counts for this one now
+            self.look_into(violation, trace)
+            state.looked_into(kept)
 
     def run_again(self, path: Path) -> None:
         """Run a trace of the folder's corpus. It is not counted, but its violation is a finding."""
@@ -283,52 +343,188 @@ class WorkerLoop:
             state.emit(WorkerLost(self.number, ran.index, ran.lost, node))
         if violation and ran.trace:
             self._look_into(taken, violation, ran.trace)
+            self.do_triage()
         self.busy = False
 
     def _look_into(self, taken: Claim | Unsorted | None, violation: Violation, trace: Trace) -> None:
-        """Investigate the first failure with its signature, and sort a further one by its cause."""
+        """Confirm the first failure with its signature; let a further one wait. Then do what there is time for."""
+        state = self._state
         try:
-            self._sort_or_investigate(taken, violation, trace)
+            if isinstance(taken, Claim):
+                state.emit(Found(taken.finding, self.worker.node))
+                self._investigate(taken, violation, trace)
+            elif isinstance(taken, Unsorted) and (waits := state.let_wait(taken)):
+                failure, seen = waits
+                state.triage.put(partial(WorkerLoop.sort, failure=failure), FURTHER, seen, failure.index)
         except FaultyEnvironment as error:
-            self._state.emit(Notice(f"{violation.signature} is not looked into any further: {error}"))
-            self.busy = False
-            self._announce("fuzzing")
+            self._give_up_on(violation, error)
 
-    def _sort_or_investigate(self, taken: Claim | Unsorted | None, violation: Violation, trace: Trace) -> None:
-        state = self._state
-        if isinstance(taken, Claim):
-            state.emit(Found(taken.finding, self.worker.node))
-            self._investigate(taken, violation, trace)
-        elif isinstance(taken, Unsorted):
-            self.busy = True
-            self._announce(f"sorting {violation.signature}")
-            if claim := Sorter(state, self.worker).sort(taken):
-                self._investigate(claim, violation, load_trace(claim.finding.trace))
-            self.busy = False
-            self._announce("fuzzing")
+    def do_triage(self, *, idle: bool = False) -> None:
+        """Look into failures as long as there is time for it."""
+        while task := self._state.triage.next(idle=idle):
+            self._do(task)
 
-    def _investigate(self, claim: Claim, violation: Violation, trace: Trace) -> None:
-        """Confirm, reduce and sort a finding. If the node is lost meanwhile, another worker starts again."""
-        try:
-            self._confirm(claim, violation, trace)
-        except NodeLost:
-            self._schedule.put(partial(WorkerLoop.reduce_again, finding=claim.finding))
-            raise
-
-    def _confirm(self, claim: Claim, violation: Violation, trace: Trace) -> None:
-        state = self._state
-        self.busy = True
-        self._announce(f"reducing {claim.finding.id}")
-        left, seconds = state.left(), state.settings.reduce_seconds
-        if left is not None:
-            seconds = min(seconds, max(left, OVERTIME_SECONDS))
-        confirmation = Confirmation(state.store, state.lock, self.worker, state.emit, seconds)
-        name = claim.finding.id
-        best = confirmation.investigate(name, violation, trace, earlier=claim.shorter)
-        if best and violation.oracle not in UNEXPLAINED:
-            Sorter(state, self.worker).settle(name, best, seconds, confirmation.history)
+    def _give_up_on(self, violation: Violation, error: FaultyEnvironment) -> None:
+        self._state.emit(Notice(f"{violation.signature} is not looked into any further: {error}"))
         self.busy = False
         self._announce("fuzzing")
+
+    def sort(self, failure: Unsorted) -> None:
+        """Sort a further failure of a signature by its cause."""
+        try:
+            self._sort(failure)
+        except FaultyEnvironment as error:
+            self._give_up_on(failure.violation, error)
+
+    def _sort(self, failure: Unsorted) -> None:
+        state, violation = self._state, failure.violation
+        self.busy = True
+        self._announce(f"sorting {violation.signature}")
+        explained = self._explained(failure.trace, violation)
+        if explained and len(state.unsettled()) >= UNSETTLED_MAX:
+            self._settle_further(Cause(""), failure)
+        elif explained:
+            wait = state.let_settle(explained, partial(WorkerLoop._settle_further, failure=failure))
+            if wait % PROOF_MIN == 0:
+                state.triage.put(WorkerLoop.prove, FURTHER, 0)
+        else:
+            claim = Sorter(state, self.worker).sort(failure)
+            state.looked_into(failure.kept)
+            if claim:
+                self._investigate(claim, violation, load_trace(claim.finding.trace))
+        self.busy = False
+        self._announce("fuzzing")
+
+    def _settle_further(self, cause: Cause, failure: Unsorted) -> None:
+        """Count a failure for the known bug that explains it."""
+        Sorter(self._state, self.worker).sort_known(failure, cause)
+        self._state.looked_into(failure.kept)
+
+    def _investigate(self, claim: Claim, violation: Violation, trace: Trace) -> None:
+        """Confirm a finding; its reduction waits. If the node is lost meanwhile, another worker starts again."""
+        state, name, index = self._state, claim.finding.id, claim.finding.index
+        self.busy = True
+        self._announce(f"confirming {name}")
+        confirmation = Confirmation(state.store, state.lock, self.worker, state.emit, 0.0)
+        try:
+            with state.triage.timed("confirming"):
+                confirmed = confirmation.confirm(name, violation, trace, earlier=claim.shorter)
+        except NodeLost:
+            state.triage.put(partial(WorkerLoop.reduce_again, finding=claim.finding), FINDING, 0, 0, index)
+            raise
+        if confirmed:
+            self._let_wait(Case(claim, violation, trace, confirmation))
+        self.busy = False
+        self._announce("fuzzing")
+
+    def _let_wait(self, case: Case) -> None:
+        order = case.is_explained, case.slices, case.index
+        self._state.triage.put(partial(WorkerLoop.go_on, case=case), FINDING, *order)
+
+    def go_on(self, case: Case) -> None:
+        """Look into a finding for a while: reduce it; once that is done, explain it and sort it by its cause."""
+        if case.name not in self._state.store.findings:  # it was merged into another one meanwhile
+            return
+        self.busy = True
+        self._announce(f"reducing {case.name}")
+        case.confirmation.worker = self.worker
+        try:
+            self._go_on(case)
+        except NodeLost:
+            self._let_wait(case)
+            raise
+        except FaultyEnvironment as error:
+            self._give_up_on(case.violation, error)
+        self.busy = False
+        self._announce("fuzzing")
+
+    def _go_on(self, case: Case) -> None:
+        state, limit = self._state, self._state.settings.reduce_seconds
+        if not case.is_checked:
+            case.is_checked = True
+            if self._is_explained(case, case.trace):
+                return
+        left, began = state.left(), time.monotonic()
+        overtime = max(left, OVERTIME_SECONDS) if left is not None else limit
+        with state.triage.timed("reducing"):
+            is_reduced = case.confirmation.reduce(min(SLICE_SECONDS, limit - case.seconds, overtime))
+            case.seconds += time.monotonic() - began
+            case.slices += 1
+            if not is_reduced and case.seconds < limit and not state.stopping.is_set():
+                self._let_wait(case)
+                return
+            best = case.confirmation.finish()
+        case.is_reduced = True
+        if case.is_explained and self._is_explained(case, best):  # a shorter trace says more
+            return
+        if case.violation.oracle not in UNEXPLAINED:
+            Sorter(state, self.worker).settle(case.name, best, min(limit, overtime), case.confirmation.history)
+
+    def _is_explained(self, case: Case, trace: Trace) -> bool:
+        """Return True if known bugs explain a finding; it then waits until it is settled which one."""
+        state = self._state
+        explained = self._explained(trace, case.violation)
+        if explained is None:
+            return False
+        case.is_explained = explained.is_finding = True
+        case.confirmation.finish(reduced=case.is_reduced)
+        with state.lock:
+            state.store.recognize(case.name, Cause(""), case.violation)
+        state.let_settle(explained, partial(WorkerLoop._settle_case, case=case))
+        state.triage.put(WorkerLoop.prove, FINDING, 1)
+        return True
+
+    def _settle_case(self, cause: Cause, case: Case) -> None:
+        """Take it that a bug explains a finding. Without its name the finding is reduced, and compared once more."""
+        if case.name not in self._state.store.findings:
+            return
+        if cause.name or case.is_reduced:
+            Sorter(self._state, self.worker).recognized(case.name, cause, case.violation)
+        else:
+            self._let_wait(case)
+
+    def _explained(self, trace: Trace, violation: Violation) -> Explained | None:
+        """Return a failure that known bugs explain, None for another one."""
+        state, recognizer = self._state, self._state.recognizer
+        if recognizer is None or violation.oracle in UNEXPLAINED:
+            return None
+        self._announce(f"comparing {violation.signature} with known bugs")
+        try:
+            with state.triage.timed("identity"), state.triage.alone():
+                return recognizer.explains(trace, violation)
+        except TargetError as error:
+            self._recognize_no_more(error)
+            return None
+
+    def prove(self) -> None:
+        """Find out which known bugs the failures are that wait for it: test one bug on all of them."""
+        state, recognizer = self._state, self._state.recognizer
+        failures = dict(state.unsettled())
+        if not failures:
+            return
+        self.busy = True
+        self._announce("testing which known bug explains a failure")
+        settled = [(failure, Cause("")) for failure in failures]
+        try:
+            if recognizer:
+                with state.triage.timed("identity"), state.triage.alone():
+                    settled = recognizer.prove(list(failures), self.worker)
+        except TargetError as error:
+            self._recognize_no_more(error)
+        state.settled(dict(settled))
+        for failure, cause in settled:
+            failures[failure](self, cause)
+        left = [failure for failure, _ in state.unsettled()]
+        if any(failure.is_finding for failure in left):
+            state.triage.put(WorkerLoop.prove, FINDING, 1)
+        elif len(left) >= PROOF_MIN:
+            state.triage.put(WorkerLoop.prove, FURTHER, 0)
+        self.busy = False
+        self._announce("fuzzing")
+
+    def _recognize_no_more(self, error: TargetError) -> None:
+        self._state.emit(Notice(f"failures are not compared with known bugs any more: {error}"))
+        self._state.recognizer = None
 
     def _announce(self, words: str) -> None:
         self._doing = words

@@ -10,6 +10,9 @@ import pytest
 
 from .judge import ItemVerdict
 
+Check = Callable[[str], ItemVerdict]
+"""Runs the item with this name."""
+
 
 class GateFailure(Exception):
     """A violation. pytest shows its text only, without a traceback through hybridfuzz."""
@@ -18,17 +21,18 @@ class GateFailure(Exception):
 class TraceItem(pytest.Item):
     """A test item that runs one trace."""
 
-    def __init__(self, *, check: Callable[[], ItemVerdict], where: Path, **keywords: Any) -> None:
+    def __init__(self, *, check: Check, where: Path, strict: bool, **keywords: Any) -> None:
         super().__init__(**keywords)
         self.verdict: ItemVerdict | None = None
         self._check = check
         self._where = where
+        self._strict = strict
         self.add_marker("hybridfuzz")
 
     def runtest(self) -> None:
         """Run the trace: pass, skip, xfail, or raise GateFailure."""
-        self.verdict = verdict = self._check()
-        if verdict.state == "skipped":
+        self.verdict = verdict = self._check(self.name)
+        if verdict.state == "skipped" or (verdict.state == "misfit" and not self._strict):
             pytest.skip(verdict.text)
         if verdict.state == "known":
             pytest.xfail(verdict.text)
@@ -53,10 +57,14 @@ class TraceItem(pytest.Item):
 class GateCollector(pytest.Collector):
     """The collector of all items."""
 
-    def __init__(self, *, traces: list[tuple[str, Path, Callable[[], ItemVerdict]]], **keywords: Any) -> None:
+    def __init__(self, *, traces: list[tuple[str, Path, Check]], strict: bool, **keywords: Any) -> None:
         super().__init__(**keywords)
         self._traces = traces
+        self._strict = strict
 
     def collect(self) -> list[pytest.Item | pytest.Collector]:
         """Return one item per trace."""
-        return [TraceItem.from_parent(self, name=name, where=path, check=check) for name, path, check in self._traces]
+        return [
+            TraceItem.from_parent(self, name=name, where=path, check=check, strict=self._strict)
+            for name, path, check in self._traces
+        ]

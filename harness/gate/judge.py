@@ -1,6 +1,9 @@
 """Runs traces for a gate and turns their outcomes into verdicts. One worker process, started when needed; another one
 for the traces of known bugs, which run on the unpatched target.
 
+A verdict is one item's. Which items fail by one cause is found out at the end (`causes`): reducing each failure when it
+is met would take longer than the search.
+
 The budget of the search is converted to a number of *traces*: seconds times the nominal rate that the target declares.
 Hence runs on different machines, or with different numbers of processes, run the same traces and give the same
 verdicts. The clock is only a guard against an engine that has become much slower: once the search has taken `OVERTIME`
@@ -9,19 +12,17 @@ times its budget, the remaining traces are skipped, which the summary reports.
 
 from __future__ import annotations
 
-import shlex
+import os
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from threading import Lock
 from typing import Literal
 
 from msgspec import Struct
 
-from ...targets.base.protocol import Capabilities, TargetError
+from ...targets.base.protocol import Capabilities, MisfitError
 from ...targets.base.registry import parse
 from ...targets.base.trace import Trace, TraceError, check_config
-from ..campaign.recheck import Confirmation
 from ..draw.files import load_trace
 from ..draw.overrides import check_overrides
 from ..group.conditions import evidence_of, matching, with_conditions
@@ -30,31 +31,34 @@ from ..group.fixes import Fixes, check
 from ..group.investigate import Investigation
 from ..group.known import Known, reason_for
 from ..group.same_symptom import UNEXPLAINED
-from ..group.store import FindingStore, OutputError, replay_command
+from ..group.store import replay_command
 from ..judge.outcome import Outcome
+from ..judge.target_exception import is_misfit
 from ..judge.violation import Violation
 from ..quoting import terminal_line
-from ..tell.terminal import finding_text
+from ..units import plural
 from ..workers.client import WorkerClient
 from ..workers.messages import Fuzz
 from ..workers.process import memory_share
+from .causes import Cause, Causes, ItemFailure, near
 from .settings import PACKAGED_CORPUS, GateSettings
 
 OVERTIME = 5
 TWICE_EVERY = 50
-REDUCE_SECONDS = 20.0
 EVIDENCE_SECONDS = 60.0
 """Rarely used up: a verdict should not depend on the machine."""
 TRACE_SECONDS = 60.0
 
 
 class ItemVerdict(Struct, frozen=True):
-    """The verdict on one trace, and the text that pytest shows. `warning` is for the summary."""
+    """The verdict on one trace, and the text that pytest shows. `warning` is for the summary; a `failure` is a
+    violation, which may have its cause in common with other items. "misfit": the adapter does not fit the engine."""
 
-    state: Literal["clean", "failed", "known", "skipped"]
+    state: Literal["clean", "failed", "misfit", "known", "skipped"]
     text: str = ""
     outcome: Outcome | None = None
     warning: str = ""
+    failure: ItemFailure | None = None
 
 
 class Judge:
@@ -72,9 +76,8 @@ class Judge:
         self._known_causes: dict[str, FindingEvidence] | None = None
         self._fixes = fixes
         self._memory = memory_share(2 * processes)
-        self._worker = WorkerClient(settings.target, fixes.launch, TRACE_SECONDS, self._memory)
+        self._worker = WorkerClient(settings.target, fixes.launch, trace_seconds(), self._memory)
         self._unpatched: WorkerClient | None = None
-        self._store: FindingStore | None = None
         self._searched = 0.0
         self._capabilities: Capabilities | None = None
 
@@ -97,10 +100,12 @@ class Judge:
         if self._unpatched:
             self._unpatched.__exit__()
 
-    def replay(self, path: Path) -> ItemVerdict:
+    def causes(self, failures: Sequence[ItemFailure]) -> list[Cause]:
+        """Return the causes of the failures of a run."""
+        return Causes(self.settings, self._fixes.launch, self._worker, self.capabilities).sorted(failures)
+
+    def replay(self, item: str, path: Path) -> ItemVerdict:
         """Run a trace of the corpus, twice: both runs must be identical."""
-        if (family := family_of(path)) not in ("", parse(self.settings.target).name):
-            return ItemVerdict("skipped", f"a trace for {family}")
         try:
             trace = load_trace(path)
             check_config(trace.config)
@@ -113,22 +118,25 @@ class Judge:
             return ItemVerdict("skipped", str(error))
         if outcome.violation is None:
             return ItemVerdict("clean", outcome=outcome)
-        if reason := self._reason(outcome.violation, trace):
-            return ItemVerdict("known", terminal_line(f"{outcome.violation.signature}: {reason}"), outcome)
-        where = f"{len(trace.events)} events, from the corpus"
-        return self._failed(outcome, outcome.violation, where, path, explained=True)
+        where = f"{plural(len(trace.events), 'event')}, from the corpus"
+        again = replay_command(self.settings.target, near(path))
+        return self._violated(outcome, ItemFailure(item, outcome.violation, trace, where), again)
 
-    def check_known(self, entry: Known) -> ItemVerdict:
-        """Run the traces of a known bug on the unpatched target: an outdated entry fails."""
+    def check_known(self, item: str, entry: Known) -> ItemVerdict:
+        """Run the traces of a known bug on the unpatched target: an outdated entry fails. That of a packaged list is a
+        warning: whoever changes the engine cannot change the list."""
+        del item
         if entry.traces and self._unpatched is None:
             unpatched = self._fixes.unpatched
-            self._unpatched = WorkerClient(self.settings.target, unpatched, TRACE_SECONDS, self._memory)
+            self._unpatched = WorkerClient(self.settings.target, unpatched, trace_seconds(), self._memory)
             self._unpatched.start()
         [bug] = check([entry], self._fixes.problems, self._unpatched or self._worker)
         text = terminal_line(f"known bug {bug.name} ({bug.reason}): {bug.verdict}: {bug.detail}")
+        if bug.outdated and Path(entry.folder).is_relative_to(PACKAGED_CORPUS):  # the list is not the repository's own
+            return ItemVerdict("skipped", text, warning=text)
         return ItemVerdict("failed" if bug.outdated else "skipped" if bug.verdict == "not tested" else "clean", text)
 
-    def search(self, index: int) -> ItemVerdict:
+    def search(self, item: str, index: int) -> ItemVerdict:
         """Run trace `index` of the search."""
         assert self.capabilities
         limit = OVERTIME * self.settings.budget
@@ -144,14 +152,25 @@ class Judge:
         if violation is None:
             return ItemVerdict("clean", outcome=ran.outcome, warning=ran.lost)
         assert ran.trace
-        if reason := self._reason(violation, ran.trace):
-            return ItemVerdict("known", terminal_line(f"{violation.signature}: {reason}"), ran.outcome)
-        try:
-            where, path, new = self._save(violation, index, ran.trace, flaky=ran.flaky is not None)
-        except OutputError as error:
-            lost = f"{violation.message}\n\nsignature  {violation.signature}\ntrace      {ran.trace.origin}\n\n{error}"
-            return ItemVerdict("failed", lost, ran.outcome)
-        return self._failed(ran.outcome, violation, where, path, explained=new and ran.flaky is None)
+        where = f"{plural(len(ran.trace.events), 'event')}, {ran.trace.origin}"
+        failure = ItemFailure(item, violation, ran.trace, where, flaky=ran.flaky is not None)
+        return self._violated(ran.outcome, failure, f"pytest --hybridfuzz-target ... hybridfuzz::{item}")
+
+    def _violated(self, outcome: Outcome, failure: ItemFailure, again: str) -> ItemVerdict:
+        """Return the verdict on a violation: known, of the adapter, or new."""
+        violation = failure.violation
+        if is_misfit(violation):
+            return ItemVerdict("misfit", misfit_text(violation.sentence), outcome)
+        if reason := self._reason(violation, failure.trace):
+            return ItemVerdict("known", terminal_line(f"{violation.signature}: {reason}"), outcome)
+        lines = [
+            terminal_line(violation.message),
+            "",
+            f"signature  {violation.signature}",
+            f"trace      {failure.where}",
+            f"again      {again}",
+        ]
+        return ItemVerdict("failed", "\n".join(lines), outcome, failure=failure)
 
     def _reason(self, violation: Violation, trace: Trace) -> str:
         """Return why a failure is a known bug, "" for a new one."""
@@ -169,58 +188,18 @@ class Judge:
         entry = matching(evidence, entries, self._known_causes) if evidence else None
         return entry.reason if entry else ""
 
-    def _save(self, violation: Violation, index: int, trace: Trace, *, flaky: bool) -> tuple[str, Path, bool]:
-        """Save a failure and, if its signature is new in this process, reduce it. A loss of the worker that did not
-        happen again (`flaky`) cannot be reduced.
 
-        Returns a description of its origin, its file, and True if the signature is new.
-        """
-        store = self._store = self._store or FindingStore(self.settings.out, self.settings.target)
-        where, finding = f"{len(trace.events)} events, {trace.origin}", store.count(violation)
-        new = finding is None
-        if finding is None:
-            finding, earlier = store.claim(violation, index, trace)
-            if flaky:
-                store.settle(finding.id, reproduced=False, shown=0, tried=1)
-            else:
-                case = Confirmation(store, Lock(), self._worker, lambda record: None, REDUCE_SECONDS)
-                try:
-                    case.investigate(finding.id, violation, trace, earlier=earlier)
-                except TargetError as error:  # the target does not start again after its crash
-                    return f"{where}; it could not run again: {error}", Path(finding.trace), True
-            finding = store.findings[finding.id]
-        if finding.reproduced:
-            where += f"; {'reduced to' if new else 'see the one reduced to'} {finding.events}"
-        else:
-            where += "; did not fail again when run alone"
-        return where, Path(finding.trace), new
+def trace_seconds() -> float:
+    """Return the seconds after which a trace hangs: on a machine with more to do than processors as many times more.
 
-    def _failed(
-        self, outcome: Outcome, violation: Violation, where: str, path: Path, *, explained: bool
-    ) -> ItemVerdict:
-        target, file = self.settings.target, near(path)
-        lines = [
-            terminal_line(violation.message),
-            "",
-            f"signature  {violation.signature}",
-            f"trace      {where}",
-            f"replay     {replay_command(target, file)}",
-            f"report     {shlex.join(['hybridfuzz', 'repro', file, '--target', target, '-o', 'repro'])}",
-        ]
-        if explained and (text := self._explanation(path)):
-            lines += ["", text]
-        return ItemVerdict("failed", "\n".join(lines), outcome)
-
-    def _explanation(self, path: Path) -> str:
-        try:
-            return finding_text(self._worker.explain(load_trace(path))[1])
-        except TargetError as error:  # the target does not start again after its crash
-            return f"no explanation: {error}"
+    There a trace takes longer, and a limit that is reached for that reason would blame the engine.
+    """
+    return TRACE_SECONDS * max(os.getloadavg()[0] / (os.cpu_count() or 1), 1.0)
 
 
-def near(path: Path) -> str:
-    """Return a path as a user would type it: relative if it is below the working directory."""
-    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+def misfit_text(error: MisfitError | str) -> str:
+    """Return why a gate says nothing about this version of the engine, or about a part of it."""
+    return terminal_line(f"hybridfuzz does not fit this version of the engine: {error}")
 
 
 def family_of(path: Path) -> str:
@@ -231,8 +210,10 @@ def family_of(path: Path) -> str:
 
 
 def corpus_files(settings: GateSettings) -> Iterator[tuple[str, Path]]:
-    """Yield (readable id, file) of every trace: the packaged ones, then the repository's own."""
+    """Yield (readable id, file) of every trace for this engine: the packaged ones, then the repository's own."""
     for path in sorted(PACKAGED_CORPUS.rglob("*.json")):
+        if family_of(path) not in ("", parse(settings.target).name):
+            continue
         yield f"corpus/{path.relative_to(PACKAGED_CORPUS).with_suffix('')}", path
     for folder in settings.corpus:
         for path in sorted(folder.rglob("*.json")) if folder.is_dir() else [folder]:

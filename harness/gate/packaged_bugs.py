@@ -17,7 +17,7 @@ from collections.abc import Collection
 
 from ...targets.base.launch import Launch
 from ...targets.base.registry import parse
-from ..group.fixes import BUILTIN, KNOWN_FILE, Fixes, apply_fixes, read_fixes
+from ..group.fixes import BUILTIN, KNOWN_FILE, Fixes, apply_fixes, asked_fixes, read_fixes
 from ..group.known import Known, load_known
 from .settings import PACKAGED_CORPUS, GateSettings
 
@@ -30,9 +30,9 @@ def fixes_for(settings: GateSettings, launch: Launch) -> Fixes:
     known = [*(load_known(settings.known) if settings.known else ())]
     if settings.fixes is None:
         known += packaged_fixes(settings.target, launch.version)
-    for where in settings.fixes or ():
-        known += read_fixes(where, settings.target)
-    return apply_fixes(launch, known, settings.target, datetime.date.today())
+    today = datetime.date.today()
+    known += asked_fixes(settings.fixes or (), settings.target, launch.version, today)
+    return apply_fixes(launch, known, settings.target, today)
 
 
 def packaged_fixes(target: str, version: str) -> list[Known]:

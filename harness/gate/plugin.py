@@ -27,7 +27,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add("--hybridfuzz-config", metavar="K=V,...", action="append", help="fix what is drawn otherwise")
     add("--hybridfuzz-known", metavar="FILE", help="acknowledged bugs, which do not fail (known.toml)")
     add("--hybridfuzz-fixes", metavar="DIR", action="append", help="patches of known bugs: a folder, builtin, or none")
-    add("--hybridfuzz-out", metavar="DIR", help="where reduced traces of failures go (hybridfuzz-out/gate)")
+    add("--hybridfuzz-out", metavar="DIR", help="where reduced traces of failures go (a folder in the user's cache)")
+    add("--hybridfuzz-strict", action="store_true", default=None, help="fail if hybridfuzz does not fit the engine")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -36,6 +37,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.option.hybridfuzz_profile:
         os.environ[PROFILE_VARIABLE] = config.option.hybridfuzz_profile
     if config.option.hybridfuzz or config.option.hybridfuzz_target:
-        from .pytest_session import GateSession
+        from .pytest_session import GateSession, keep_out
 
+        keep_out(config)
         config.pluginmanager.register(GateSession(config), "hybridfuzz-gate")

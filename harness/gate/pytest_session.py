@@ -7,29 +7,62 @@ controller prints the summary.
 
 from __future__ import annotations
 
+import os
 import random
-from collections import Counter
-from collections.abc import Generator
+from collections import Counter, defaultdict
+from collections.abc import Generator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from ...targets.base.protocol import TargetError
+from ...targets.base.protocol import MisfitError, TargetError
 from ...targets.base.registry import prepare
 from ...targets.base.tested import narrower
 from ...targets.base.trace import TraceError
 from ..judge.state_catalogue import missing_states, required_oracles
+from ..quoting import markdown_fence, markdown_text
 from ..units import plural
-from .items import GateCollector, TraceItem
-from .judge import OVERTIME, Judge, corpus_files
+from .causes import Cause, ItemFailure
+from .items import Check, GateCollector, TraceItem
+from .judge import OVERTIME, ItemVerdict, Judge, corpus_files, misfit_text
 from .packaged_bugs import acknowledged, fixes_for
-from .settings import SettingsError, combine
+from .settings import SettingsError, combine, own_folder
 
 ROOT_ID = "hybridfuzz"
 PREFIX = "hybridfuzz_"
 SHOWN_MAX = 10
+SAME_CAUSE = "of the same cause"
+"""Pytest's category for failed items that another one stands for."""
+
+
+def keep_out(config: pytest.Config) -> None:
+    """Put pytest's own cache (for --lf) into the user's, where only the gate runs: a checkout stays as it is.
+
+    Before pytest makes it. There is no public way to set what a configuration file may set.
+    """
+    only_ours = config.args_source is not pytest.Config.ArgsSource.ARGS or all(_is_ours(text) for text in config.args)
+    if only_ours and config.getini("cache_dir") == ".pytest_cache":
+        config._inicache["cache_dir"] = str(own_folder(config.rootpath) / "pytest")
+
+
+def write_step_summary(causes: Sequence[Cause], states: Counter[str]) -> None:
+    """Append the failures to the page of a GitHub workflow's run, if this is one ($GITHUB_STEP_SUMMARY)."""
+    if not (path := os.environ.get("GITHUB_STEP_SUMMARY")) or not states:
+        return
+    counts = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
+    lines = ["## hybridfuzz", "", markdown_text(f"{plural(states.total(), 'trace')}: {counts}"), ""]
+    for cause in causes:
+        headline, _, details = cause.text.partition("\n")
+        lines += [f"### {markdown_text(headline)}", "", markdown_fence(details.strip()), ""]
+    with Path(path).open("a", encoding="utf-8") as file:
+        file.write("\n".join(lines))
+
+
+def _is_ours(argument: str) -> bool:
+    return argument.split("::", maxsplit=1)[0] == ROOT_ID
 
 
 class GateSession:
@@ -59,6 +92,9 @@ class GateSession:
         self._reached: Counter[str] = Counter()
         self._steps = 0
         self._warnings: list[str] = []
+        self._failures: list[ItemFailure] = []
+        self._misfits: dict[str, list[str]] = defaultdict(list)
+        """Reason -> the items about which the gate says nothing."""
         self._only = self._take_arguments()
 
     def _seed(self) -> int:
@@ -73,7 +109,7 @@ class GateSession:
         """Remove the ids of traces from the command line's arguments, where pytest expects paths, and return them."""
         config = self.config
         given = config.args if config.args_source is pytest.Config.ArgsSource.ARGS else []
-        ours = [text for text in given if text.split("::")[0] == ROOT_ID]
+        ours = [text for text in given if _is_ours(text)]
         config.args = [text for text in given if text not in ours]
         return [text.partition("::")[2] for text in ours]
 
@@ -96,24 +132,35 @@ class GateSession:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, session: pytest.Session, items: list[pytest.Item]) -> None:
-        """Add the traces; -k, -m and --lf then choose among all items."""
+        """Add the traces; -k, -m and --lf then choose among all items. One item stands for an engine that the adapter
+        does not fit at all."""
         try:
-            count = self.judge.search_count
+            traces = self._traces(self.judge.search_count)
+        except MisfitError as error:
+            verdict = ItemVerdict("misfit", misfit_text(error))
+            traces, self._only = [("fits", self.config.rootpath, lambda _: verdict)], []
         except (TargetError, TraceError) as error:
             raise pytest.UsageError(f"hybridfuzz: {error}") from None
-        judge, root = self.judge, self.config.rootpath
-        traces = [(name, path, partial(judge.replay, path)) for name, path in corpus_files(self.settings)]
-        traces += [
-            (f"known/{entry.title}", root, partial(judge.check_known, entry))
-            for entry in self.fixes.entries
-            if entry.patch or entry.traces
-        ]
-        traces += [(f"search/{index:04}", root, partial(judge.search, index)) for index in range(count)]
         wanted = [trace for trace in traces if not self._only or any(_within(trace[0], name) for name in self._only)]
         if self._only and not wanted:
             raise pytest.UsageError(f"hybridfuzz: there is no trace {', '.join(self._only)}")
-        collector = GateCollector.from_parent(session, name=ROOT_ID, nodeid=ROOT_ID, traces=wanted)
+        strict = self.settings.strict
+        collector = GateCollector.from_parent(session, name=ROOT_ID, nodeid=ROOT_ID, traces=wanted, strict=strict)
         items[:0] = session.genitems(collector)  # genitems also reports each item to pytest, which counts them
+
+    def _traces(self, count: int) -> list[tuple[str, Path, Check]]:
+        """Return (name, file, check) of every item, with `count` traces of the search."""
+        judge, root = self.judge, self.config.rootpath
+        traces: list[tuple[str, Path, Check]] = [
+            (name, path, partial(judge.replay, path=path)) for name, path in corpus_files(self.settings)
+        ]
+        traces += [
+            (f"known/{entry.title}", root, partial(judge.check_known, entry=entry))
+            for entry in self.fixes.entries
+            if entry.patch or entry.traces
+        ]
+        traces += [(f"search/{index:04}", root, partial(judge.search, index=index)) for index in range(count)]
+        return traces
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
@@ -128,6 +175,8 @@ class GateSession:
                 "exercised": outcome.exercised if outcome else {},
                 "reached": outcome.reached if outcome else {},
                 "warning": item.verdict.warning,
+                "text": item.verdict.text,
+                "failure": msgspec.json.encode(item.verdict.failure).decode() if item.verdict.failure else "",
             }
         return report
 
@@ -140,6 +189,30 @@ class GateSession:
             self._reached.update(counts["reached"])
             if counts["warning"]:
                 self._warnings.append(f"{report.nodeid}: {counts['warning']}")
+            if counts["failure"] and report.failed:
+                self._failures.append(msgspec.json.decode(counts["failure"], type=ItemFailure))
+            if counts["state"] == "misfit":
+                self._misfits[counts["text"]].append(report.nodeid.removeprefix(f"{ROOT_ID}::"))
+
+    def pytest_sessionfinish(self) -> None:
+        """Make one failure of the items that fail by one cause, before pytest prints them. Each stays in JUnit."""
+        reporter = self.config.pluginmanager.getplugin("terminalreporter")
+        if reporter is None or hasattr(self.config, "workerinput"):
+            return
+        causes = [Cause(tuple(items), text) for text, items in self._misfits.items()] if self.settings.strict else []
+        if self._failures:
+            try:
+                causes += self.judge.causes(self._failures)
+            except TargetError as error:  # the target does not start again after a crash: each item speaks for itself
+                self._warnings.append(f"failures are not grouped: {error}")
+        failed = {report.nodeid.removeprefix(f"{ROOT_ID}::"): report for report in reporter.stats.get("failed", ())}
+        write_step_summary(causes, self._states)
+        for cause in causes:
+            first, *others = (failed[item] for item in cause.items)
+            first.longrepr = cause.text
+            for report in others:
+                reporter.stats["failed"].remove(report)
+                reporter.stats.setdefault(SAME_CAUSE, []).append(report)
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Print what ran, and which oracles and states were never reached."""
@@ -155,10 +228,17 @@ class GateSession:
             )
         for warning in self._warnings:
             terminalreporter.write_line(f"warning: {warning}")
+        for text, items in self._misfits.items():
+            silent = f"nothing is known about {plural(len(items), 'trace')}, {items[0]} among them"
+            terminalreporter.write_line(f"{text}; {silent}")
+        if self._misfits.keys() and not self._reached:
+            return
         if missing := self._never_met():
             shown = ", ".join(missing[:SHOWN_MAX]) + (", ..." if len(missing) > SHOWN_MAX else "")
             line = f"never reached, so nothing is known about them ({len(missing)}): {shown}"
             terminalreporter.write_line(f"{line}; raise the budget, or fix less by config")
+        if notes := self.judge.capabilities.notes:
+            terminalreporter.write_line(f"in this version: {'; '.join(notes)}")
         if line := narrower(self.settings.target, self.launch.version, self.judge.capabilities):
             terminalreporter.write_line(f"warning: {line}")
 

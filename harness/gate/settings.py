@@ -4,7 +4,7 @@
     budget = "60s"                 profile = "gate"
     corpus = ["tests/traces"]      known = "known.toml"
     out = "hybridfuzz-out/gate"    config = { mamba_cache_mode = "align" }
-    fixes = ["builtin"]
+    fixes = ["builtin"]            strict = false
 
 Paths are relative to the file. Options of the command line override the file. Without `fixes` the gate on a release
 applies the packaged patches of that release; `fixes = []`, or `--hybridfuzz-fixes none`, applies none.
@@ -14,11 +14,13 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
+from hashlib import sha256
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct
 
+from ...targets.base.environment import cache_folder
 from ..group.fixes import BUILTIN, CORPUS
 from ..units import UnitError, duration
 from ..units import settings as parse_pairs
@@ -45,12 +47,14 @@ class GateFile(Struct, frozen=True, forbid_unknown_fields=True):
     known: str = ""
     fixes: tuple[str, ...] | None = None
     out: str = ""
+    strict: bool = False
 
 
 class GateSettings(Struct, frozen=True, kw_only=True):
     """The settings in effect. `budget` is in seconds; with `seed` None the search draws one.
 
-    `fixes` are folders with a known.toml, or "builtin"; None for the packaged patches of the release under test.
+    `fixes` are folders with a known.toml, or "builtin"; None for the packaged patches of the release under test. With
+    `strict` an adapter that does not fit the engine is a failure.
     """
 
     target: str
@@ -62,6 +66,7 @@ class GateSettings(Struct, frozen=True, kw_only=True):
     known: Path | None
     fixes: tuple[str, ...] | None
     out: Path
+    strict: bool = False
 
 
 def read_file(root: Path) -> GateFile:
@@ -114,8 +119,14 @@ def combine(options: Mapping[str, object], root: Path) -> GateSettings:
         overrides=overrides,
         known=_existing(Path(str(known)) if known else root / file.known) if known or file.known else None,
         fixes=_fixes(options.get("fixes"), file.fixes, root),
-        out=Path(str(out)) if out else root / (file.out or "hybridfuzz-out/gate"),
+        out=Path(str(out)) if out else root / file.out if file.out else own_folder(root) / "out",
+        strict=bool(options.get("strict", file.strict)),
     )
+
+
+def own_folder(root: Path) -> Path:
+    """Return the folder in the user's cache for what a gate writes about a checkout, which stays as it is."""
+    return cache_folder() / "gate" / sha256(str(root).encode()).hexdigest()[:12]
 
 
 def _anchored(target: str, root: Path) -> str:

@@ -13,6 +13,7 @@ weights       fitted numbers of `same_cause`
 same_symptom  whether a candidate of a reduction still fails in the same way
 store         the folder of one campaign's findings
 known         known.toml: acknowledged bugs, with patches, traces and conditions
+recognition   failures that known bugs with a patch explain, before they are reduced
 conditions    known bugs without a patch, recognized by the evidence of their traces
 fixes         patches of known bugs applied, and their traces run without them
 verification  does a patch fix a finding

@@ -25,9 +25,11 @@ from msgspec import Struct, structs
 from ...targets.base.launch import Launch
 from ...targets.base.overlay import misfits, patched
 from ...targets.base.patches import Patch
+from ...targets.base.pip import version_numbers
 from ...targets.base.registry import parse
 from ...targets.base.trace import TraceError
 from ..campaign_events import KnownBug, Verdict
+from ..units import plural
 from ..workers.client import WorkerClient
 from .known import Known, fitting, load_known
 
@@ -76,6 +78,25 @@ def read_fixes(where: str, target: str) -> tuple[Known, ...]:
     if not path.exists():
         raise TraceError(f"--fixes {BUILTIN}: hybridfuzz has no known bugs of {parse(target).name}; name a folder")
     return load_known(path)
+
+
+def asked_fixes(folders: Sequence[str], target: str, version: str, today: datetime.date) -> list[Known]:
+    """Return the entries of the folders that `--fixes` names. Raises TraceError for one with none for this version:
+    whoever asks for fixes would otherwise meet the known bugs, and take them for new ones."""
+    found: list[Known] = []
+    for where in folders:
+        entries = read_fixes(where, target)
+        if not fitting(entries, target, version, today):
+            releases = sorted({one for entry in entries for one in entry.releases}, key=version_numbers)
+            has = f"it has some of {', '.join(releases)}" if releases else f"it has {plural(len(entries), 'known bug')}"
+            raise TraceError(f"--fixes {where}: no known bug there is one of {target}; {has}")
+        found += entries
+    return found
+
+
+def packaged_for(target: str, version: str) -> list[Known]:
+    """Return the packaged known bugs of a release; of a checkout those of the newest release that has some."""
+    return list(fitting(read_fixes(BUILTIN, target), target, version, datetime.date.today()))
 
 
 def fixes_in(version: str) -> str:

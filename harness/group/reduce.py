@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from hashlib import blake2b
 
 import msgspec
 
@@ -57,6 +58,8 @@ class Reducer:
         self._deadline = time.monotonic() + seconds
         self._on_better = on_better
         self._accepts = accepts
+        self._refused: set[bytes] = set()
+        """Digests of candidates that did not fail in the same way: a reduction that goes on does not run them again."""
 
     @property
     def out_of_time(self) -> bool:
@@ -67,6 +70,10 @@ class Reducer:
         """Run a candidate; it becomes the best one if it fails in the same way."""
         if candidate == self.best or not candidate.events or self.out_of_time:
             return False
+        digest = blake2b(msgspec.msgpack.encode((candidate.config, candidate.events)), digest_size=16).digest()
+        if digest in self._refused:
+            return False
+        self._refused.add(digest)  # until it succeeds: then it is the best one
         self.tries += 1
         try:
             outcome = self._run(candidate)
@@ -81,6 +88,12 @@ class Reducer:
         self._on_better(self.best)
         return True
 
+    def go_on(self, seconds: float) -> bool:
+        """Reduce for some more seconds. Return True if no pass helps any more."""
+        self._deadline = time.monotonic() + seconds
+        self.reduce()
+        return not self.out_of_time
+
     def reduce(self) -> Trace:
         """Run all passes until none helps."""
         self.attempt(with_events(self.best, self.best.events[:-1]))
@@ -93,8 +106,9 @@ class Reducer:
             self.simplify_configuration()
             if self.best == before:
                 break
-        self._accepts = None  # it may look at names
-        self.attempt(renamed(self.best))
+        if not self.out_of_time:
+            self._accepts = None  # it may look at names
+            self.attempt(renamed(self.best))
         return self.best
 
     def drop_events(self) -> None:

@@ -6,6 +6,7 @@
     OUT/findings/NAME.history  the lives of its blocks (`record.history`), for reports; JSON, but not a trace
     OUT/findings/NAME.evidence what is known about its cause (`group.evidence`); JSON, but not a trace
     OUT/findings/NAME.also-1.json   a further trace of the same cause, up to four of them
+    OUT/waiting/SEED-INDEX.json        a failing trace that nobody has looked into yet (`campaign.backlog`)
     OUT/findings/NAME.unreduced.json   a longer trace of this campaign, until it is decided whether the shorter one of
                                an earlier campaign still fails
 
@@ -32,8 +33,9 @@ from pathlib import Path
 import msgspec
 from msgspec import structs
 
+from ...targets.base.registry import describe
 from ...targets.base.trace import Trace, TraceError
-from ..campaign_events import Finding, Summary
+from ..campaign_events import Cause, Finding, Summary
 from ..draw.files import (
     ERROR_LENGTH_MAX,
     NAME_LENGTH_MAX,
@@ -43,6 +45,7 @@ from ..draw.files import (
     save_trace,
     write_atomically,
 )
+from ..judge.oracles import consequence_of
 from ..judge.violation import Violation
 from ..quoting import one_line, terminal_line, terminal_text
 from ..record.history import History
@@ -50,7 +53,8 @@ from .evidence import EVIDENCE_SUFFIX, EXTRA_TRACES_MAX, FindingEvidence
 
 STATE_FILE = "campaign.json"
 FINDINGS_FOLDER = "findings"
-OWN_FOLDERS = (FINDINGS_FOLDER, "corpus", "coverage", "hypothesis", "parts")
+WAITING_FOLDER = "waiting"
+OWN_FOLDERS = (FINDINGS_FOLDER, "corpus", "coverage", "hypothesis", "parts", WAITING_FOLDER)
 """All folders that this program writes to in an output folder."""
 TEXT_SUFFIX = ".txt"
 HISTORY_SUFFIX = ".history"
@@ -100,6 +104,30 @@ def make_folder(folder: Path, inner: str = "") -> None:
 def replay_command(target: str, trace: str) -> str:
     """Return the command that runs a finding again."""
     return shlex.join(["hybridfuzz", "replay", trace, "--target", target])
+
+
+def cause_words(cause: Cause) -> str:
+    """Return the known bug that explains a finding, in a few words."""
+    if not cause.name:
+        return "one of the causes whose fixes are packaged, not settled which"
+    number = f"cause {cause.number}, " if cause.number else ""
+    phrase = f" ({cause.phrase})" if cause.phrase else ""
+    return f"{number}{cause.name}{phrase}; fix packaged"
+
+
+def title_line(finding: Finding) -> str:
+    """Return what a finding is called: what goes wrong, then its name with the implementation and the model."""
+    if not finding.phrase:
+        return f"{finding.id} ({finding.setting})" if finding.setting else finding.id
+    return f"{finding.phrase} ({'; '.join(filter(None, [finding.id, finding.setting]))})"
+
+
+def setting_of(target: str, trace: Trace) -> str:
+    """Return the implementation that a trace selects, and the model that it stands for; "" if there is one of each."""
+    options, server = trace.config.options, describe(target, trace)
+    titles = [one.title for one in server.implementations if one.options.items() <= options.items()]
+    models = [name for name in server.command[-1:] if "/" in name]
+    return ", ".join([*titles, *models])
 
 
 def trace_path(folder: Path, finding: str, named: str) -> Path:
@@ -254,6 +282,8 @@ class FindingStore:
             known=known,
             name=name,
             symptoms={violation.signature: 1},
+            phrase=consequence_of(violation)[0],
+            setting=setting_of(self.target, trace),
         )
         self._save(finding, violation, trace)
         self.findings[name] = finding
@@ -334,24 +364,35 @@ class FindingStore:
         before = self.findings[name]
         finding = structs.replace(before, events=len(trace.events), trace=str(self._path(name)))
         if violation:
-            finding = structs.replace(finding, message=violation.message, step=violation.step, event=violation.event)
+            finding = structs.replace(
+                finding,
+                message=violation.message,
+                step=violation.step,
+                event=violation.event,
+                setting=setting_of(self.target, trace),
+            )
         self._save(finding, violation, trace)
         self.findings[name] = finding
         if before.trace != finding.trace:
             self._remove(Path(before.trace))
         return finding
 
-    def explain(self, name: str, violation: Violation, history: History, text: str) -> None:
-        """Add the explanation (`text`) of the shortest trace to its text file, and keep its history."""
-        finding = self.findings[name]
+    def explain(self, name: str, violation: Violation, history: History, text: str, phrase: str) -> None:
+        """Add the explanation (`text`) of the shortest trace to its text file, and keep its history. `phrase` says
+        what goes wrong, in a few words."""
+        finding = self.findings[name] = structs.replace(self.findings[name], phrase=phrase)
         path = Path(finding.trace)
         self._write_text(finding, f"{self._text(finding, violation)}\n{text}\n")
         self._write(path.with_suffix(HISTORY_SUFFIX), msgspec.json.encode(history))
 
-    def settle(self, name: str, *, reproduced: bool, shown: int, tried: int) -> Finding:
+    def settle(self, name: str, *, reproduced: bool, shown: int, tried: int, reduced: bool = True) -> Finding:
         """Record how the investigation of a finding ended; one that did not fail again is not reduced."""
         finding = structs.replace(
-            self.findings[name], reproduced=reproduced, reduced=reproduced, shown=shown, tried=tried
+            self.findings[name],
+            reproduced=reproduced,
+            reduced=reproduced and reduced,
+            shown=shown,
+            tried=tried,
         )
         unreduced = Path(finding.trace)
         if unreduced.name.endswith(UNREDUCED_SUFFIX):  # the shorter one of an earlier campaign does not fail any more
@@ -365,6 +406,17 @@ class FindingStore:
             self._write_text(finding, self._text(finding, None))
         self.findings[name] = finding
         return finding
+
+    def recognize(self, name: str, cause: Cause, violation: Violation) -> Finding:
+        """Note which known bug explains a finding. It is not reduced any further."""
+        finding = self.findings[name] = structs.replace(self.findings[name], cause=cause)
+        self._write_text(finding, self._text(finding, violation))
+        return finding
+
+    def with_cause(self, cause: Cause) -> str:
+        """Return the name of the finding that a known bug explains, "" if there is none."""
+        explained = [one for one in self.findings.values() if one.cause and one.cause.name == cause.name]
+        return next((one.id for one in explained if cause.name), "")
 
     def save_state(self, summary: Summary) -> None:
         """Write the state of the campaign."""
@@ -408,10 +460,10 @@ class FindingStore:
             if name != "message" and value not in ("", -1)
         )
         again = f"{finding.events} events. Replay: {replay_command(self.target, finding.trace)}"
-        return (
-            "\n\n".join(filter(None, [terminal_line(finding.id), terminal_line(finding.message), details, again]))
-            + "\n"
-        )
+        parts = [terminal_line(line) for line in (title_line(finding), finding.message)]
+        if finding.cause:
+            parts.append(terminal_line(f"Known: {cause_words(finding.cause)}"))
+        return "\n\n".join(filter(None, [*parts, details, again])) + "\n"
 
 
 def _companion(trace: str | Path, suffix: str) -> Path:

@@ -57,12 +57,36 @@ def owner(error: BaseException, engine: tuple[str, ...]) -> tuple[Owner, str]:
     if isinstance(error, EngineError):
         return "engine", of_engine or foreign[-1]
     adapter = _package(foreign[0])
+    if lacking := _stand_in(error, adapter, engine):
+        return "adapter", lacking
     for module in reversed(foreign):
         if _within(module, engine):
             return "engine", module
         if _within(module, (adapter,)):
             return "adapter", module
     return "adapter", foreign[0]
+
+
+def _stand_in(error: BaseException, adapter: str, engine: tuple[str, ...]) -> str:
+    """Return the module of the adapter's class whose object the engine asked for an attribute that it does not have, ""
+    for any other error. A class that derives from one of the engine's has what the engine gives it."""
+    if not isinstance(error, AttributeError):
+        return ""
+    bases = [base.__module__ for base in type(error.obj).__mro__]
+    return bases[0] if _within(bases[0], (adapter,)) and not any(_within(base, engine) for base in bases) else ""
+
+
+def has_moved(error: BaseException) -> bool:
+    """Return True if an exception of an adapter says that a name of the engine is not where it was, or is not of the
+    type that it was. A value of None is none of that: the engine may have lost it."""
+    if isinstance(error, AttributeError):
+        return error.obj is not None
+    return isinstance(error, ImportError) or (isinstance(error, TypeError) and "'NoneType'" not in text_of(error))
+
+
+def is_misfit(violation: Violation) -> bool:
+    """Return True if a failure shows that the adapter does not fit this version of its engine."""
+    return violation.oracle == "ADAPTER" and "moved" in violation.details
 
 
 def is_own(module: str) -> bool:
@@ -104,7 +128,7 @@ def crash_violation(
     name = (
         f"adapter ({module})" if who == "adapter" and module else f"engine ({module})" if who == "engine" else "target"
     )
-    frame = _innermost(error.__traceback__, module if who == "adapter" else "")
+    frame = innermost(error.__traceback__, module if who == "adapter" else "")
     where = f"{importable(frame.filename)}:{frame.lineno} in {frame.name}" if frame else "nowhere"
     function = frame.name if frame else ""
     text = text_of(error)
@@ -130,6 +154,7 @@ def crash_violation(
                 "error": Quoted(what),
                 "where": Quoted(where),
                 "moment": "opened" if outside == "open" else "closed",
+                **({"moved": "yes"} if who == "adapter" and has_moved(error) else {}),
             },
             observed=Quoted(_formatted(error, text)),
             step=context.step if context else -1,
@@ -162,7 +187,7 @@ def record_violation(context: Context, error: Exception, fault: Fault | None, mo
     )
 
 
-def _innermost(stack: TracebackType | None, module: str) -> traceback.FrameSummary | None:
+def innermost(stack: TracebackType | None, module: str) -> traceback.FrameSummary | None:
     """Return the innermost frame; with a module, the innermost one of it."""
     frames = traceback.extract_tb(stack)
     names = [str(frame.f_globals.get("__name__", "")) for frame, _ in traceback.walk_tb(stack)]

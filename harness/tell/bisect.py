@@ -13,19 +13,87 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Literal
+from contextlib import AbstractContextManager
+from typing import Literal, Protocol
 
+import msgspec
 from msgspec import Struct
 
 from ...targets.base.protocol import TargetError
-from ...targets.base.trace import TraceError
+from ...targets.base.trace import Trace, TraceError
 from ..draw.files import file_name
 from ..judge.outcome import Outcome
+from ..workers.messages import Ported
 
 State = Literal["bad", "good", "other", "not applicable"]
 Attempt = Callable[[str], Outcome]
 """Runs the trace on a release. Raises TargetError or TraceError if that is impossible."""
 Kind = Literal["introduced", "fixed", "other"]
+
+
+class Runner(Protocol):
+    """The part of a worker that an attempt uses."""
+
+    def run(self, trace: Trace) -> Outcome:
+        """Run a trace."""
+        ...
+
+    def port(self, trace: Trace) -> Ported:
+        """Return the nearest trace that the target takes."""
+        ...
+
+
+class Nearest:
+    """Runs a trace on releases. One that refuses it gets the nearest trace that it takes (`draw.adapt`).
+
+    That trace is decisive if it fails in the way that is looked for. Otherwise it is only if it does on a release where
+    the trace itself does: what was left out may be what the failure needs. `changes` are those that were made.
+    """
+
+    def __init__(self, trace: Trace, signature: str, started: Callable[[str], AbstractContextManager[Runner]]) -> None:
+        self.changes: dict[str, Sequence[str]] = {}
+        self._trace = trace
+        self._signature = signature
+        self._started = started
+        self._bad = ""
+        self._shows: dict[bytes, bool] = {}
+        """Whether a nearest trace fails on the bad release."""
+
+    def __call__(self, release: str) -> Outcome:
+        """Run the trace on a release. Raises TraceError if neither it nor a decisive one can run."""
+        with self._started(release) as worker:
+            try:
+                outcome = worker.run(self._trace)
+            except TraceError as error:
+                refusal = str(error)
+            else:
+                if not self._bad and self._is_it(outcome):
+                    self._bad, self._signature = release, outcome.violation.signature if outcome.violation else ""
+                return outcome
+            near = worker.port(self._trace)
+            outcome = worker.run(near.trace)
+        if not self._is_it(outcome) and not self._fails_where_bad(near.trace):
+            left_out = "; ".join(near.changes)
+            raise TraceError(f"{refusal}; the nearest trace shows the failure on no other release ({left_out})")
+        self.changes[release] = near.changes
+        return outcome
+
+    def _is_it(self, outcome: Outcome) -> bool:
+        violation = outcome.violation
+        wanted = self._signature
+        return violation is not None and (not wanted or file_name(violation.signature) == file_name(wanted))
+
+    def _fails_where_bad(self, trace: Trace) -> bool:
+        if not self._bad:
+            return False
+        key = msgspec.msgpack.encode((trace.config, trace.events))
+        if key not in self._shows:
+            with self._started(self._bad) as worker:
+                try:
+                    self._shows[key] = self._is_it(worker.run(trace))
+                except TraceError:
+                    self._shows[key] = False
+        return self._shows[key]
 
 
 class Tried(Struct, frozen=True):

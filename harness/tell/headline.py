@@ -11,14 +11,12 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct
 
 from ...targets.base.trace import Abort, Arrive, DummyRun, Evict, ExternalLoad, Preempt, ResetPrefixCache, Resume, Trace
-from ..judge.oracles import consequence
+from ..judge.oracles import consequence_of
 from ..judge.verdict import owner_of
 from ..judge.violation import Violation
 from ..record.answers import Answer
 from ..record.history import History, RequestStep
 from .scenario import requests_of, steps_of
-
-CONTENTS = {"mamba": "a wrong recurrent state", "attention": "wrong KV"}
 
 
 class Headline(Struct, frozen=True):
@@ -30,7 +28,7 @@ class Headline(Struct, frozen=True):
 
 def headline_of(trace: Trace, history: History, violation: Violation, answers: Sequence[Answer]) -> Headline:
     """Return the title of a report and its first paragraph."""
-    what, follows = _consequence(violation)
+    what, follows = consequence_of(violation)
     details = [*_seen(answers)]
     wrong = [one for one in answers if one.wrong_from >= 0]
     if violation.oracle != "CRASH":
@@ -53,17 +51,6 @@ def headline_of(trace: Trace, history: History, violation: Violation, answers: S
         clean = "In the run below every client receives the right tokens." if answers else ""
         details = [text for text in (follows, clean) if text]
     return Headline(title, " ".join(details))
-
-
-def _consequence(violation: Violation) -> tuple[str, str]:
-    if violation.oracle == "CRASH":
-        kind, _, where = violation.field.partition("-")
-        place = f" in {where}" if where else ""
-        return f"The engine crashes with {kind}{place}", "All running requests are lost."
-    content = CONTENTS.get(violation.group_kind, "wrong content")
-    found = consequence(violation.oracle, violation.field)
-    what, follows = found or (f"Invariant {violation.oracle} is violated", "")
-    return what.replace("{content}", content), follows.replace("{content}", content)
 
 
 def _seen(answers: Sequence[Answer]) -> Iterator[str]:

@@ -62,7 +62,7 @@ def observe(subject: Subject, trace: Trace, places: Sequence[Place] = ()) -> Rep
             return None
         if violation.oracle not in UNEXPLAINED:
             plain = plainest(
-                trace, violation.signature, worker.run, capabilities, lambda one: _unusual(spec, launch, one)
+                trace, violation.signature, worker.run, capabilities, lambda one: unusual(spec, launch, one)
             )
             again = worker.explain(plain)[1] if plain != trace else history
             if again.violation:
@@ -79,7 +79,7 @@ def observe(subject: Subject, trace: Trace, places: Sequence[Place] = ()) -> Rep
     )  # fmt: skip
 
 
-def _unusual(spec: str, launch: Launch, trace: Trace) -> int:
+def unusual(spec: str, launch: Launch, trace: Trace) -> int:
     """Count what chooses other code than a server runs by default: flags, and another implementation."""
     server, chosen = describe(spec, trace, launch.version), trace.config.options
     other = [name for each in server.implementations if each.default

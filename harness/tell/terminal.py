@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..record.history import History
+from ..units import plural
 from .explain import Explanation, explain
 from .timeline import Cell, Timeline, build_timeline, cell_text, notes, plain_text
 
@@ -16,12 +17,19 @@ STYLES = ("cyan", "magenta", "green", "blue", "yellow", "bright_cyan", "bright_m
 INDENT = "  "
 
 
-def finding_text(history: History) -> str:
-    """Return explanation and timeline for a file; "" for a run without a violation."""
+def finding_text(history: History, lines_max: int | None = None) -> str:
+    """Return explanation and timeline for a file; "" for a run without a violation. With a limit the timeline is left
+    out where it does not fit, and an explanation that does not fit either ends early."""
     explanation = explain(history)
     if explanation is None:
         return ""
-    return "\n\n".join(filter(None, [explanation.text(), plain_text(build_timeline(history))]))
+    told, timeline = explanation.text(), plain_text(build_timeline(history))
+    whole = "\n\n".join(filter(None, [told, timeline]))
+    if lines_max is None or whole.count("\n") < lines_max:
+        return whole
+    lines = told.splitlines()
+    cut = len(lines) - lines_max
+    return told if cut <= 0 else "\n".join([*lines[:lines_max], f"({plural(cut, 'more line')}: see replay)"])
 
 
 def show_history(history: History, console: Console) -> None:

@@ -7,7 +7,9 @@ trace stands for is then closer to a default one, or as close with one more usua
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from math import inf
 
 from msgspec import structs
 
@@ -22,9 +24,10 @@ def plainest(
     run: Callable[[Trace], Outcome],
     capabilities: Capabilities,
     unusual: Callable[[Trace], int],
+    deadline: float = inf,
 ) -> Trace:
     """Return the trace with other options, or as it is. `unusual` counts a server's departures from its
-    defaults; the trace is run once for each value that would reduce them."""
+    defaults; the trace is run once for each value that would reduce them, until `deadline` (of the monotonic clock)."""
     usual = capabilities.usual_options
 
     def odd(one: Trace) -> tuple[int, int]:
@@ -37,7 +40,7 @@ def plainest(
         for value in dict.fromkeys(values):
             config = structs.replace(trace.config, options={**trace.config.options, name: value})
             candidate = structs.replace(trace, config=config)
-            if (now := odd(candidate)) < least and _fails(candidate, signature, run):
+            if time.monotonic() < deadline and (now := odd(candidate)) < least and _fails(candidate, signature, run):
                 trace, least = candidate, now
     return trace
 

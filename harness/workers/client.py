@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeVar
 from msgspec import structs
 
 from ...targets.base.launch import Launch
-from ...targets.base.protocol import TargetError
+from ...targets.base.protocol import MisfitError, TargetError
 from ...targets.base.trace import Config, Trace, TraceError
 from ..draw.avoid import Circumstances
 from ..draw.workload import DEFAULT, Workload
@@ -399,5 +399,5 @@ def error_of(failed: Failed) -> Exception:
         return FaultyEnvironment(failed.fault)
     if failed.kind == "internal":
         return InternalError(failed.message, failed.details)
-    errors = {"trace": TraceError, "refused": RefusedError}
+    errors = {"trace": TraceError, "refused": RefusedError, "misfit": MisfitError}
     return errors.get(failed.kind, TargetError)(failed.message)

@@ -191,9 +191,10 @@ class Summarized(Struct, frozen=True, tag="summarized"):
 
 class Failed(Struct, frozen=True, tag="failed"):
     """The request cannot be served. "internal" is an error of hybridfuzz and has a traceback; "refused" is that of a
-    trace whose configuration the target refused when it was opened; "environment" has a `fault`."""
+    trace whose configuration the target refused when it was opened; "misfit" of an adapter that does not fit its
+    engine; "environment" has a `fault`."""
 
-    kind: Literal["target", "trace", "refused", "environment", "internal"]
+    kind: Literal["target", "misfit", "trace", "refused", "environment", "internal"]
     message: str
     details: str = ""
     fault: EnvironmentFault | None = None

@@ -18,8 +18,8 @@ from typing import BinaryIO
 
 from msgspec import structs
 
-from ...targets.base.protocol import Narrator, TargetError, TargetFactory
-from ...targets.base.registry import load_factory
+from ...targets.base.protocol import MisfitError, Narrator, TargetError, TargetFactory
+from ...targets.base.registry import load_factory, parse
 from ...targets.base.trace import Trace, TraceError
 from ..draw.adapt import port
 from ..draw.grammar import draw_trace
@@ -30,7 +30,7 @@ from ..judge.environment_fault import FaultyEnvironment, fault_of
 from ..judge.lockstep import unobserved
 from ..judge.outcome import Outcome
 from ..judge.run import run_taken, run_trace
-from ..judge.target_exception import NotATarget, is_of_target, text_of
+from ..judge.target_exception import NotATarget, importable, innermost, is_of_target, owner, text_of
 from ..judge.verdict import Quoted
 from ..judge.violation import Violation, cleaned
 from ..quoting import DETAILS_MAX, clean, one_line
@@ -201,7 +201,7 @@ def failure(error: Exception, spec: str, code: OwnCode) -> Failed:
     if fault := fault_of(error):
         return Failed("environment", str(fault), fault=fault)
     if isinstance(error, TargetError):
-        return Failed("target", clean(text_of(error)))
+        return Failed("misfit" if isinstance(error, MisfitError) else "target", clean(text_of(error)))
     if isinstance(error, TraceError):
         return Failed("refused" if isinstance(error, RefusedError) else "trace", clean(text_of(error)))
     if isinstance(error, NotATarget) or is_of_target(error):
@@ -213,16 +213,19 @@ def failure(error: Exception, spec: str, code: OwnCode) -> Failed:
 
 
 def load(spec: str) -> CheckedFactory:
-    """Return the factory. An engine that cannot be imported is a TargetError, not an internal error."""
+    """Return the factory. An engine that cannot be imported is a TargetError, not an internal error; one whose adapter
+    raised is a MisfitError."""
     try:
         return CheckedFactory(load_factory(spec), spec)
     except TargetError:
         raise
     except Exception as error:
         traceback.print_exc()
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        what = f"{type(error).__name__}: {text_of(error)} ({frame.filename}:{frame.lineno})"
-        raise TargetError(f"target {spec!r} cannot be loaded: {what}") from error
+        who, module = owner(error, (parse(spec).name,))
+        frame = innermost(error.__traceback__, module if who == "adapter" else "")
+        where = f" ({importable(frame.filename)}:{frame.lineno})" if frame else ""
+        kind = MisfitError if who == "adapter" else TargetError
+        raise kind(f"target {spec!r} cannot be loaded: {type(error).__name__}: {text_of(error)}{where}") from error
 
 
 def main() -> int:

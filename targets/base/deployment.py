@@ -38,6 +38,7 @@ class Deployment(Struct, frozen=True):
     own, replaced    code that runs as released, and stand-ins, one clause each
     packages   further packages whose versions a report lists
     tracker    search page of the engine's issues, "" if there is none
+    model      the kind of model, in words
     unusual    names of flags that a server does not have by default and that choose other code
     """
 
@@ -54,3 +55,4 @@ class Deployment(Struct, frozen=True):
     unusual: tuple[str, ...] = ()
     sizes: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    model: str = ""

@@ -3,11 +3,19 @@
 A *kit* is one way to run an engine's cache code: with stand-in layers, with real ones, or as a script that imports
 nothing of ours. The default is that a kit can do what the others can; each exception is a `Limit`. A
 `kit_limits.py` offers `limits() -> Sequence[Limit]` and can be imported where the engine is not installed.
+
+Such a file is a table of `Row`s. A row refuses the traces that its `refuses` is true for; the first row of a kit that
+does gives the reason, so that a row may rely on those before it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, NamedTuple, TypeVar
+
 from msgspec import Struct
+
+Case = TypeVar("Case")
 
 
 class Limit(Struct, frozen=True):
@@ -16,3 +24,33 @@ class Limit(Struct, frozen=True):
     kit: str
     feature: str
     reason: str
+
+
+class Row(NamedTuple, Generic[Case]):
+    """Something that one kit cannot do. Values of the trace stand in `reason` as `{config.NAME}`."""
+
+    kit: str
+    feature: str
+    refuses: Callable[[Case], Any]
+    reason: str
+
+
+def first_reason(rows: Sequence[Row[Case]], kit: str, case: Case, /, **values: Any) -> str:
+    """Return "", or the reason why a kit cannot run a case; `values`: what reasons name."""
+    for row in rows:
+        if row.kit == kit and row.refuses(case):
+            return row.reason.format(**values)
+    return ""
+
+
+def in_words(rows: Sequence[Row[Case]], *names: str) -> list[Limit]:
+    """Return a table in words; `names`: what reasons name."""
+    words = dict.fromkeys(names, _Capitals())
+    return [Limit(row.kit, row.feature, row.reason.format(**words)) for row in rows]
+
+
+class _Capitals:
+    """Stands for a struct of a case where a table is shown: an attribute is its name in capitals."""
+
+    def __getattr__(self, name: str) -> str:
+        return name.upper()

@@ -18,6 +18,11 @@ class TargetError(Exception):
     """A target is not available or does not support a configuration; the message is one line with the remedy."""
 
 
+class MisfitError(TargetError):
+    """The adapter does not fit this version of its engine: a name that it reads has moved. The message names the error
+    and the line of the adapter."""
+
+
 class EngineError(RuntimeError):
     """A stand-in of an adapter, such as an interpreter of kernels, found the engine's own code at fault: a store out of
     bounds, say. It counts as an exception of the engine, although the adapter raises it."""
@@ -90,6 +95,7 @@ class Capabilities(Struct, frozen=True):
                  "held-for-transfer", "sync-loads", "images" and "failing-loads" make reached states required; so does
                  "async-loads", which also makes the workload draw delays of loads; "chunks" makes it draw chunk limits
                  for single requests
+    notes        what a reader should know of this version, one clause each
     lacks        what nearly every engine does and this one does not: states that need it are not required
     engine       import names of the engine's packages. Their functions are suggested as places of a bug, and an
                  exception is the engine's if the innermost frame of engine and adapter is theirs, else the adapter's.
@@ -127,6 +133,7 @@ class Capabilities(Struct, frozen=True):
     traces_per_configuration: int = 1
     features: frozenset[str] = frozenset()
     lacks: frozenset[Usual] = frozenset()
+    notes: tuple[str, ...] = ()
     engine: tuple[str, ...] = ()
 
     @property

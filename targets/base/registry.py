@@ -293,7 +293,8 @@ def _path_now() -> str:
 
 
 def _unknown(spec: str, names: list[str]) -> TargetError:
-    close = get_close_matches(spec, names, n=1)
-    hint = f"did you mean {close[0]}? " if close else ""
+    name, at, version = spec.partition("@")
+    close = get_close_matches(name, names, n=1)
+    hint = f"did you mean {close[0]}{at}{version}? " if close else ""
     shown = ", ".join(names[:NAMES_SHOWN]) + (", ..." if len(names) > NAMES_SHOWN else "")
     return TargetError(f"unknown target {spec!r}: {hint}known: {shown} (`hybridfuzz targets` lists all)")

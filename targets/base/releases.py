@@ -14,6 +14,7 @@ from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
+from traceback import extract_tb
 
 from msgspec import Struct
 
@@ -21,8 +22,12 @@ from .checkout import make_view
 from .environment import STAMP, cache_folder, importable, make_venv, pip_python, unpack_wheel
 from .launch import Launch
 from .pip import Progress, releases_between, version_numbers
-from .protocol import TargetError
+from .protocol import MisfitError, TargetError
 
+ADAPTERS = Path(__file__).parents[2]
+"""The folder of hybridfuzz: the files of all adapters are below it."""
+NUMBERS = 3
+"""Of a release of every engine: major, minor, patch."""
 _RELEASE = re.compile(r"\d+(\.\d+)+((a|b|rc|\.post|\.dev)\d+)*(\+[\w.]+)?")
 
 
@@ -56,6 +61,7 @@ def prepare(engine: EngineReleases, wanted: str, progress: Progress) -> Launch:
     if not wanted:
         return _installed(engine, home)
     if _RELEASE.fullmatch(wanted):
+        _check_whole(engine, wanted)
         tree = unpack_wheel(engine.name, wanted, engine.unwanted, engine.release_gigabytes, progress)
         return _launch(engine, tree, wanted, home / wanted, progress)
     package = _package(engine, wanted)
@@ -64,9 +70,18 @@ def prepare(engine: EngineReleases, wanted: str, progress: Progress) -> Launch:
     return _launch(engine, make_view(package, engine.unwanted, own), str(tree), own, progress)
 
 
+def _check_whole(engine: EngineReleases, wanted: str) -> None:
+    """Raise TargetError for a number without a patch: an index takes 0.33 for 0.33.0, a reader for the newest 0.33."""
+    if len(version_numbers(wanted.partition("+")[0])) < NUMBERS:
+        here = [one for one in available(engine) if one.startswith(f"{engine.name}@{wanted}.")]
+        patch = here[-1] if here else f"{engine.name}@{wanted}.0"
+        raise TargetError(f"target '{engine.name}@{wanted}' may be any patch of {wanted}: name one, such as {patch}")
+
+
 def prepare_tree(engine: EngineReleases, wanted: str, progress: Progress) -> Launch:
     """Return how to start a worker for a release or a path with our own interpreter and what is installed for it."""
     if _RELEASE.fullmatch(wanted):
+        _check_whole(engine, wanted)
         tree = unpack_wheel(engine.name, wanted, engine.unwanted, engine.release_gigabytes, progress)
     else:
         tree = _package(engine, wanted).parent
@@ -104,7 +119,16 @@ def between(engine: EngineReleases, first: str, last: str, progress: Progress) -
 
 
 def cannot_import(title: str, example: str, error: ImportError) -> TargetError:
-    """Return the error of a worker that cannot import the engine, with a remedy that fits its interpreter."""
+    """Return the error of a worker that cannot import the engine, with a remedy that fits its interpreter.
+
+    A name that the engine's modules do not have any more is not for lack of a file: the adapter does not fit.
+    """
+    package = (error.name or "").partition(".")[0]
+    frame = extract_tb(error.__traceback__)[-1]
+    if package and find_spec(package) and Path(frame.filename).is_relative_to(ADAPTERS):
+        return MisfitError(
+            f"{title} cannot be imported: {error.msg} ({Path(frame.filename).relative_to(ADAPTERS)}:{frame.lineno})"
+        )
     if not Path(sys.prefix).is_relative_to(cache_folder()):
         return TargetError(f"{title} cannot be imported here ({error}); use {example} for an environment of its own")
     return TargetError(

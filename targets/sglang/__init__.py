@@ -16,5 +16,11 @@ SGLang's own state and KV tensors. See docs/explanation/sglang.md.
     snapshots    snapshots beside the working state
     trees        reads the radix tree
     views        the host's metadata as a `View`
+    serving      the server around the scheduler, one turn of the event loop per step
     target       the `Target` protocol
+    kit_limits   what shadow layers and scripts cannot do
+    repro        stand-alone reproducers; repro_engine is what only they have
+
+Only `environment`, `factory`, `deployment`, `kit_limits`, `repro` and `compat.sizes` may be imported where SGLang is
+not installed.
 """

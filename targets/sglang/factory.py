@@ -7,6 +7,7 @@ import msgspec
 from ..base.protocol import Capabilities, Target, TargetError
 from ..base.releases import cannot_import
 from ..base.trace import Config
+from .kit_limits import Case, refusal
 
 STRATEGIES = ("no_buffer", "extra_buffer", "extra_buffer_lazy")
 TREE_CORES = ("python", "rust")
@@ -58,33 +59,16 @@ class SglangFactory:
 
     def supports(self, config: Config) -> str:
         """Return "", or the reason why a configuration is not supported; the workload then draws another one."""
-        strategy = config.options.get("strategy", "no_buffer")
-        sizes = {group.kind: group.block_size for group in config.groups}
-        core = config.options.get("tree_core")
-        if core and not self.tree_core and core not in self.capabilities.options["tree_core"]:
-            missing = " (its compiled module is missing)" if core == "rust" else ""
-            return f"this SGLang has no tree core {core}{missing}"
-        if strategy not in self.capabilities.options["strategy"]:
-            return f"strategy {strategy} is not driven on this release"
-        if sorted(sizes) != ["attention", "mamba"] or len(config.groups) != 2:
-            return "it needs one mamba group and one attention group"
-        if config.async_depth > self.capabilities.max_async_depth:
-            return f"async_depth must be at most {self.capabilities.max_async_depth}"
-        if config.num_speculative_tokens > self.capabilities.max_speculative_tokens:
-            return f"num_speculative_tokens must be at most {self.capabilities.max_speculative_tokens}"
-        if config.mamba_cache_mode == "none":
-            return ""  # without its cache neither strategies nor grids matter
-        if config.mamba_cache_mode != "slots":
-            return "its states have a pool of their own: use mamba_cache_mode=slots"
-        if strategy == "no_buffer" and (sizes["attention"] > 1 or config.async_depth):
-            return "strategy no_buffer needs pages of one token and no overlap"
-        if strategy == "extra_buffer_lazy" and not config.async_depth:
-            return "strategy extra_buffer_lazy needs overlap (async_depth=1)"
-        if sizes["mamba"] % sizes["attention"] or sizes["mamba"] < config.conv_width:
-            return "mamba blocks must be a multiple of attention blocks and no smaller than conv_width"
-        if config.num_speculative_tokens >= sizes["mamba"]:
-            return "num_speculative_tokens must be less than the mamba block size"
-        return ""
+        able = self.capabilities
+        case = Case(
+            config,
+            self.tree_core,
+            able.options["tree_core"],
+            able.options["strategy"],
+            able.max_async_depth,
+            able.max_speculative_tokens,
+        )
+        return refusal("shadow", case)
 
     def open(self, config: Config) -> Target:
         """Build an engine for one trace."""

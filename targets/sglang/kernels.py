@@ -15,7 +15,7 @@ import torch
 from ..base.protocol import EngineError
 
 
-def install() -> None:
+def replace_kernels() -> None:
     """Replace the kernels of SGLang's speculation; may be called repeatedly."""
     from sglang.kernels.ops.mamba import mamba_state_scatter_triton
     from sglang.srt.layers.attention.hybrid_linear_attn_backend import HybridLinearAttnBackend

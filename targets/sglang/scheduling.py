@@ -66,7 +66,7 @@ class Client:
 class Skeleton(Scheduler):
     """The scheduler of one engine."""
 
-    def __init__(self, engine: SglangEngine, device: Any, max_tokens: int) -> None:
+    def __init__(self, engine: SglangEngine, device: Any, max_tokens: int, worker: Any = None) -> None:
         sizes = engine.sizes
         self.device_model = device
         self.client = Client()
@@ -96,12 +96,10 @@ class Skeleton(Scheduler):
         self.output_streamer = self.client
         self.stream_output = self.client.stream_output
         scheduler_api.complete(self, sizes)
-        self.model_worker: Any = self._speculate(engine) if sizes.drafts else None
+        self.model_worker: Any = self._speculate(engine, worker) if sizes.drafts else None
 
-    def _speculate(self, engine: SglangEngine) -> Any:
+    def _speculate(self, engine: SglangEngine, worker: Any) -> Any:
         """Set up speculation's worker, and what `Scheduler.run_batch` needs to launch it."""
-        from .speculation import Worker
-
         device = self.device_model
         self.pp_group = SimpleNamespace(is_last_rank=True)
         self.device_module = SimpleNamespace(Event=lambda: device.last)
@@ -109,7 +107,7 @@ class Skeleton(Scheduler):
         self.future_map = self.spec_algorithm.create_future_map(self.device, engine.rows)
         # Every forward publishes its new lengths: waiting for them is waiting for the forward.
         self.future_map.publish_ready = SimpleNamespace(wait=device.drain, synchronize=device.drain, record=int)
-        return Worker(engine, device, self)
+        return worker(engine, device, self)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

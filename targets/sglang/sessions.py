@@ -11,13 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sglang.srt.session.session_controller import SessionController
-
 from ...reference.layout import cdiv
-from ...reference.tokens import Truth
-from ..base.trace import Arrive, Resume
 from .compat import scheduler_api, session_api
-from .compat.engine import SPARE_PAGES, SglangEngine
+from .compat.engine import SglangEngine
+from .compat.sizes import SPARE_PAGES
 
 TIMED_OUT = -1.0
 """A timeout that is always over."""
@@ -27,32 +24,23 @@ class Sessions:
     """The sessions of one engine; a session has the name of its request."""
 
     def __init__(self, engine: SglangEngine) -> None:
+        from sglang.srt.session.session_controller import SessionController
+
         self.engine = engine
         self.controller = SessionController(engine.cache)
-        self.truths: dict[str, Truth] = {}
-        """What each session's client knows and what the model will say."""
         self.requests: dict[str, Any] = {}
         """The latest turn of each session."""
         self._time = 0.0
-
-    def begin(self, event: Arrive, truth: Truth) -> Any:
-        """Return the first turn of a new session."""
-        self.truths[event.name] = truth
-        return self._turn(event.name, truth.tokens[: truth.prompt_length], event.max_new_tokens)
 
     def known(self, name: str) -> int:
         """Return the number of tokens that a parked session's client has."""
         return len(self.requests[name].origin_input_ids) + len(scheduler_api.client_tokens(self.requests[name]))
 
-    def go_on(self, event: Resume) -> Any:
-        """Return the next turn of a parked session."""
-        name, known = event.name, self.known(event.name)
-        truth = self.truths[name] = self.truths[name].continued(known, event.prompt)
-        start = known if name in self.controller else 0
-        return self._turn(name, truth.tokens[start : truth.prompt_length], event.max_new_tokens)
-
-    def _turn(self, name: str, tokens: list[int], max_new_tokens: int) -> Any:
-        if name not in self.controller:
+    def turn(self, name: str, tokens: list[int], max_new_tokens: int) -> Any:
+        """Return a turn of a new or parked session, whose client has `tokens`, those of earlier turns included."""
+        if name in self.controller:
+            tokens = tokens[self.known(name) :]
+        else:
             self.controller.open(session_api.open_session(name))
         request = session_api.make_turn(self.controller.get(name), name, tokens, max_new_tokens)
         # Removed and inserted again, so that sessions are in the order of their last turn, oldest first.

@@ -11,6 +11,7 @@ SGLang waits for it: for the new lengths when the next verification is launched,
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -25,7 +26,6 @@ from sglang.srt.speculative.ngram_worker import NGRAMWorker
 
 from ...reference.tokens import VOCABULARY, Truth, draft_tokens
 from ..base.observe import OutOfRange, StateWrite
-from ..base.trace import Step
 from . import kernels
 from .compat import parts, scheduler_api
 from .compat.engine import STATES, SglangEngine
@@ -39,7 +39,9 @@ class Corpus:
 
     def __init__(self, drafts: int) -> None:
         self.drafts = drafts
-        self.event = Step()
+        self.count = self.right = 0
+        """Drafts of each request, and how many of the first ones are right."""
+        self.per_request: Mapping[str, tuple[int, int]] = {}
         self.truths: dict[str, Truth] = {}
         """Of every request."""
         self.lengths: list[int] = []
@@ -50,7 +52,7 @@ class Corpus:
         tokens: list[int] = []
         for marked, context, length in zip(names, contexts, self.lengths, strict=True):
             name = marked.removesuffix(".")
-            count, right = self.event.per_request.get(name, (self.event.drafts, self.event.right))
+            count, right = self.per_request.get(name, (self.count, self.right))
             tag = self.truths[name].tag(length + 1)
             tokens += [context[-1], *draft_tokens(tag, self.drafts - 1, min(count, right))]
         chain = np.tril(np.ones((self.drafts, self.drafts), dtype=bool))
@@ -106,7 +108,7 @@ class Worker(NGRAMWorker):
     """SGLang's worker without its constructor, which would load a corpus."""
 
     def __init__(self, engine: SglangEngine, device: Device, scheduler: Any) -> None:
-        kernels.install()
+        kernels.replace_kernels()
         sizes = engine.sizes
         self.device_model, self.scheduler = device, scheduler
         self.enable_overlap = sizes.overlap

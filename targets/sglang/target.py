@@ -8,10 +8,11 @@ from typing import Any
 from ...reference.tokens import Truth
 from ..base.observe import Content, Delivered, Effect, Planned, PlannedRow, Record, SlotContent, StateContent, View
 from ..base.trace import Abort, Arrive, Config, Event, Evict, Preempt, ResetPrefixCache, Resume, Step, fits
-from .compat import scheduler_api, session_api, tree_api
-from .compat.engine import STATES, SglangEngine
-from .device import Device
-from .scheduling import Skeleton
+from .compat import session_api
+from .compat.engine import STATES, layout_of
+from .compat.sizes import Sizes, sizes_of
+from .serving import Server
+from .sessions import Sessions
 from .views import Host
 
 
@@ -20,15 +21,14 @@ class SglangTarget:
 
     def __init__(self, config: Config) -> None:
         self.config = config
-        self.engine = SglangEngine(config)
-        self.layout = self.engine.layout
-        self.device = Device(self.engine)
-        self.scheduler = Skeleton(self.engine, self.device, config.max_num_batched_tokens)
-        self.sessions = self._sessions()
-        self.host = Host(self.engine, self.scheduler, self.sessions)
-        self.step = 0
-        self._names: set[str] = set()
-        self._processing = -1
+        sizes = sizes_of(config)
+        self.layout = layout_of(sizes)
+        self.server = server = Server(sizes, config.max_num_batched_tokens, _sessions(), _worker(sizes))
+        self.engine, self.device, self.scheduler = server.engine, server.device, server.scheduler
+        self.sessions = server.sessions
+        self.host = Host(server)
+        self._truths: dict[str, Truth] = {}
+        """What each client knows and what the model will say."""
         self._handlers: dict[type[Event], Callable[[Any], list[Record]]] = {
             Arrive: self.arrive,
             Resume: self.resume,
@@ -39,83 +39,45 @@ class SglangTarget:
             Evict: self.evict,
         }
 
-    def _sessions(self) -> Any:
-        """None for a release without sessions that own their records."""
-        if not session_api.has_sessions():
-            return None
-        from .sessions import Sessions
-
-        return Sessions(self.engine)
-
     def apply(self, event: Event) -> Effect:
         """Apply an event."""
         return Effect(self._handlers[type(event)](event))
 
     def arrive(self, event: Arrive) -> list[Record]:
         """Queue a request; no-op for a name that was used before."""
-        if event.name in self._names or not fits(self.config, event):
-            return []
-        self._names.add(event.name)
-        truth = Truth(event.prompt)
-        if event.session:
-            self._queue(event.name, truth, self.sessions.begin(event, truth))
-        else:
-            tokens = truth.tokens[: truth.prompt_length]
-            self._queue(event.name, truth, scheduler_api.make_request(event.name, tokens, event.max_new_tokens))
+        if event.name not in self._truths and fits(self.config, event):
+            truth = self._truths[event.name] = Truth(event.prompt)
+            self.server.add(event.name, truth, event.max_new_tokens, event.session)
         return []
 
     def resume(self, event: Resume) -> list[Record]:
         """Queue the next turn of a parked session."""
-        sessions = self.sessions
-        if event.name in sessions.parked() and fits(self.config, event, sessions.known(event.name)):
-            self.scheduler.client.begin(event.name)
-            request = sessions.go_on(event)
-            self._queue(event.name, sessions.truths[event.name], request)
+        name, sessions = event.name, self.sessions
+        if sessions is not None and name in sessions.parked() and fits(self.config, event, sessions.known(name)):
+            truth = self._truths[name] = self._truths[name].continued(sessions.known(name), event.prompt)
+            self.server.add(name, truth, event.max_new_tokens, session=True)
         return []
-
-    def _queue(self, name: str, truth: Truth, request: Any) -> None:
-        if self.scheduler.model_worker is not None:
-            self.scheduler.model_worker.ngram_corpus.truths[name] = truth
-        self.host.requests[name] = request
-        self.scheduler._add_request_to_queue(request)
 
     def run_step(self, event: Step) -> list[Record]:
         """Plan, execute, process. With overlap, the processed batch is the previous one."""
-        scheduler = self.scheduler
+        scheduler, server = self.scheduler, self.server
         if not scheduler.busy:
-            self._tick()
+            server.tick()
             return []
-        most = self.config.max_num_batched_tokens
-        page = self.engine.sizes.page
-        # The server requires a multiple of the page size.
-        budget = max(min(event.budget or most, most) // page, 1) * page
-        scheduler.chunked_prefill_size = budget
         records = self.device.records = []
         waiting = {one.hybridfuzz_name for one in scheduler.waiting_queue}
         before = {one.hybridfuzz_name for one in scheduler.live()}
         kept = self.sessions.records() if self.sessions is not None else {}
-        batch = scheduler.plan()
-        if scheduler.model_worker is not None:
-            scheduler.model_worker.ngram_corpus.event = event
-        self.device.step, self.device.pad_to = self.step, event.pad_to
+        batch = server.plan(event.budget or 0, event.drafts, event.right, event.per_request, event.pad_to)
         queued = [one.hybridfuzz_name for one in scheduler.waiting_queue]
         preempted = tuple(name for name in queued if name in before)
         rows = tuple(self._row(batch, index, waiting, kept) for index in range(len(batch.reqs))) if batch else ()
-        records.append(Planned(self.step, rows, preempted, budget, self.view()))
-        scheduler.turn(batch)
-        outputs, ended = scheduler.client.take()
-        if self.sessions is not None and not self.sessions.requests.keys().isdisjoint(ended):
-            # A client is slower than a step: whatever is in flight ends before the next turn arrives.
-            self.device.drain()
+        step, budget = server.steps, server.budget(event.budget or 0)
+        records.append(Planned(step, rows, preempted, budget, self.view()))
+        outputs, ended = server.turn(batch)
         if outputs or ended:
-            records.append(Delivered(self.step, outputs, ended))
-        self.step += 1
-        self._tick()
+            records.append(Delivered(step, outputs, ended))
         return records
-
-    def _tick(self) -> None:
-        if self.sessions is not None:
-            self.sessions.tick({one.hybridfuzz_name for one in self.scheduler.live()})
 
     def _row(self, batch: Any, index: int, waiting: set[str], kept: dict[str, Any]) -> PlannedRow:
         name = batch.reqs[index].hybridfuzz_name
@@ -133,29 +95,22 @@ class SglangTarget:
 
     def preempt(self, event: Preempt) -> list[Record]:
         """Retract a request when the next decode is prepared."""
-        if event.name in self.host.requests:
-            self.scheduler.retract_next.append(event.name)
+        self.server.retract(event.name)
         return []
 
     def abort(self, event: Abort) -> list[Record]:
         """Abort a request: a waiting one ends at once, a running one with its next result."""
-        if event.name in self.host.requests:
-            self.scheduler.abort_request(scheduler_api.abort_message(event.name))
-            self.scheduler.client.take()
-        # A session that timed out holds nothing, but its client could still come back.
-        if self.sessions is not None:
-            self.sessions.close(event.name)
+        self.server.abort(event.name)
         return []
 
     def reset_prefix_cache(self, event: ResetPrefixCache) -> list[Record]:
         """Flush the cache, which SGLang does only when it is idle."""
-        if not self.scheduler.busy:
-            scheduler_api.flush(self.scheduler)
+        self.server.flush()
         return []
 
     def evict(self, event: Evict) -> list[Record]:
         """Evict the given number of pages of tokens, and as many states."""
-        tree_api.evict(self.engine.cache, event.blocks * self.engine.sizes.page, event.blocks)
+        self.server.evict(event.blocks)
         return []
 
     def view(self) -> View:
@@ -173,3 +128,17 @@ class SglangTarget:
 
     def close(self) -> None:
         """Do nothing: the engine is garbage-collected."""
+
+
+def _worker(sizes: Sizes) -> Any:
+    """Return the class of speculation's worker, None without speculation: not every release can import it."""
+    if not sizes.drafts:
+        return None
+    from .speculation import Worker
+
+    return Worker
+
+
+def _sessions() -> type[Sessions] | None:
+    """Return the class of sessions, None for a release without sessions that own their records."""
+    return Sessions if session_api.has_sessions() else None

@@ -12,20 +12,19 @@ from typing import Any
 
 from ..base.observe import Table, View
 from .compat import old_releases, scheduler_api, tree_api
-from .compat.engine import STATES, SglangEngine
+from .compat.engine import STATES
+from .serving import Server
 from .trees import HIDDEN, SOME, Owned, tree_of
 
 
 class Host:
     """Reads the metadata of one engine."""
 
-    def __init__(self, engine: SglangEngine, scheduler: Any, sessions: Any) -> None:
-        self.engine = engine
-        self.scheduler = scheduler
-        self.sessions = sessions
-        self.tree = tree_of(engine)
-        self.requests: dict[str, Any] = {}
-        """Every request that may hold anything."""
+    def __init__(self, server: Server) -> None:
+        self.engine, self.scheduler, self.sessions = server.engine, server.scheduler, server.sessions
+        self.tree = tree_of(server.engine)
+        self.requests = server.requests
+        """Every request that may hold anything: one that holds nothing any more is removed."""
 
     def table(self, request: Any) -> Table:
         """Return slots by role and pages by column.
@@ -88,7 +87,7 @@ class Host:
 
         A tree without lock counts shows at most whether a block is locked, which is compared instead.
         """
-        size = self.engine.layout.num_blocks
+        size = self.engine.sizes.num_blocks
         owners = Counter(block for table in tables.values() for blocks in table for block in blocks)
         references = [min(owners[block], 1) for block in range(size)]
         for one in [one for one in owned if 0 <= one.block < size]:

@@ -15,6 +15,7 @@ model. See docs/explanation/transformers.md.
     tag_layers   shadow layers: tags in the cache, read under the library's masks
     model        the real model, and the same tokens alone
     target       the `Target` protocol
+    kit_limits   what the target and its scripts cannot do
     deployment   what a bug report says about the environment
     repro        plain scripts of public API
 """

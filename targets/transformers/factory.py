@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..base.protocol import Capabilities, Target
 from ..base.releases import cannot_import
 from ..base.trace import Config
+from . import kit_limits
 from .families import FAMILIES
 from .features import Features, find
 
@@ -88,32 +89,7 @@ def capabilities(family: str = "", features: Features = NEWEST) -> Capabilities:
 
 def refusal(config: Config, features: Features = NEWEST) -> str:
     """Return "", or the reason why a configuration is not supported by a release."""
-    family = FAMILIES.get(config.options.get("family", ""))
-    if family is None:
-        return "it needs an option family"
-    static = config.options.get("cache") == "static"
-    records = config.num_speculative_tokens or config.options.get("record") == "yes"
-    if config.mamba_cache_mode != "none":
-        return "it has no prefix cache: use mamba_cache_mode=none"
-    if config.conv_width != 4:
-        return "conv_width is 4"
-    if config.num_speculative_tokens and family.recurrent:
-        return f"{family.model_type} has recurrent states, with which transformers refuses assisted decoding"
-    if records and not features.records:
-        return "this release's cache does not record past states"
-    if config.options.get("forward") != "model" and not features.tags:
-        return "this release's families do not share state layers: forward=model is all that it can run"
-    if static and (not family.conv or not family.count("attention")):
-        return f"{family.model_type} has no static cache"
-    if config.options.get("offload") == "yes" and not (family.conv and family.count("attention")):
-        return f"the cache of {family.model_type} does not offload"
-    if config.options.get("offload") == "yes" and not features.tags:
-        return "offload is driven on releases with tags only"
-    if static and records:
-        return "a static cache does not record past states"
-    if records and not family.conv:
-        return f"the cache of {family.model_type} does not record past states"
-    return ""
+    return kit_limits.refusal("shadow", kit_limits.Case(config, features))
 
 
 def variants() -> dict[str, str]:

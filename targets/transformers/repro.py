@@ -29,6 +29,7 @@ from ..base.trace import (
 from . import operations as do
 from .client import Client
 from .families import FAMILIES, WEIGHTS, Family
+from .kit_limits import Case, refusal
 
 STEPS_AFTER = 8
 """Steps after the violation, in which wrong content in a cache becomes a wrong number."""
@@ -82,11 +83,9 @@ kept = {{}}
 def write_scripts(variant: str, trace: Trace, failure: Failure) -> list[Script]:
     """Return the reproducer. Raises TargetError for a trace of another target."""
     del variant
-    family = FAMILIES.get(trace.config.options.get("family", ""))
-    if family is None:
-        raise TargetError("no stand-alone script: the trace names no family of models")
-    if trace.config.options.get("offload") == "yes":
-        raise TargetError("no stand-alone script: cache offload needs a GPU")
+    if reason := refusal("script", Case(trace.config)):
+        raise TargetError(f"no stand-alone script can show {reason}")
+    family = FAMILIES[trace.config.options["family"]]
     promise = failure.field.partition("-")[0] if failure.oracle == "CRASH" else PROMISE
     names = [name for name in ("DynamicCache", "StaticCache") if f" {name}(" in _begin(trace.config)]
     opening = OPENING.format(

@@ -37,8 +37,7 @@ From a finding to a report:
     deployment      the server that a trace stands for
     confirmation    forms of a failing trace that real models can run, and what they compute
     repro           stand-alone reproducers; repro_engine is the engine that they inline
-    inlined         copies what the reproducers share with the adapter
 
-Only `release`, `factory`, `options`, `kit_limits`, `models`, `sizes`, `inlined`, `deployment`, `confirmation` and
-`repro` may be imported where vLLM is not installed.
+Only `release`, `factory`, `options`, `kit_limits`, `models`, `sizes`, `deployment`, `confirmation` and `repro` may be
+imported where vLLM is not installed.
 """

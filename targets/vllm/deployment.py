@@ -131,6 +131,7 @@ def deployment(variant: str, trace: Trace, version: str, device: str = "") -> De
         tracker="https://github.com/vllm-project/vllm/issues",
         sizes=tuple(_sizes(config)),
         notes=tuple(_notes(config, model)),
+        model=model.layer,
     )
 
 

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from msgspec import structs
+
 from ..base.protocol import Capabilities, Target, TargetFactory, open_supported
 from ..base.releases import cannot_import
+from ..base.renamed import Renamed, aliased
 from ..base.trace import Config, Group
 from .kit_limits import CONV_WIDTHS, Case, refusal
 from .options import options_of
@@ -110,10 +117,10 @@ def capabilities_of(release: Release) -> Capabilities:
 class VllmFactory:
     """Opens engines of the vLLM that can be imported in this process: of `release`."""
 
-    def __init__(self, name: str, release: Release) -> None:
+    def __init__(self, name: str, release: Release, notes: Sequence[str] = ()) -> None:
         self.name = name
         self.release = release
-        self.capabilities = capabilities_of(release)
+        self.capabilities = structs.replace(capabilities_of(release), notes=tuple(notes))
 
     def supports(self, config: Config) -> str:
         """Return "", or the reason why a configuration is not supported; the workload then draws another one."""
@@ -125,6 +132,18 @@ class VllmFactory:
         from .target import VllmTarget
 
         return VllmTarget(config)
+
+
+def _renamed() -> list[Renamed]:
+    """Give what this vLLM has renamed its old names."""
+    import vllm
+
+    [folder, *_] = vllm.__path__
+    try:
+        number = version("vllm")
+    except PackageNotFoundError:
+        number = ""
+    return aliased(Path(__file__).parent, Path(folder).parent, number)
 
 
 def make_factory(variant: str, device: str = "") -> TargetFactory:
@@ -142,12 +161,13 @@ def make_factory(variant: str, device: str = "") -> TargetFactory:
         from .versions.old_releases import prepare_import
 
         prepare_import()
+        renamed = _renamed()
         from .shadow_kit import prepare_process
     except ImportError as error:
         raise cannot_import("vLLM", "vllm@0.33.0", error) from error
     prepare_process()
     release = installed()
-    factory = VllmFactory(variant or "vllm", release)
+    factory = VllmFactory(variant or "vllm", release, [str(one) for one in renamed])
     trial = Config(
         num_blocks=40,
         groups=(Group("mamba", 8), Group("attention", 8)),

@@ -4,18 +4,17 @@
     real    the same around vLLM's own models and kernels (`gpu`)
     script  a file that needs vLLM and torch only (`repro`)
 
-A row refuses the traces that its `refuses` is true for. The first row of a kit that does gives the reason, so that a
-row may rely on those before it. Values of the trace stand in a reason as `{options.NAME}` and `{config.NAME}`.
+Values of the trace stand in a reason as `{options.NAME}` and `{config.NAME}`.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from ...reference.layout import Mode
-from ..base.kits import Limit
+from ..base.kits import Limit, Row, first_reason, in_words
 from ..base.repro import Failure
 from ..base.trace import Config, Group
 from .models import KEY_VALUE, NO_DRAFTS, STATE_KIND, has_layers, layer_kinds
@@ -116,16 +115,7 @@ class Case(NamedTuple):
         return self.config.num_blocks < self.config.smallest_pool() + more
 
 
-class Row(NamedTuple):
-    """Something that one kit cannot do."""
-
-    kit: Kit
-    feature: str
-    refuses: Callable[[Case], Any]
-    reason: str
-
-
-def _by_option(kit: Kit, names: Sequence[str], reason: str) -> Iterator[Row]:
+def _by_option(kit: Kit, names: Sequence[str], reason: str) -> Iterator[Row[Case]]:
     """Yield a row for each option that a kit lacks. `reason` begins behind "NAME=VALUE"."""
     for name in names:
 
@@ -135,7 +125,7 @@ def _by_option(kit: Kit, names: Sequence[str], reason: str) -> Iterator[Row]:
         yield Row(kit, name, is_set, f"{name}={{options.{name}}}{reason}")
 
 
-def _undriven() -> Iterator[Row]:
+def _undriven() -> Iterator[Row[Case]]:
     """Yield a row for each option: a release may lack some of its values."""
     for name in Options.__struct_fields__:
 
@@ -185,7 +175,7 @@ def _is_shown(failure: Failure) -> bool:
     return failure.oracle == "CRASH" or (known is not None and known(failure))
 
 
-ROWS: tuple[Row, ...] = (
+ROWS: tuple[Row[Case], ...] = (
     # ---- Shadow layers. Groups of local attention.
     Row("shadow", "groups", _kinds, "it needs groups of both kinds, mamba and attention"),
     Row("shadow", "local attention", lambda c: c.local and not c.release.local_groups,
@@ -345,20 +335,9 @@ ROWS: tuple[Row, ...] = (
 
 def refusal(kit: Kit, case: Case) -> str:
     """Return "", or the reason why a kit cannot run a case."""
-    for row in ROWS:
-        if row.kit == kit and row.refuses(case):
-            return row.reason.format(config=case.config, options=case.options, failure=case.failure)
-    return ""
-
-
-class _Names:
-    """Stands for a struct of a case where a table is shown: an attribute is its name in capitals."""
-
-    def __getattr__(self, name: str) -> str:
-        return name.upper()
+    return first_reason(ROWS, kit, case, config=case.config, options=case.options, failure=case.failure)
 
 
 def limits() -> list[Limit]:
     """Return the table in words."""
-    shown = _Names()
-    return [Limit(row.kit, row.feature, row.reason.format(config=shown, options=shown, failure=shown)) for row in ROWS]
+    return in_words(ROWS, "config", "options", "failure")

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from importlib.resources import files
 
 from ...reference.tokens import Truth
+from ..base.inlined import Part, Sources, import_block
 from ..base.protocol import TargetError
 from ..base.repro import Failure, Script, python_comment, python_format
 from ..base.trace import (
@@ -29,13 +30,13 @@ from ..base.trace import (
     Trace,
     Turn,
 )
-from .inlined import Part, definitions, import_block, whole
 from .kit_limits import Case, refusal
 from .options import DROPPED_TOKENS, SYNC_LOAD_TOKENS, has_graphs, options_of
 from .sizes import Sizes, layer_groups, sizes_of
 
 ABOUT = "Needs vLLM and torch, no GPU. Fails with an AssertionError where the bug is.\n"
 _REQUIRED = object()
+SOURCES = Sources(__package__, {"Bounds", "Columns", "Recorder"})
 IDLE_MAX = 8
 """Steps in a row that may schedule nothing while requests wait, as the oracle of liveness allows."""
 ENVIRONMENT = """\
@@ -89,16 +90,16 @@ BRINGUP = ("plan_cache", "prepare_zeroing", "scheduler_arguments", "block_hasher
 
 def _parts(case: Case) -> Iterator[Part]:
     """Yield what is copied: the stand-in engine, and what it shares with the adapter."""
-    yield whole("repro_engine/layers.py")
-    shared = [ROWS[case.options.mixer], *[("settings.py", name) for name in SETTINGS]]
+    yield SOURCES.whole("repro_engine/layers.py")
+    shared = [("sizes.py", "Sizes"), ROWS[case.options.mixer], *[("settings.py", name) for name in SETTINGS]]
     shared += [("versions/compat.py", name) for name in BRINGUP]
     if has_graphs(case.config):
         shared += [("graphs.py", name) for name in ("prepare_process", "capture", "widen", "Padding")]
-    yield from definitions(*shared)
-    yield whole("repro_engine/config.py")
+    yield from SOURCES.definitions(*shared)
+    yield SOURCES.whole("repro_engine/config.py")
     if case.options.connector != "none":
-        yield whole("repro_engine/connector.py")
-    yield whole("repro_engine/engine.py")
+        yield SOURCES.whole("repro_engine/connector.py")
+    yield SOURCES.whole("repro_engine/engine.py")
 
 
 def _opening(case: Case) -> str:

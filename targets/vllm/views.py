@@ -13,6 +13,7 @@ from typing import Any
 from ...reference.prefix_cache import Key
 from ...reference.tokens import EMPTY, Truth, mix
 from ..base.observe import Content, View
+from ..base.renamed import old_name
 from .versions import compat
 from .versions.pool import blocks_to_free, hash_count, pool_of, split
 
@@ -87,7 +88,7 @@ class Host:
             (f"requests in {name} of {title}", owner, name)
             for owner, title in owners
             for name, value in (vars(owner) if owner else {}).items()
-            if isinstance(value, dict | set | list | deque) and name not in HANDED_ON
+            if isinstance(value, dict | set | list | deque) and old_name(owner, name) not in HANDED_ON
         ]
         """Further collections that may keep a request which has ended: title, owner, attribute."""
         self.stored: Mapping[Key, Sequence[Content]] = {}

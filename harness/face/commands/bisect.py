@@ -4,22 +4,30 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ....targets.base.trace import Trace
-    from ...judge.outcome import Outcome
     from ...tell.bisect import ReleaseChange, Tried
+    from ...workers.client import WorkerClient
 
+SHOWN_MAX = 40
+"""Versions that are listed."""
 _SIGNATURE = re.compile(r"([MS]\d|[A-Z]{4,})-.+")
 EXAMPLES = """\
 --versions: FIRST..LAST (both and the releases between, from the package
 index), or a list of releases and paths, oldest first. Each environment is made
 once (about 0.6 GB a release). Releases that were not tried are listed as such.
+--good REF --bad REF: the commits of a checkout, vllm@PATH, along first parents,
+each in a worktree that is removed afterwards.
+A release that refuses the trace runs the nearest one that it takes. That is
+decisive if it fails, or if it shows the failure where the trace itself does.
 Exit status: 0 done, 1 the trace fails in the last release that could be
 tested, 2 usage or environment.
 example: hybridfuzz bisect failing.json --target vllm --versions 0.28.0..0.33.0
+example: hybridfuzz bisect failing.json --target vllm@. --good v0.33.0 --bad main
 """
 
 
@@ -29,7 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     parser.add_argument("trace", metavar="TRACE", help="a trace that fails in one of the releases")
     add_target(parser)
-    parser.add_argument("--versions", required=True, metavar="LIST", help="A..B, or A,B,PATH")
+    parser.add_argument("--versions", default="", metavar="LIST", help="A..B, or A,B,PATH")
+    parser.add_argument("--good", default="", metavar="REF", help="a commit of the checkout without the failure")
+    parser.add_argument("--bad", default="", metavar="REF", help="a later one with it")
     parser.add_argument(
         "--signature",
         metavar="S",
@@ -45,23 +55,32 @@ def run(options: argparse.Namespace) -> int:
 
     from ...draw.files import load_trace
     from ...exit_status import CLEAN, USAGE, VIOLATION
-    from ...tell.bisect import bisect, changes
+    from ...tell.bisect import Nearest, bisect, changes
+    from ...tell.commits import subject
     from .common import print_json, printer
 
     trace, line = load_trace(options.trace), printer(options.json)
-    releases = releases_of(options)
+    repository = checkout_of(options)
+    releases = commits_of(options, repository) if repository else releases_of(options)
     first, named = named_by(Path(options.trace))
+    # Where the failure is known, or probable: what a release takes in place of the trace is measured there.
+    first = first if first in releases else releases[-1]
     signature = options.signature or named or signature_of_finding(Path(options.trace))
-    line(f"looking for {signature or 'any failure'} in {', '.join(releases)}")
+    shown = releases if len(releases) <= SHOWN_MAX else [releases[0], f"... {len(releases) - 2} more ...", releases[-1]]
+    line(f"looking for {signature or 'any failure'} in {', '.join(shown)}")
     tried: dict[str, Tried] = {}
-    for one in bisect(
-        releases, signature, lambda release: attempt(options, trace, release), first=first, everything=options.all
-    ):
+    attempt = Nearest(trace, signature, lambda release: started(options, release, repository))
+    for one in bisect(releases, signature, attempt, first=first, everything=options.all):
         tried[one.release] = one
         line(f"{one.release:12} {one.state:15} {one.seconds:6.1f} s  {one.detail[:160]}")
+        if left_out := attempt.changes.get(one.release):
+            line(f"{'':12} ran the nearest trace that it takes: {'; '.join(left_out)[:160]}")
     found = changes(releases, tried)
     for sentence in conclusions(releases, tried, found):
         line(sentence)
+    if repository:
+        for change in found:
+            line(f"{change.after}: {subject(repository, change.after)}")
     decisive = [release for release in releases if release in tried and tried[release].state in ("bad", "good")]
     if options.json:
         signature = next((one.signature for one in tried.values() if one.state == "bad"), signature)
@@ -70,6 +89,30 @@ def run(options: argparse.Namespace) -> int:
     if not decisive:
         return USAGE
     return VIOLATION if tried[decisive[-1]].state == "bad" else CLEAN
+
+
+def checkout_of(options: argparse.Namespace) -> Path | None:
+    """Return the checkout whose commits are to be tried, None for releases. Raises TraceError for half of either."""
+    from ....targets.base.registry import parse
+    from ....targets.base.trace import TraceError
+
+    if not (options.good or options.bad):
+        if options.versions:
+            return None
+        raise TraceError("bisect: name releases with --versions A..B, or commits of a checkout with --good and --bad")
+    if not (options.good and options.bad) or options.versions:
+        raise TraceError("bisect: commits need both --good and --bad, and no --versions")
+    folder = parse(options.target).version
+    if not folder or not Path(folder).is_dir():
+        raise TraceError(f"target {options.target!r} is no checkout: give ENGINE@PATH with --good and --bad")
+    return Path(folder)
+
+
+def commits_of(options: argparse.Namespace, repository: Path) -> list[str]:
+    """Return the commits that --good and --bad name, oldest first."""
+    from ...tell.commits import commits_between
+
+    return commits_between(repository, options.good, options.bad)
 
 
 def releases_of(options: argparse.Namespace) -> list[str]:
@@ -107,16 +150,20 @@ def signature_of_finding(path: Path) -> str:
     return next((one.signature for one in findings if Path(one.trace).name == path.name), "")
 
 
-def attempt(options: argparse.Namespace, trace: Trace, release: str) -> Outcome:
-    """Run the trace on one release, in a worker of its own."""
+@contextmanager
+def started(options: argparse.Namespace, release: str, repository: Path | None) -> Iterator[WorkerClient]:
+    """Yield a worker on one release, or on a commit of a repository."""
     from ....targets.base.registry import prepare
+    from ...tell.commits import worktree
     from ...workers.client import WorkerClient
     from .common import memory_limit, progress_line
 
-    spec = f"{options.target}@{release}"
-    with WorkerClient(spec, prepare(spec, progress_line), options.timeout, memory_limit(options)) as worker:
-        worker.start()
-        return worker.run(trace)
+    engine = options.target.partition("@")[0]
+    with worktree(repository, release) if repository else nullcontext(release) as version:
+        spec = f"{engine}@{version}"
+        with WorkerClient(spec, prepare(spec, progress_line), options.timeout, memory_limit(options)) as worker:
+            worker.start()
+            yield worker
 
 
 def conclusions(releases: list[str], tried: dict[str, Tried], found: list[ReleaseChange]) -> list[str]:

@@ -33,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object on standard output at the end")
     unused = dict.fromkeys(("cluster", "shard", "against", "events", "junit", "sarif"))
     parser.set_defaults(coverage=True, no_canary=True, reduce=fuzz.REDUCE_SECONDS, source="seeded", **unused)
+    parser.set_defaults(triage_share=fuzz.TRIAGE_SHARE)
 
 
 def run(options: argparse.Namespace) -> int:

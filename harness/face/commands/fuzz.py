@@ -28,6 +28,7 @@ example: hybridfuzz fuzz --target vllm@0.33.0 --fixes builtin --time 5m
 """
 DEFAULT_SECONDS = 60.0
 REDUCE_SECONDS = 20.0
+TRIAGE_SHARE = 0.3
 SOURCES = ("seeded", "hypothesis")
 WITHOUT_HYPOTHESIS = ("against", "cluster", "shard")
 """Options that --source hypothesis does not have."""
@@ -117,7 +118,7 @@ def add_folder(parser: argparse.ArgumentParser) -> None:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add all options."""
-    from ...units import duration, shard
+    from ...units import duration, shard, share
     from .common import AGAINST_HELP
     from .where import place
 
@@ -133,6 +134,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=REDUCE_SECONDS,
         metavar="TIME",
         help="time limit for reducing each finding (default: 20s)",
+    )
+    parser.add_argument(
+        "--triage-share",
+        type=share,
+        default=TRIAGE_SHARE,
+        metavar="P",
+        help="share of the workers' time for looking into failures (default: 30%%)",
     )
     parser.add_argument("--against", metavar="T", help=AGAINST_HELP)
     parser.add_argument("--no-canary", action="store_true", help="skip the self-test with planted bugs")
@@ -288,6 +296,7 @@ class Tested(NamedTuple):
     """
 
     fixes: Fixes
+    packaged: Fixes | None
     launch: Launch
     modules: tuple[str, ...]
     seed: int | None
@@ -312,10 +321,13 @@ def check_files(options: argparse.Namespace) -> None:
 
 def engine_of(options: argparse.Namespace) -> Tested:
     """Return what the options ask for. Makes the target's environment if need be."""
-    from ...group.fixes import apply_fixes
+    from ...group.fixes import apply_fixes, asked_fixes
     from .common import launch_target, output_folder
 
-    fixes = apply_fixes(launch_target(options.target), known_and_fixes(options), options.target, datetime.date.today())
+    engine, today = launch_target(options.target), datetime.date.today()
+    asked = asked_fixes(options.fixes, options.target, engine.version, today)
+    known = (*known_bugs(options.known, folder_of(options)), *asked)
+    fixes = apply_fixes(engine, known, options.target, today)
     launch, modules = fixes.launch, tuple[str, ...]()
     if options.coverage:
         from .coverage_report import scope_and_launch
@@ -326,7 +338,23 @@ def engine_of(options: argparse.Namespace) -> Tested:
     if out is None:
         seed = drawn_seed()
         out = output_folder(f"{options.target}-{seed}{suffix_of(options)}")
-    return Tested(fixes, launch, modules, seed, out)
+    return Tested(fixes, packaged_bugs(options, engine, known), launch, modules, seed, out)
+
+
+def packaged_bugs(options: argparse.Namespace, engine: Launch, known: tuple[Known, ...]) -> Fixes | None:
+    """Return the known bugs by which failures are recognized, with their patches applied: those that come with
+    hybridfuzz and those that the campaign knows. None where there are none, or where no patch can be applied."""
+    from ....targets.base.protocol import TargetError
+    from ....targets.base.trace import TraceError
+    from ...group.fixes import BUILTIN, apply_fixes, read_fixes
+
+    if options.cluster or not options.triage_share:
+        return None
+    try:
+        builtin = read_fixes(BUILTIN, options.target)
+        return apply_fixes(engine, (*known, *builtin), options.target, datetime.date.today())
+    except (TraceError, TargetError):  # no packaged bugs of this target, or no tree to patch
+        return None
 
 
 def drawn_seed() -> int:
@@ -350,7 +378,7 @@ def settings_of(options: argparse.Namespace, engine: Tested) -> Settings:
     from ...units import WHOLE
     from .common import cores, memory_limit
 
-    fixes, launch, modules, seed, out = engine
+    fixes, packaged, launch, modules, seed, out = engine
     overrides, workload, shard = overrides_of(options), workload_of(options), options.shard or WHOLE
     share = "" if shard.of == 1 else str(shard)
     state, history = read_state(out), load_bug_history(out)
@@ -375,12 +403,14 @@ def settings_of(options: argparse.Namespace, engine: Tested) -> Settings:
         overrides=overrides,
         trace_seconds=options.timeout,
         reduce_seconds=options.reduce,
+        triage_share=options.triage_share,
         memory_limit=memory_limit(options, workers),
         canaries=() if options.no_canary else canaries(seed),
         earlier=state if continued else None,
         left_behind=state.findings if state and not continued else (),
         known=fixes.acknowledged,
         fixes=fixes,
+        packaged=packaged,
         last=state if state and not continued else None,
         history={key: bug for key, bug in history.items() if fixes_in(bug.version) == fixes_in(launch.version)},
         shard=shard,

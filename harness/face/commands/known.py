@@ -16,7 +16,9 @@ EXAMPLES = """\
 add    writes an entry for a finding, with its traces and, if there is one, the
        patch; first it checks that the traces fail without the patch, and do not
        fail with it
-list   prints the entries of a file
+list   prints the entries of a file, or what is packaged for a target
+export writes what is packaged for a target, with patches and traces, to a file
+       of your own: for a checkout, or for the list that your CI keeps
 check  runs the traces of each entry: still there, fixed upstream, patch no
        longer applies, not fixed by its patch, or not tested
 Exit status of check: 0 all are still there or not tested, 1 one is not.
@@ -28,8 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments."""
     from .common import add_target
 
-    actions = ("add", "list", "check")
-    parser.add_argument("action", choices=actions, metavar="{add,list,check}", help="see below")
+    actions = ("add", "list", "check", "export")
+    parser.add_argument("action", choices=actions, metavar="{add,list,check,export}", help="see below")
     parser.add_argument(
         "what",
         nargs="?",
@@ -46,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=Path("known.toml"),
         metavar="FILE",
-        help="add: file to write (default: known.toml)",
+        help="add, export: file to write (default: known.toml)",
     )
     add_target(parser)
     parser.add_argument("--json", action="store_true", help="end with one JSON object on standard output")
@@ -54,14 +56,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the action."""
-    return {"add": add, "list": list_entries, "check": check}[options.action](options)
+    return {"add": add, "list": list_entries, "check": check, "export": export}[options.action](options)
 
 
 def entries_of(options: argparse.Namespace) -> tuple[Known, ...]:
-    """Return the entries of the file that was named. Raises TraceError."""
+    """Return the entries of the file that was named; without a name and a file here those that are packaged for the
+    target, if it is an engine that has some. Raises TraceError."""
+    from ....targets.base.registry import parse
     from ....targets.base.trace import TraceError
-    from ...group.fixes import KNOWN_FILE, read_fixes
+    from ...group.fixes import BUILTIN, CORPUS, KNOWN_FILE, packaged_for, read_fixes
 
+    engine = parse(options.target)
+    has_some = (CORPUS / engine.name / KNOWN_FILE).exists()
+    if options.what == BUILTIN and not has_some and options.action == "list":
+        files = sorted(CORPUS.glob(f"*/{KNOWN_FILE}"))
+        return tuple(entry for file in files for entry in read_fixes(str(file), options.target))
+    if options.what in (None, BUILTIN) and has_some and (options.what or not Path(KNOWN_FILE).exists()):
+        entries = read_fixes(BUILTIN, options.target)
+        return tuple(packaged_for(options.target, engine.version)) if engine.version else entries
     if not options.what and not Path(KNOWN_FILE).exists():
         raise TraceError(f"there is no {KNOWN_FILE} here; name a file, a folder or builtin")
     return read_fixes(options.what or KNOWN_FILE, options.target)
@@ -91,6 +103,44 @@ def list_entries(options: argparse.Namespace) -> int:
         line(f"{columns} {row['expires']:10}  {row['reason']}")
     if options.json:
         print_json({"exit_reason": "done", "entries": rows})
+    return CLEAN
+
+
+def export(options: argparse.Namespace) -> int:
+    """Write the packaged entries for a target to a file, with their patches and traces beside it."""
+    from msgspec import structs
+
+    from ....targets.base.registry import parse
+    from ....targets.base.trace import TraceError
+    from ...exit_status import CLEAN
+    from ...group.fixes import packaged_for
+    from ...group.known import FILES, append_entry
+    from ...units import plural
+    from .common import print_json, printer
+
+    if options.what:
+        raise TraceError("known export: it writes what is packaged for --target; name the file with -o")
+    if options.out.exists():
+        raise TraceError(f"{options.out}: there is such a file; remove it, or name another one with -o")
+    line, target = printer(options.json), options.target
+    entries = packaged_for(target, parse(target).version)
+    if not entries:
+        raise TraceError(f"known export: no known bug of {target} is packaged")
+    for entry in entries:
+        source = Path(entry.folder)
+        traces = [source / trace for trace in entry.traces]
+        own = structs.replace(
+            entry,
+            name=entry.title,
+            releases=(),
+            folder="",
+            patch=f"{FILES}/{entry.title}.patch" if entry.patch else "",
+            traces=tuple(f"{FILES}/{entry.title}-{number}.json" for number in range(1, len(traces) + 1)),
+        )
+        append_entry(options.out, own, patch=source / entry.patch if entry.patch else None, traces=traces)
+    line(f"wrote {plural(len(entries), 'known bug')} to {options.out}, and their files to {options.out.parent / FILES}")
+    if options.json:
+        print_json({"exit_reason": "exported", "entries": [entry.title for entry in entries], "file": str(options.out)})
     return CLEAN
 
 

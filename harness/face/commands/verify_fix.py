@@ -123,13 +123,13 @@ def sides(options: argparse.Namespace) -> tuple[Launch, Launch]:
 
     from ....targets.base.overlay import patched
     from ....targets.base.trace import TraceError
-    from ...group.fixes import read_fixes
+    from ...group.fixes import asked_fixes
     from ...group.known import fitting, patch_from
     from .common import launch_target, progress_line
 
-    launch = launch_target(options.target)
-    known = [entry for where in options.fixes for entry in read_fixes(where, options.target)]
-    entries = fitting(known, options.target, launch.version, datetime.date.today())
+    launch, today = launch_target(options.target), datetime.date.today()
+    known = asked_fixes(options.fixes, options.target, launch.version, today)
+    entries = fitting(known, options.target, launch.version, today)
     titles = [entry.title for entry in entries]
     if unknown := [name for name in options.without if name not in titles]:
         raise TraceError(f"--without {unknown[0]}: --fixes has no such entry; it has: {', '.join(titles) or 'none'}")

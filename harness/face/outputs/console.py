@@ -32,6 +32,7 @@ from ...campaign_events import (
     NodeLeft,
     Notice,
     NotRun,
+    Recognized,
     Retested,
     Summary,
     Tick,
@@ -40,7 +41,7 @@ from ...campaign_events import (
     WorkerLost,
     WorkerState,
 )
-from ...group.store import replay_command
+from ...group.store import cause_words, replay_command, title_line
 from ...judge.oracles import titles
 from ...quoting import terminal_line, terminal_lines, terminal_text
 from ...units import plural, spell
@@ -122,6 +123,8 @@ class Console:
             case LinesReached(index, lines):
                 where = next(iter(lines)) if len(lines) == 1 else plural(len(lines), "module")
                 self.line(f"trace {index}: {plural(sum(map(len, lines.values())), 'new line')} in {where}", "dim")
+            case Recognized(finding):
+                self.recognized(finding)
             case Merged(name, finding):
                 self.line(f"  {name}: the same cause as {finding.id}")
             case WorkerState(worker, doing):
@@ -158,6 +161,7 @@ class Console:
         version = f" ({event.version})" if event.version and event.version not in event.target else ""
         jobs, out = plural(event.jobs, "worker"), event.out
         self.line(f"fuzzing {event.target}{version}, seed {event.seed}, {jobs}; writing findings to {out}")
+        self.line(f"looking into failures takes up to {event.triage_share:.0%} of the workers' time (--triage-share)")
         if event.resumed:
             self.line(f"continuing a campaign that did not end, after {plural(event.resumed, 'trace')}")
         if event.earlier:
@@ -168,7 +172,7 @@ class Console:
     def found(self, finding: Finding) -> None:
         """Print a finding with a new signature."""
         self.line(
-            f"FOUND {finding.id} (trace {finding.index}, {finding.events} events)",
+            f"FOUND {title_line(finding)}: trace {finding.index}, {finding.events} events",
             "bold red",
         )
         self.line(f"  {finding.message}")
@@ -180,9 +184,14 @@ class Console:
             return
         self._lengths[finding.id] = length
         if finding.reproduced:
-            self.line(f"  {finding.id}: reduced to {plural(finding.events, 'event')}")
+            self.line(f"  {title_line(finding)}: reduced to {plural(finding.events, 'event')}")
         else:
             self.line(f"  {finding.id}: flaky, its trace ran clean when it ran alone", "yellow")
+
+    def recognized(self, finding: Finding) -> None:
+        """Print which known bug a finding is."""
+        if finding.cause:
+            self.line(f"  {finding.id}: known: {cause_words(finding.cause)}")
 
     def tick(self, tick: Tick) -> None:
         """Print a line of progress now and then, with what workers do that run no traces."""
@@ -246,7 +255,7 @@ class Dashboard(Console):
         for finding in sorted(summary.findings, key=lambda each: -each.count)[:FINDINGS_SHOWN]:
             parts.append(
                 Text(
-                    f"  {finding.count:>6}x {finding.id} ({finding.events} events)",
+                    f"  {finding.count:>6}x {title_line(finding)}, {finding.events} events",
                     style="red",
                 )
             )
@@ -308,13 +317,15 @@ def report(summary: Summary, width: int, *, self_test: bool = True) -> list[Rend
             Text(
                 terminal_lines(
                     "",
-                    f"{finding.id}: seen in {plural(finding.count, 'trace')}; "
+                    f"{title_line(finding)}: seen in {plural(finding.count, 'trace')}; "
                     f"shortest: {plural(finding.events, 'event')}{note}",
                 ),
                 "bold red",
             )
         )
         parts.append(Text(terminal_lines(f"  {finding.message}", f"  {replay_command(summary.target, finding.trace)}")))
+        if finding.cause:
+            parts.append(Text(terminal_line(f"  known: {cause_words(finding.cause)}")))
         if also := symptoms(finding):
             parts.append(Text(terminal_line(f"  {also}")))
     for node in summary.nodes:
@@ -402,8 +413,28 @@ def verdict(summary: Summary) -> Text:
     return Text(f"\nclean: {done}", "bold green")
 
 
+def effort_line(summary: Summary) -> str:
+    """Return where the workers' time went, "" if that is unknown."""
+    total = sum(summary.effort.values())
+    shares = ", ".join(f"{seconds / total:.0%} {name}" for name, seconds in summary.effort.items()) if total else ""
+    return shares and f"workers' time: {shares}; share for failures while traces run: {summary.triage_share:.0%}"
+
+
+def open_lines(summary: Summary) -> Iterator[str]:
+    """Yield what nobody has looked into."""
+    unreduced = [one for one in summary.findings if one.reproduced and not one.reduced and not one.cause]
+    if unreduced:
+        yield f"not looked into for lack of time: {', '.join(one.id for one in unreduced)}"
+    if summary.waiting:
+        count = plural(len(summary.waiting), "further failing trace")
+        yield f"{count} not looked into, kept in waiting/; the next campaign in this folder does that as time allows"
+
+
 def notes(summary: Summary) -> Iterator[str]:
-    """Yield what follows the report: which findings are known or flaky, and whether any is new."""
+    """Yield what follows the report: where the time went, which findings are known or flaky, and whether any is new."""
+    if line := effort_line(summary):
+        yield line
+    yield from open_lines(summary)
     if summary.given_up:
         yield f"{plural(summary.given_up, 'worker')} given up, as memory or the device did not carry all of them"
     verdicts = Counter(bug.verdict for bug in summary.known_bugs)

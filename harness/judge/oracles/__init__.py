@@ -20,6 +20,7 @@ The order decides which violation is reported: a wrong read comes before the wro
 from __future__ import annotations
 
 from ....targets.base.protocol import Capabilities
+from ..violation import Violation
 from .base import HOOKS, Context, Oracle
 from .batch import Rows
 from .cache import Commit, Hash, HitValidity
@@ -62,6 +63,7 @@ IMPLEMENTED_HOOKS: dict[type[Oracle], frozenset[str]] = {
     for oracle in ORACLES
 }
 """The hooks that each oracle overrides; the others are never called."""
+CONTENTS = {"mamba": "a wrong recurrent state", "attention": "wrong KV"}
 
 
 def applicable(capabilities: Capabilities) -> list[str]:
@@ -99,6 +101,18 @@ def consequence(oracle: str, field: str = "") -> Consequence | None:
         if found := rule.otherwise.get(field) or rule.consequence:
             return found
     return None
+
+
+def consequence_of(violation: Violation) -> tuple[str, str]:
+    """Return what is wrong, in a few words, and what follows for a client, in a sentence or ""."""
+    if violation.oracle == "CRASH":
+        kind, _, where = violation.field.partition("-")
+        place = f" in {where}" if where else ""
+        return f"The engine crashes with {kind}{place}", "All running requests are lost."
+    content = CONTENTS.get(violation.group_kind, "wrong content")
+    found = consequence(violation.oracle, violation.field)
+    what, follows = found or (f"Invariant {violation.oracle} is violated", "")
+    return what.replace("{content}", content), follows.replace("{content}", content)
 
 
 def consequences(oracle: str) -> list[Consequence]:

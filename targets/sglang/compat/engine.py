@@ -11,62 +11,27 @@ from typing import Any
 
 import numpy as np
 
-from ....reference.layout import Group, Layout, cdiv
-from ...base.trace import Config
-from . import old_releases, parts, tree_api
+from ....reference.layout import Group, Layout
+from . import old_releases, parts
 from .sizes import Sizes
 
 STATES, ATTENTION = 0, 1
 """The groups of every layout."""
 STRATEGIES = ("no_buffer", "extra_buffer", "extra_buffer_lazy")
-SPARE_PAGES = 2
-"""Admission reserves one page more than a request needs, and takes a strictly larger pool for enough."""
 
 
-def sizes_of(config: Config) -> Sizes:
-    """Return the sizes of an engine for a configuration."""
-    states = [group for group in config.groups if group.kind == "mamba"]
-    attention = [group for group in config.groups if group.kind == "attention"]
-    options = config.options
-    caching = config.mamba_cache_mode != "none"
-    strategy = options.get("strategy", "no_buffer") if caching else "no_buffer"
-    page, chunk = attention[0].block_size, states[0].block_size
-    overlap = bool(config.async_depth)
-    drafts = config.num_speculative_tokens + 1 if config.num_speculative_tokens else 0
-    per_request = parts.slots_per_request(strategy, overlap) if caching else 1
-    # A common pool of blocks includes those of one request's state.
-    state_blocks = 0 if caching else 1 + config.num_speculative_tokens
-    return Sizes(
-        caching=caching,
-        strategy=strategy,
-        overlap=overlap,
-        tree_core=options.get("tree_core") or tree_api.tree_cores()[0],
-        page=page,
-        chunk=chunk,
-        track=max(chunk, page) * int(options.get("track", "1")),
-        rows=config.max_num_seqs,
-        slots=per_request * config.max_num_seqs + int(options.get("spare_states", "0")),
-        pages=config.num_blocks - 1 - state_blocks + SPARE_PAGES + cdiv(2 * drafts, page),
-        context=config.max_model_len,
-        state_layers=states[0].layers,
-        attention_layers=attention[0].layers,
-        window=config.conv_width - 1,
-        drafts=drafts,
-    )
-
-
-def layout_of(config: Config, sizes: Sizes) -> Layout:
-    """Return the layout of the engine in the reference's terms."""
+def layout_of(sizes: Sizes) -> Layout:
+    """Return the layout of an engine in the reference's terms."""
     return Layout(
         groups=(
             Group("mamba", sizes.chunk, sizes.state_layers, slots=sizes.request_slots),
             Group("attention", sizes.page, sizes.attention_layers),
         ),
-        num_blocks=sizes.first_page + sizes.pages + 1,
-        conv_width=config.conv_width,
+        num_blocks=sizes.num_blocks,
+        conv_width=sizes.window + 1,
         mode="slots",
         prefix_caching=sizes.caching,
-        num_speculative_tokens=config.num_speculative_tokens,
+        num_speculative_tokens=max(sizes.drafts - 1, 0),
         null_block=0,
         reserved=frozenset({sizes.first_page}),
         zeroing=False,
@@ -81,9 +46,8 @@ def layout_of(config: Config, sizes: Sizes) -> Layout:
 class SglangEngine:
     """SGLang's parts for one trace."""
 
-    def __init__(self, config: Config) -> None:
-        self.sizes = sizes = sizes_of(config)
-        self.layout = layout_of(config, sizes)
+    def __init__(self, sizes: Sizes) -> None:
+        self.sizes = sizes
         self.arguments = parts.publish(sizes)
         layers = range(sizes.state_layers + sizes.attention_layers)
         state_layers, attention_layers = list(layers[: sizes.state_layers]), list(layers[sizes.state_layers :])

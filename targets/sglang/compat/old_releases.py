@@ -184,7 +184,7 @@ def note_lengths(batch: Any) -> Any:
     return batch
 
 
-def evict(cache: Any, tokens: int, states: int) -> None:
+def evict_each(cache: Any, tokens: int, states: int) -> None:
     """Evict pages and states, by different calls up to 0.5.4."""
     cache.evict(tokens)
     if hasattr(cache, "evict_mamba"):

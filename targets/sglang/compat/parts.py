@@ -11,18 +11,6 @@ from ..stubs import OFF
 from . import old_releases, scheduler_api, tree_api
 from .sizes import Sizes
 
-BASE_SLOTS = 3
-"""`MAMBA_CACHE_SIZE_MAX_RUNNING_REQUESTS_RATIO`: state slots of a running request without those for snapshots."""
-
-
-def slots_per_request(strategy: str, overlap: bool) -> int:
-    """Return the state slots that the server provides for each running request.
-
-    Source: `_calculate_mamba_ratio`; up to 0.5.9 `init_memory_pool`, which depends on speculation, not on overlap.
-    """
-    tracks = 2 if overlap or old_releases.always_two_tracks() else 1
-    return BASE_SLOTS + {"no_buffer": 0, "extra_buffer": tracks, "extra_buffer_lazy": 1}[strategy]
-
 
 def publish(sizes: Sizes) -> Any:
     """Set SGLang's process-wide configuration and return it."""

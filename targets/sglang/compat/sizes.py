@@ -1,37 +1,60 @@
-"""The sizes of one engine, in SGLang's terms."""
+"""The sizes of one engine, in SGLang's terms. Importable without SGLang."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
-from . import old_releases
+from ....reference.layout import cdiv
+from ...base.trace import Config
+from . import old_releases, tree_api
+
+BASE_SLOTS = 3
+"""`MAMBA_CACHE_SIZE_MAX_RUNNING_REQUESTS_RATIO`: state slots of a running request without those for snapshots."""
+SPARE_PAGES = 2
+"""Admission reserves one page more than a request needs, and takes a strictly larger pool for enough."""
 
 
 @dataclass(frozen=True)
 class Sizes:
     """A configuration in SGLang's terms; lengths in tokens.
 
-    caching  False with `disable_radix_cache`: then there are neither snapshots nor strategies
-    chunk   grid of prefill snapshots (`mamba_cache_chunk_size`)
-    track   grid of decode snapshots (`mamba_track_interval`)
-    drafts  tokens of one verification, 0 without speculation
+    caching      False with `disable_radix_cache`: then there are neither snapshots nor strategies
+    core         of the radix tree, "" for the default of the release
+    chunk        grid of prefill snapshots (`mamba_cache_chunk_size`)
+    track        grid of decode snapshots (`mamba_track_interval`)
+    rows         most running requests
+    spare_slots  state slots beyond those that the server provides
+    window       inputs that a convolution remembers
+    drafts       tokens of one verification, 0 without speculation
     """
 
     caching: bool
     strategy: str
     overlap: bool
-    tree_core: str
+    core: str
     page: int
     chunk: int
     track: int
     rows: int
-    slots: int
+    spare_slots: int
     pages: int
     context: int
     state_layers: int
     attention_layers: int
     window: int
     drafts: int
+
+    @cached_property
+    def tree_core(self) -> str:
+        """Core of the radix tree."""
+        return self.core or tree_api.tree_cores()[0]
+
+    @cached_property
+    def slots(self) -> int:
+        """State slots of the pool."""
+        each = slots_per_request(self.strategy, self.overlap) if self.caching else 1
+        return each * self.rows + self.spare_slots
 
     @property
     def request_slots(self) -> int:
@@ -40,7 +63,50 @@ class Sizes:
             return 1
         return 3 if self.overlap or old_releases.always_two_tracks() else 2
 
-    @property
+    @cached_property
     def first_page(self) -> int:
         """Number of KV page 0."""
         return self.slots + 1
+
+    @property
+    def num_blocks(self) -> int:
+        """Numbers of state slots and pages together."""
+        return self.first_page + self.pages + 1
+
+
+def slots_per_request(strategy: str, overlap: bool) -> int:
+    """Return the state slots that the server provides for each running request.
+
+    Source: `_calculate_mamba_ratio`; up to 0.5.9 `init_memory_pool`, which depends on speculation, not on overlap.
+    """
+    tracks = 2 if overlap or old_releases.always_two_tracks() else 1
+    return BASE_SLOTS + {"no_buffer": 0, "extra_buffer": tracks, "extra_buffer_lazy": 1}[strategy]
+
+
+def sizes_of(config: Config) -> Sizes:
+    """Return the sizes of an engine for a configuration."""
+    states = [group for group in config.groups if group.kind == "mamba"]
+    attention = [group for group in config.groups if group.kind == "attention"]
+    options = config.options
+    caching = config.mamba_cache_mode != "none"
+    page, chunk = attention[0].block_size, states[0].block_size
+    drafts = config.num_speculative_tokens + 1 if config.num_speculative_tokens else 0
+    # A common pool of blocks includes those of one request's state.
+    state_blocks = 0 if caching else 1 + config.num_speculative_tokens
+    return Sizes(
+        caching=caching,
+        strategy=options.get("strategy", "no_buffer") if caching else "no_buffer",
+        overlap=bool(config.async_depth),
+        core=options.get("tree_core", ""),
+        page=page,
+        chunk=chunk,
+        track=max(chunk, page) * int(options.get("track", "1")),
+        rows=config.max_num_seqs,
+        spare_slots=int(options.get("spare_states", "0")),
+        pages=config.num_blocks - 1 - state_blocks + SPARE_PAGES + cdiv(2 * drafts, page),
+        context=config.max_model_len,
+        state_layers=states[0].layers,
+        attention_layers=attention[0].layers,
+        window=config.conv_width - 1,
+        drafts=drafts,
+    )

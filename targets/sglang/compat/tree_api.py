@@ -76,7 +76,7 @@ def evict(cache: Any, tokens: int, states: int) -> None:
     from sglang.srt.mem_cache import base_prefix_cache
 
     if not hasattr(base_prefix_cache, "EvictParams"):
-        old_releases.evict(cache, tokens, states)
+        old_releases.evict_each(cache, tokens, states)
         return
     cache.evict(base_prefix_cache.EvictParams(num_tokens=tokens, mamba_num=states))
 

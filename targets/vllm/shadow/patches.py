@@ -10,7 +10,8 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from ..versions.wrapping import parameters
+from ...base.renamed import put
+from ..versions.wrapping import Arguments, parameters
 from .recorder import Recorder
 
 _open: list[Recorder] = []
@@ -75,7 +76,7 @@ def _observed(
     @functools.wraps(function)
     def wrapper(self: Any, *arguments: Any, **keywords: Any) -> Any:
         if _open:
-            call = {**dict(zip(names, arguments, strict=False)), **keywords}
+            call = Arguments(function, names, arguments, keywords)
             if call["num_reqs"] and self.is_initialized:
                 note(_open[0], self, _open[0].on_host(call))
         return function(self, *arguments, **keywords)
@@ -91,7 +92,7 @@ def install() -> None:
 
     for module in (gpu_model_runner, model_runner):
         if hasattr(module, "copy_kv_cache_blocks_inplace"):
-            module.copy_kv_cache_blocks_inplace = _observed_block_copy(module.copy_kv_cache_blocks_inplace)
+            put(module, "copy_kv_cache_blocks_inplace", _observed_block_copy(module.copy_kv_cache_blocks_inplace))
     try:
         from vllm.v1.worker import mamba_utils
     except ImportError:  # 0.14 moves no states
@@ -103,8 +104,8 @@ def install() -> None:
         ("run_fused_postprocess_align", _fused_postcopy),
     ):
         if context is not None and hasattr(context, name):
-            setattr(context, name, _observed(getattr(context, name), note))
-    mamba_utils.collect_mamba_copy_meta = _observed_scalar_copy(mamba_utils.collect_mamba_copy_meta)
+            put(context, name, _observed(getattr(context, name), note))
+    put(mamba_utils, "collect_mamba_copy_meta", _observed_scalar_copy(mamba_utils.collect_mamba_copy_meta))
 
 
 def _observed_scalar_copy(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -113,7 +114,7 @@ def _observed_scalar_copy(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def wrapper(*arguments: Any, **keywords: Any) -> Any:
-        call = {**dict(zip(names, arguments, strict=False)), **keywords}
+        call = Arguments(function, names, arguments, keywords)
         # Some are NumPy's integers, which a history cannot hold.
         names_of = ("src_block_idx", "dest_block_idx", "accept_token_bias")
         source, destination, offset = (int(call[name]) for name in names_of)

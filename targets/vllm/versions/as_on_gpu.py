@@ -9,6 +9,7 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
+from ...base.renamed import put
 from .features import has_replay
 from .wrapping import replaced
 
@@ -79,7 +80,7 @@ def share_state_indices(runner: Any) -> None:
             return compute(*arguments, **keywords)
 
     compute_on_cpu.on_cpu = True  # type: ignore[attr-defined]
-    MambaSpecDecodeGPUContext.compute_aligned_state_indices = compute_on_cpu
+    put(MambaSpecDecodeGPUContext, "compute_aligned_state_indices", compute_on_cpu)
 
 
 def apart_buffers(wanted: bool) -> list[tuple[Any, str, Any]]:

@@ -13,6 +13,7 @@ from typing import Any
 from vllm.v1.core.kv_cache_utils import get_block_hash, get_group_id
 
 from ...base.observe import Table
+from ...base.renamed import old_name
 
 
 class Pool:
@@ -26,7 +27,7 @@ class Pool:
             (f"{name} of group {index}", group, name)
             for index, group in enumerate(self._groups)
             for name, value in vars(group).items()
-            if isinstance(value, dict) and name != "cached_blocks_this_step"
+            if isinstance(value, dict) and old_name(group, name) != "cached_blocks_this_step"
         ]
         """What a group keeps per request: title, group, attribute."""
 

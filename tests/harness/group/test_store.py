@@ -63,7 +63,7 @@ def investigate(store: FindingStore) -> None:
     store.save_state(summary(*store.findings.values()))
     store.improve(SIGNATURE, trace(6), VIOLATION)
     store.improve(SIGNATURE, trace(3), None)
-    store.explain(SIGNATURE, VIOLATION, History(violation=VIOLATION), "why")
+    store.explain(SIGNATURE, VIOLATION, History(violation=VIOLATION), "why", "what")
     store.settle(SIGNATURE, reproduced=True, shown=3, tried=3)
     store.save_state(summary(*store.findings.values()))
 

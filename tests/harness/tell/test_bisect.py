@@ -1,10 +1,13 @@
 """Bisection: a release known to fail, the ends, then the middle; nothing is concluded about what was not tried."""
 
+import subprocess
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 from cli_process import Cli
+from msgspec import structs
 from support import arrive, make_trace
 
 from hybridfuzz.harness.campaign_events import Summary
@@ -12,9 +15,12 @@ from hybridfuzz.harness.face.commands.bisect import conclusions, named_by, signa
 from hybridfuzz.harness.group.store import FindingStore
 from hybridfuzz.harness.judge.outcome import Outcome
 from hybridfuzz.harness.judge.violation import Violation
-from hybridfuzz.harness.tell.bisect import Tried, bisect, changes
+from hybridfuzz.harness.tell.bisect import Nearest, Tried, bisect, changes
+from hybridfuzz.harness.tell.commits import commits_between, subject, worktree
+from hybridfuzz.harness.workers.messages import Ported
 from hybridfuzz.targets.base.pip import versions_between
 from hybridfuzz.targets.base.protocol import TargetError
+from hybridfuzz.targets.base.trace import Trace, TraceError
 
 RELEASES = [f"0.{number}" for number in range(9)]
 
@@ -178,3 +184,93 @@ def test_bisecting_no_trace(hybridfuzz: Cli) -> None:
     ran = hybridfuzz("bisect", "nowhere.json", "--target", "vllm", "--versions", "1,2")
     assert ran.status == 2
     assert "nowhere.json" in ran.error
+
+
+class Release:
+    """A worker on a release that has some options, and fails for a trace with all of `needed`."""
+
+    def __init__(self, has: set[str], needed: set[str]) -> None:
+        self.has, self.needed = has, needed
+
+    def run(self, trace: Trace) -> Outcome:
+        if strange := trace.config.options.keys() - self.has:
+            raise TraceError(f"there is no option {min(strange)}")
+        fails = self.needed <= trace.config.options.keys()
+        return Outcome(Violation("S3", "x", "S3: x") if fails else None, 1, 1, {}, {}, 0)
+
+    def port(self, trace: Trace) -> Ported:
+        options = {name: value for name, value in trace.config.options.items() if name in self.has}
+        gone = sorted(trace.config.options.keys() - self.has)
+        return Ported(structs.replace(trace, config=structs.replace(trace.config, options=options)), tuple(gone))
+
+
+def nearest(among: dict[str, Release], *options: str) -> tuple[dict[str, str], Nearest]:
+    """Run a trace with options on releases, the last one first. Return the states."""
+    trace = make_trace(arrive("r0", 3))
+    trace = structs.replace(trace, config=structs.replace(trace.config, options=dict.fromkeys(options, "1")))
+    attempt = Nearest(trace, "", lambda name: nullcontext(among[name]))
+    names = list(among)
+    return {one.release: one.state for one in bisect(names, "", attempt, first=names[-1], everything=False)}, attempt
+
+
+def test_an_option_that_the_failure_does_not_need_is_left_out() -> None:
+    """A release without it was not decisive."""
+    old, new = {"runner"}, {"runner", "data_parallel"}
+    among = {"1": Release(old, {"absent"}), "2": Release(old, {"runner"}), "3": Release(new, {"runner"})}
+    states, attempt = nearest(among, "runner", "data_parallel")
+    assert states == {"1": "good", "2": "bad", "3": "bad"}
+    assert attempt.changes == {"1": ("data_parallel",), "2": ("data_parallel",)}
+
+
+def test_one_that_it_needs_is_not() -> None:
+    """Without the option any release is clean: that proves nothing."""
+    among = {"1": Release({"runner"}, {"absent"}), "2": Release({"runner", "drafts"}, {"drafts"})}
+    states, attempt = nearest(among, "runner", "drafts")
+    assert states == {"1": "not applicable", "2": "bad"} and not attempt.changes
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """A checkout with five commits."""
+    author = ("-c", "user.name=a", "-c", "user.email=a@localhost", "-c", "gc.auto=0")
+    subprocess.run(["git", "init", "-q", "-b", "main", tmp_path], check=True)
+    for number in range(5):
+        (tmp_path / "engine.py").write_text(f"NUMBER = {number}\n")
+        for command in (["add", "-A"], [*author, "commit", "-q", "-m", f"Commit {number}"]):
+            subprocess.run(["git", "-C", tmp_path, *command], check=True)
+    return tmp_path
+
+
+def test_the_commits_of_a_checkout(repository: Path) -> None:
+    commits = commits_between(repository, "main~3", "main")
+    assert [subject(repository, one) for one in commits] == [f"Commit {number}" for number in range(1, 5)]
+    with worktree(repository, commits[1]) as tree:
+        assert (tree / "engine.py").read_text() == "NUMBER = 2\n"
+    assert not tree.exists()
+    left = subprocess.run(["git", "-C", repository, "worktree", "list"], capture_output=True, text=True, check=True)
+    assert len(left.stdout.splitlines()) == 1
+    assert (repository / "engine.py").read_text() == "NUMBER = 4\n", "the checkout itself is left alone"
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "words"), [("main", "main~1", "name the older one"), ("no", "main", "git rev-parse")]
+)
+def test_commits_that_cannot_be_bisected(repository: Path, good: str, bad: str, words: str) -> None:
+    with pytest.raises(TargetError, match=words):
+        commits_between(repository, good, bad)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (["--good", "a"], "need both --good and --bad"),
+        (["--good", "a", "--bad", "b", "--versions", "1,2"], "no --versions"),
+        (["--good", "a", "--bad", "b"], "is no checkout"),
+        ([], "name releases with --versions A..B, or commits"),
+    ],
+)
+def test_releases_or_commits(hybridfuzz: Cli, given: list[str], words: str) -> None:
+    trace = min((Path(__file__).parents[3] / "corpus" / "vllm").glob("*.json"))
+    ran = hybridfuzz("bisect", trace, "--target", "vllm", *given)
+    assert ran.status == 2
+    assert words in ran.error

@@ -20,9 +20,9 @@ from hybridfuzz.targets.base.protocol import TargetError
 from hybridfuzz.targets.base.registry import prepare, write_scripts
 from hybridfuzz.targets.base.repro import Failure
 from hybridfuzz.targets.base.trace import Arrive, Config, ExternalLoad, Group, Resume, Step, Trace
-from hybridfuzz.targets.vllm.inlined import definitions
 from hybridfuzz.targets.vllm.kit_limits import Case, refusal
 from hybridfuzz.targets.vllm.options import options_of
+from hybridfuzz.targets.vllm.repro import SOURCES
 
 FOLDER = Path(__file__).parents[3] / "corpus" / "vllm"
 NEEDS_MORE: tuple[dict[str, Any], ...] = (
@@ -112,7 +112,7 @@ def test_a_script_inlines_what_it_shares_with_the_adapter_and_nothing_of_ours_be
 
 
 def test_a_definition_comes_with_all_that_it_uses() -> None:
-    parts = definitions(("rows/linear_attention.py", "linear_rows"))
+    parts = SOURCES.definitions(("rows/linear_attention.py", "linear_rows"))
     text = "\n".join(part.text for part in parts)
     for name in ("class StateRow", "def in_bounds", "def speculative_row", "def _verifications", "SKIPPED = -1"):
         assert name in text

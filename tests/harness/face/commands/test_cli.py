@@ -14,7 +14,7 @@ from support import arrive, make_trace
 from hybridfuzz.harness import units
 from hybridfuzz.harness.draw.files import encode_trace, load_trace
 from hybridfuzz.harness.face.commands.against import pair_of
-from hybridfuzz.harness.face.commands.bisect import attempt
+from hybridfuzz.harness.face.commands.bisect import started
 from hybridfuzz.harness.face.commands.common import trace_files
 from hybridfuzz.harness.workers.client import WorkerClient
 from hybridfuzz.harness.workers.messages import Ready
@@ -235,6 +235,7 @@ def test_workers_share_the_memory_of_the_machine_unless_a_limit_is_given(monkeyp
 
     monkeypatch.setattr("hybridfuzz.harness.workers.client.WorkerClient", Started)
     monkeypatch.setattr("hybridfuzz.targets.base.registry.prepare", lambda *_: LAUNCH)
-    with pytest.raises(TargetError, match="seen"):
-        attempt(Namespace(target="vllm", timeout=1.0, memory=None), make_trace(arrive("r0", 3)), "1")
+    options = Namespace(target="vllm", timeout=1.0, memory=None)
+    with pytest.raises(TargetError, match="seen"), started(options, "1", None):
+        pass
     assert limits == [whole]

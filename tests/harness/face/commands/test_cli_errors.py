@@ -25,6 +25,7 @@ MUTANT = "hybrid:null-as-state-slot"
     ("arguments", "words"),
     [
         (["--target", "hybird"], ["unknown target 'hybird'", "did you mean hybrid?"]),
+        (["--target", "vlm@0.33.0"], ["unknown target 'vlm@0.33.0'", "did you mean vllm@0.33.0?"]),
         (["--target", "hybrid:null-as-state"], ["did you mean hybrid:null-as-state-slot?"]),
         (["--target", "hybrid@1.0"], ["no such device", "known: symbolic"]),
         (

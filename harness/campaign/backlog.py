@@ -1,0 +1,61 @@
+"""Failing traces that are kept until there is time to look into them.
+
+    OUT/waiting/SEED-INDEX.json
+
+Each is counted for the finding of its signature when it is kept; the campaign's state lists it (`Summary.waiting`). A
+campaign that goes on, and the next one in the folder, look into what is left. At most `KEPT_MAX` are kept, and
+`PER_SYMPTOM` with one symptom; others are only counted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from ...targets.base.trace import Trace
+from ..campaign_events import Waiting
+from ..draw.files import save_trace
+from ..group.store import WAITING_FOLDER, OutputError, make_folder
+
+KEPT_MAX = 1000
+PER_SYMPTOM = 50
+
+
+class Backlog:
+    """The traces that wait. Call its methods under one lock."""
+
+    def __init__(self, folder: Path, waiting: Sequence[Waiting]) -> None:
+        self._folder = folder / WAITING_FOLDER
+        self._waiting = {(one.seed, one.index): one for one in waiting if self.path(one).exists()}
+        self._symptoms = Counter[tuple[str, str]]()
+
+    def path(self, one: Waiting) -> Path:
+        """Return where a trace lies."""
+        return self._folder / f"{one.seed}-{one.index}.json"
+
+    def seen(self, signature: str, relation: str) -> int:
+        """Count a failing trace of a symptom. Return how many there were before it."""
+        self._symptoms[signature, relation] += 1
+        return self._symptoms[signature, relation] - 1
+
+    def keep(self, one: Waiting, relation: str, trace: Trace) -> bool:
+        """Keep a trace, if there is room. Raises OutputError."""
+        if len(self._waiting) >= KEPT_MAX or self._symptoms[one.signature, relation] > PER_SYMPTOM:
+            return False
+        make_folder(self._folder.parent, WAITING_FOLDER)
+        try:
+            save_trace(trace, self.path(one))
+        except OSError as error:
+            raise OutputError(f"cannot write {self.path(one)}: {error.strerror}") from error
+        self._waiting[one.seed, one.index] = one
+        return True
+
+    def drop(self, one: Waiting) -> None:
+        """Forget a trace that was looked into."""
+        self._waiting.pop((one.seed, one.index), None)
+        self.path(one).unlink(missing_ok=True)
+
+    def entries(self) -> list[Waiting]:
+        """Return what waits, in the order in which it came."""
+        return list(self._waiting.values())

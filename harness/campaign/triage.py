@@ -1,0 +1,119 @@
+"""Which failure is looked into next, and how much of the workers' time that may take.
+
+A failing trace is counted and saved at once; a new finding is also confirmed at once. All else is a task: reducing a
+finding, slice by slice, and finding out what its cause is; sorting a further trace of a signature that was met before.
+Tasks together may take a share of the time of all workers (`--triage-share`). A task that has begun ends, and what it
+took beyond the share is saved before the next one begins. When no trace is left to run, findings are finished, and
+further traces sorted for `GRACE` seconds and the share.
+
+Which task comes first does not depend on the clock: findings by how many slices they have had, then traces whose
+symptom was seen least, then those that an earlier campaign left. How many of them are reached does.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from heapq import heappop, heappush
+from itertools import count
+from threading import Lock
+from typing import Generic, Literal, TypeVar
+
+Task = TypeVar("Task")
+Activity = Literal["confirming", "reducing", "identity"]
+FUZZING = "fuzzing"
+FINDING, FURTHER, LEFT_BEHIND = range(3)
+"""Ranks of tasks: a finding, a further trace of a signature, a trace that an earlier campaign left."""
+SHARE = 0.3
+GRACE = 30.0
+"""Seconds in which further traces are sorted after the last trace of a campaign, so that a short one sorts some."""
+
+
+class Triage(Generic[Task]):
+    """The tasks that wait, and the time that tasks took. Methods may be called from any thread.
+
+    `spent` returns the seconds of the campaign so far; `earlier` is the time by activity before a kill.
+    """
+
+    def __init__(self, share: float, jobs: int, spent: Callable[[], float], earlier: Mapping[str, float]) -> None:
+        self.share = share
+        self._jobs = jobs
+        self._spent = spent
+        self._before = sum(earlier.values()) - jobs * spent()
+        self._took: dict[str, float] = {name: earlier.get(name, 0.0) for name in ("confirming", "reducing", "identity")}
+        self._running: dict[int, tuple[str, float]] = {}
+        self._tasks: list[tuple[tuple[int, ...], int, Task]] = []
+        self._numbers = count()
+        self._alone = 0
+        self._lock = Lock()
+
+    def put(self, task: Task, kind: int, *order: int) -> None:
+        """Let a task wait."""
+        with self._lock:
+            heappush(self._tasks, ((kind, *order), next(self._numbers), task))
+
+    def next(self, *, idle: bool = False) -> Task | None:
+        """Return the next task, None if there is none or the share is spent. `idle` if there is no trace to run."""
+        with self._lock:
+            if self._tasks and not self._alone and (self._is_within(0.0) or (idle and self._may_end())):
+                return heappop(self._tasks)[-1]
+            return None
+
+    def _is_within(self, grace: float) -> bool:
+        took = sum(self._effort(name) for name in self._took)
+        return self.share >= 1 or took < grace + self.share * self._all()
+
+    def _may_end(self) -> bool:
+        return self._tasks[0][0][0] == FINDING or self._is_within(GRACE)
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Let no other task begin: there is one patched engine, and a worker that waited for it could run traces."""
+        with self._lock:
+            self._alone += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._alone -= 1
+
+    @property
+    def pending(self) -> int:
+        """Return the number of tasks that wait."""
+        with self._lock:
+            return len(self._tasks)
+
+    @property
+    def findings(self) -> int:
+        """Return the number of tasks that wait for a finding."""
+        with self._lock:
+            return sum(order[0] == FINDING for order, _, _ in self._tasks)
+
+    @contextmanager
+    def timed(self, activity: Activity) -> Iterator[None]:
+        """Count the time of what runs in here."""
+        key = next(self._numbers)
+        with self._lock:
+            self._running[key] = activity, time.monotonic()
+        try:
+            yield
+        finally:
+            with self._lock:
+                name, began = self._running.pop(key)
+                self._took[name] += time.monotonic() - began
+
+    def effort(self) -> dict[str, float]:
+        """Return the seconds of all workers by what they did."""
+        with self._lock:
+            took = {name: self._effort(name) for name in self._took}
+            return {FUZZING: round(max(self._all() - sum(took.values()), 0.0), 3)} | {
+                name: round(seconds, 3) for name, seconds in took.items()
+            }
+
+    def _effort(self, name: str) -> float:
+        now = time.monotonic()
+        return self._took[name] + sum(now - began for running, began in self._running.values() if running == name)
+
+    def _all(self) -> float:
+        return self._before + self._jobs * self._spent()

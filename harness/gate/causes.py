@@ -1,0 +1,263 @@
+"""Failed items by cause: one bug in a pull request fails a hundred items, and is one failure.
+
+    compare   the shortest trace of each signature is cut down and its evidence collected (`group.investigate`)
+    join      a failure belongs to the cause that it is most like, unless its evidence speaks for another one (`APART`).
+              A campaign asks for proof that two failures have one cause, a gate for proof that they have not: the
+              checkout is new in one place
+    show      the shortest trace of a cause is reduced, its options set to usual values as far as the failure stays, and
+              told: headline, explanation and trace are of the same run
+
+All of that runs within `SECONDS`. What is not compared by then counts for the first cause, and is said not to be.
+"""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from threading import Lock
+
+from msgspec import Struct, structs
+
+from ...targets.base.launch import Launch
+from ...targets.base.protocol import Capabilities, TargetError
+from ...targets.base.registry import describe
+from ...targets.base.trace import Trace
+from ..campaign.recheck import Confirmation
+from ..group.evidence import Evidence, FindingEvidence
+from ..group.investigate import Investigation
+from ..group.same_cause import alike
+from ..group.same_symptom import UNEXPLAINED
+from ..group.store import FindingStore, OutputError, replay_command
+from ..judge.violation import Violation
+from ..quoting import terminal_line
+from ..record.history import History
+from ..tell.configuration import configuration_words
+from ..tell.headline import headline_of
+from ..tell.reproduce import unusual
+from ..tell.terminal import finding_text
+from ..tell.usual_options import plainest
+from ..units import plural
+from ..workers.client import WorkerClient
+from .settings import GateSettings
+
+SECONDS = 25.0
+COMPARE_SECONDS = 6.0
+"""At most for one signature."""
+REDUCE_SECONDS = 10.0
+"""At least for the trace that is shown."""
+PLACES_SECONDS = 5.0
+"""To find the places for a cause whose traces were not compared."""
+APART = 0.1
+"""A likeness (`group.same_cause`) below which two failures have different causes."""
+PLACES_MAX = 3
+LINES_MAX = 25
+"""Of an explanation and its timeline; `hybridfuzz replay` prints all of them."""
+SIGNATURES_MAX = 6
+NOT_AGAIN = "did not fail again when run alone"
+
+
+class ItemFailure(Struct, frozen=True):
+    """A violation on one item. `flaky` if it did not happen again; `where` says which trace it is."""
+
+    item: str
+    violation: Violation
+    trace: Trace
+    where: str
+    flaky: bool = False
+
+
+class Cause(Struct, frozen=True):
+    """Failed items that are one failure, the one that is shown first, and its text."""
+
+    items: tuple[str, ...]
+    text: str
+
+
+class _Shown(Struct, frozen=True):
+    """The trace that is shown for a cause: how it fails, its explanation, its file, and why it is not reduced."""
+
+    trace: Trace
+    violation: Violation
+    told: str = ""
+    path: str = ""
+    problem: str = ""
+
+
+class _Group:
+    """The failures of one cause. `evidence` is that of the traces that were compared, by trace."""
+
+    def __init__(self) -> None:
+        self.failures: list[ItemFailure] = []
+        self.compared: list[tuple[Trace, Violation, Evidence]] = []
+
+    @property
+    def evidence(self) -> list[Evidence]:
+        """What the traces show that were compared."""
+        return [evidence for _, _, evidence in self.compared]
+
+    def shortest(self) -> tuple[Trace, Violation]:
+        """Return the trace that is shown, and how it fails."""
+        cut = [(trace, violation) for trace, violation, _ in self.compared]
+        known = cut or [(failure.trace, failure.violation) for failure in self.failures]
+        return min(known, key=lambda one: len(one[0].events))
+
+
+class Causes:
+    """Sorts the failures of a run, on one worker. Methods raise TargetError."""
+
+    def __init__(
+        self, settings: GateSettings, launch: Launch, worker: WorkerClient, capabilities: Capabilities
+    ) -> None:
+        self._settings = settings
+        self._launch = launch
+        self._worker = worker
+        self._capabilities = capabilities
+        self._deadline = time.monotonic() + SECONDS
+        self._store: FindingStore | None = None
+
+    def sorted(self, failures: Sequence[ItemFailure]) -> list[Cause]:
+        """Return the causes of the failures, the one with most items first."""
+        groups = sorted(self._grouped(failures), key=lambda group: -len(group.failures))
+        return [self._told(group) for group in groups]
+
+    def _grouped(self, failures: Sequence[ItemFailure]) -> list[_Group]:
+        """Group the failures: what can be compared by cause, what did not happen again by signature."""
+        by_signature: dict[tuple[bool, str], list[ItemFailure]] = {}
+        for failure in failures:
+            by_signature.setdefault((failure.flaky, failure.violation.signature), []).append(failure)
+        groups: list[_Group] = []
+        rest: list[list[ItemFailure]] = []
+        # The most frequent first: it is the most probable one to be what changed.
+        for (flaky, _), same in sorted(by_signature.items(), key=lambda item: (item[0][0], -len(item[1]))):
+            one = min(same, key=lambda failure: len(failure.trace.events))
+            compared = None if flaky else self._compare(one)
+            if compared is None and not flaky:
+                rest.append(same)
+                continue
+            group = self._nearest(groups, compared[2]) if compared else None
+            if group is None:
+                groups.append(group := _Group())
+            group.failures += same
+            group.compared += [compared] if compared else []
+        for same in rest:
+            steady = [group for group in groups if not group.failures[0].flaky]
+            if not steady:
+                groups.insert(0, _Group())
+            (steady or groups)[0].failures += same
+        return groups
+
+    def _compare(self, failure: ItemFailure) -> tuple[Trace, Violation, Evidence] | None:
+        """Return a shorter trace of a failure with its evidence, None for one without, or when time is up."""
+        left = self._deadline - REDUCE_SECONDS - time.monotonic()
+        if failure.violation.oracle in UNEXPLAINED or left <= 0:
+            return None
+        investigation = Investigation(self._worker, self._capabilities, min(left, COMPARE_SECONDS))
+        trace = investigation.reduce(failure.trace, failure.violation)
+        outcome = investigation.result(trace)
+        try:
+            evidence = investigation.evidence(trace) if outcome and outcome.violation else None
+        except TargetError:  # the target does not start again after its crash, which is told when the trace is shown
+            return None
+        return (trace, outcome.violation, evidence) if outcome and outcome.violation and evidence else None
+
+    def _nearest(self, groups: Sequence[_Group], evidence: Evidence) -> _Group | None:
+        """Return the group of the cause that a failure shows, None for a cause of its own."""
+        compared = [group for group in groups if group.compared]
+        group = max(compared, key=lambda group: alike([evidence], group.evidence), default=None)
+        if group is None or (evidence.complete and alike([evidence], group.evidence) < APART):
+            return None
+        return group
+
+    def _told(self, group: _Group) -> Cause:
+        trace, violation = group.shortest()
+        first = min(group.failures, key=lambda one: (one.violation.signature != violation.signature, one.item))
+        shown = _Shown(trace, violation)
+        try:
+            shown = self._saved(group, first, shown)
+        except OutputError as error:
+            shown = structs.replace(shown, problem=str(error))
+        except TargetError as error:  # the target does not start again after its crash
+            shown = structs.replace(shown, problem=f"could not run again: {error}")
+        items = (first.item, *(one.item for one in group.failures if one is not first))
+        return Cause(items, "\n".join(self._lines(group, first, shown)))
+
+    def _saved(self, group: _Group, first: ItemFailure, shown: _Shown) -> _Shown:
+        """Save a trace, reduce it, and set its options to usual values."""
+        store = self._store = self._store or FindingStore(self._settings.out, self._settings.target)
+        violation = shown.violation
+        finding, earlier = store.claim(violation, 0, shown.trace)
+        path = Path(finding.trace)
+        if first.flaky:
+            store.settle(finding.id, reproduced=False, shown=0, tried=1)
+            return structs.replace(shown, path=str(path), problem=NOT_AGAIN)
+        seconds = max(self._deadline - time.monotonic(), REDUCE_SECONDS)
+        case = Confirmation(store, Lock(), self._worker, lambda record: None, seconds / 2)
+        try:
+            best = case.investigate(finding.id, violation, shown.trace, earlier=earlier)
+        except TargetError as error:
+            return structs.replace(shown, path=str(path), problem=f"could not run again: {error}")
+        if best is None:
+            return structs.replace(shown, path=store.findings[finding.id].trace, problem=NOT_AGAIN)
+        history = case.history or History()
+        if history.violation:
+            plain = plainest(
+                best, violation.signature, self._worker.run, self._capabilities, self._unusual, self._deadline
+            )
+            if plain != best and (again := self._worker.explain(plain)[1]).violation:
+                store.improve(finding.id, plain, again.violation)
+                phrase = headline_of(plain, again, again.violation, ()).title
+                store.explain(finding.id, again.violation, again, finding_text(again), phrase)
+                best, history = plain, again
+        if not group.evidence and history.violation:
+            investigation = Investigation(self._worker, self._capabilities, PLACES_SECONDS)
+            if evidence := investigation.evidence(best, history):
+                group.compared.append((best, history.violation, evidence))
+        if group.evidence:
+            store.learn(finding.id, FindingEvidence(group.evidence))
+        return _Shown(
+            best, history.violation or violation, finding_text(history, LINES_MAX), store.findings[finding.id].trace
+        )
+
+    def _unusual(self, trace: Trace) -> int:
+        return unusual(self._settings.target, self._launch, trace)
+
+    def _lines(self, group: _Group, first: ItemFailure, shown: _Shown) -> Iterator[str]:
+        """Yield what pytest prints for a cause."""
+        target = self._settings.target
+        words = configuration_words(shown.trace, describe(target, shown.trace, self._launch.version))
+        yield terminal_line(shown.violation.message)
+        yield ""
+        yield f"config     {terminal_line(words)}"
+        yield f"signature  {shown.violation.signature}"
+        cut = shown.problem or f"reduced to {plural(len(shown.trace.events), 'event')}"
+        yield f"trace      {first.where}; {terminal_line(cut)}"
+        if shown.path:
+            file = near(Path(shown.path))
+            yield f"replay     {replay_command(target, file)}"
+            yield f"report     {shlex.join(['hybridfuzz', 'repro', file, '--target', target, '-o', 'repro'])}"
+        else:
+            yield f"again      pytest --hybridfuzz-target {shlex.quote(target)} hybridfuzz::{first.item}"
+        for place in FindingEvidence(group.evidence).places[:PLACES_MAX] if group.evidence else ():
+            yield f"look at    {place.file}:{place.line} {place.function} ({place.score:.2f})"
+        if more := len(group.failures) - 1:
+            yield f"and {plural(more, 'more item')}; in all {self._symptoms(group)}"
+        if shown.told:
+            yield f"\n{shown.told}"
+
+    def _symptoms(self, group: _Group) -> str:
+        """Return how often each signature occurs, and which of them were not compared."""
+        counts = Counter(failure.violation.signature for failure in group.failures)
+        shown = [f"{count} {signature}" for signature, count in counts.most_common(SIGNATURES_MAX)]
+        hidden = len(counts) - len(shown)
+        text = ", ".join([*shown, *([f"{hidden} other signatures"] if hidden else [])])
+        compared = {evidence.signature for evidence in group.evidence}
+        unexamined = [signature for signature in counts if signature not in compared] if compared else []
+        return f"{text} (not compared: {', '.join(unexamined[:SIGNATURES_MAX])})" if unexamined else text
+
+
+def near(path: Path) -> str:
+    """Return a path as a user would type it: relative if it is below the working directory."""
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)

@@ -1,0 +1,199 @@
+"""Copies definitions of ours into scripts: those that are asked for, and all that they use.
+
+What is copied must need the engine, torch and the standard library only. A script is one module: names that are defined
+in several files cannot be copied together, a function of one of our modules (`parts.make_cache`) is called by its own
+name, and imports of ours inside functions are left out.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cache
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from posixpath import dirname, normpath
+from typing import NamedTuple
+
+
+class Part(NamedTuple):
+    """Copied text of one file, and the imports that it needs, one to a line."""
+
+    imports: Sequence[str]
+    text: str
+
+
+class _File(NamedTuple):
+    """A file's lines (None: not for scripts) and definitions by name; what it imports by name: an import line, or
+    (file, name) of ours, with the name "" for a whole module."""
+
+    lines: Sequence[str | None]
+    tree: ast.Module
+    definitions: Mapping[str, ast.stmt]
+    imported: Mapping[str, str | tuple[str, str]]
+
+
+class Sources:
+    """The sources of one package, and of what it imports. A file's name is relative to the package.
+
+    `left_out`: names that are not copied, since a script has its own, or since they occur in annotations only.
+    """
+
+    def __init__(self, package: str, left_out: Collection[str] = ()) -> None:
+        self.package = package
+        self.left_out = frozenset(left_out)
+
+    def names(self, name: str) -> frozenset[str]:
+        """Return the names that a file defines."""
+        return frozenset(_read(self.package, name).definitions)
+
+    def uses(self, name: str) -> list[tuple[str, str]]:
+        """Return the (file, name) definitions of other files that a file uses."""
+        file = _read(self.package, name)
+        found = [one for definition in file.definitions for one in _used(file, definition, self.left_out)]
+        return [one for one in dict.fromkeys(found) if not isinstance(one, str) and one[0]]
+
+    def whole(self, name: str) -> Part:
+        """Return a whole file but for its docstring and its imports."""
+        file = _read(self.package, name)
+        imports = [one for one in file.imported.values() if isinstance(one, str)]
+        heads = [node for node in file.tree.body[1:] if isinstance(node, ast.Import | ast.ImportFrom)]
+        text = _copied(file, max(node.end_lineno or 0 for node in heads) + 1, len(file.lines))
+        return Part(list(dict.fromkeys(imports)), text.strip("\n"))
+
+    def definitions(self, *wanted: tuple[str, str]) -> list[Part]:
+        """Return (file, name) definitions and all that they use, one part for each file, the used files first.
+
+        Raises ValueError if two files define the same name.
+        """
+        needed: dict[str, list[str]] = {}
+        imports: dict[str, dict[str, None]] = {}
+        order: list[str] = []
+        homes: dict[str, str] = {}
+
+        def need(name: str, definition: str) -> None:
+            found = needed.setdefault(name, [])
+            if definition in found:
+                return
+            if homes.setdefault(definition, name) != name:
+                raise ValueError(f"{definition} is defined in {homes[definition]} and in {name}")
+            found.append(definition)
+            file = _read(self.package, name)
+            for source in _used(file, definition, self.left_out):
+                if isinstance(source, str):
+                    imports.setdefault(name, {})[source] = None
+                else:
+                    need(source[0] or name, source[1])
+            if name not in order:
+                order.append(name)
+
+        for one in wanted:
+            need(*one)
+        return [Part(list(imports.get(name, {})), _text(_read(self.package, name), needed[name])) for name in order]
+
+
+def import_block(parts: Sequence[Part]) -> list[str]:
+    """Return the imports of all parts, a line for each module."""
+    modules: dict[str, set[str]] = {}
+    for line in sorted({line for part in parts for line in part.imports}):
+        head, _, name = line.partition(" import ") if line.startswith("from ") else (line, "", "")
+        modules.setdefault(head, set()).update([name] if name else [])
+    ordered = sorted(modules.items(), key=lambda one: (one[0].startswith("from "), one[0]))
+    return [f"{head} import {', '.join(sorted(names))}" if names else head for head, names in ordered]
+
+
+def _used(file: _File, definition: str, left_out: Collection[str]) -> Iterator[str | tuple[str, str]]:
+    """Yield what a definition uses: import lines, and (file, name) of ours, with the file "" for its own."""
+    node = file.definitions[definition]
+    unread = {id(one) for each in _annotations(node) for one in ast.walk(each)}
+    for one in ast.walk(node):
+        if id(one) in unread:
+            source = file.imported.get(one.id, "") if isinstance(one, ast.Name) else ""
+            if source and isinstance(source, str):
+                yield source
+        elif isinstance(one, ast.Attribute):
+            if (module := _module(file, one)) and one.attr not in left_out:
+                yield module, one.attr
+        elif isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load) and one.id not in left_out:
+            source = file.imported.get(one.id, "")
+            if one.id in file.definitions:
+                yield "", one.id
+            elif source and (isinstance(source, str) or source[1]):
+                yield source
+
+
+def _annotations(node: ast.AST) -> Iterator[ast.expr]:
+    """Yield the annotations in a definition: a script never evaluates them."""
+    for one in ast.walk(node):
+        if isinstance(one, ast.FunctionDef) and one.returns:
+            yield one.returns
+        elif isinstance(one, ast.arg | ast.AnnAssign) and one.annotation:
+            yield one.annotation
+
+
+def _module(file: _File, node: ast.Attribute) -> str:
+    """Return the file of our module whose attribute a node is, "" if it is none."""
+    source = file.imported.get(node.value.id, "") if isinstance(node.value, ast.Name) else ""
+    return source[0] if isinstance(source, tuple) and not source[1] else ""
+
+
+def _text(file: _File, needed: Sequence[str]) -> str:
+    nodes = {node.lineno: node for name, node in file.definitions.items() if name in needed}
+    starts = [(getattr(node, "decorator_list", None) or [node])[0].lineno for node in nodes.values()]
+    ends = [node.end_lineno or 0 for node in nodes.values()]
+    return "\n\n\n".join(_copied(file, first, last) for first, last in zip(starts, ends, strict=True))
+
+
+def _copied(file: _File, first: int, last: int) -> str:
+    """Return lines `first` to `last`, counted from 1."""
+    return "\n".join(line for line in file.lines[first - 1 : last] if line is not None)
+
+
+def _rewritten(file: _File) -> _File:
+    """Return a file as a script of one module has it: no imports of ours in functions, no names of our modules."""
+    lines, prefixes = list(file.lines), []
+    for node in ast.walk(file.tree):
+        if isinstance(node, ast.ImportFrom) and node.level and node.col_offset:
+            end = node.end_lineno or 0
+            end += not lines[end]  # and the empty line behind it
+            lines[node.lineno - 1 : end] = [None] * (end - node.lineno + 1)
+        elif isinstance(node, ast.Attribute) and _module(file, node):
+            prefixes.append((node.lineno, node.col_offset, (node.value.end_col_offset or 0) + 1))
+    for line, start, stop in sorted(prefixes, reverse=True):
+        if text := lines[line - 1]:
+            lines[line - 1] = text[:start] + text[stop:]
+    return file._replace(lines=lines)
+
+
+def _ours(root: Traversable, name: str, node: ast.ImportFrom, one: ast.alias) -> tuple[str, str]:
+    """Return (file, name) of something that a file imports from ours, with the name "" for a module."""
+    folder = normpath("/".join([dirname(name) or ".", *[".."] * (node.level - 1)]))
+    place = normpath(f"{folder}/{(node.module or '').replace('.', '/')}")
+    module = normpath(f"{place}/{one.name}.py")
+    return (module, "") if (root / module).is_file() else (f"{place}.py", one.name)
+
+
+@cache
+def _read(package: str, name: str) -> _File:
+    root = files(package)
+    text = (root / name).read_text(encoding="utf-8")
+    tree = ast.parse(text)
+    found: dict[str, ast.stmt] = {}
+    imported: dict[str, str | tuple[str, str]] = {}
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found[node.name] = node
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names = [one for each in targets for one in (each.elts if isinstance(each, ast.Tuple) else [each])]
+            found |= {one.id: node for one in names if isinstance(one, ast.Name)}
+        elif isinstance(node, ast.Import):
+            imported |= {(one.asname or one.name): ast.unparse(ast.Import([one])) for one in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module != "__future__":
+            imported |= {
+                (one.asname or one.name): ast.unparse(ast.ImportFrom(node.module, [one], 0)) for one in node.names
+            }
+    for one in ast.walk(tree):
+        if isinstance(one, ast.ImportFrom) and one.level:
+            imported |= {(alias.asname or alias.name): _ours(root, name, one, alias) for alias in one.names}
+    return _rewritten(_File(text.splitlines(), tree, found, imported))

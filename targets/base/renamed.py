@@ -1,0 +1,282 @@
+"""Finds what an engine has renamed, by structure, and lets the adapter go on under the old name.
+
+An adapter reads private names of its engine. Of its newest tested release it keeps where those stand (`names.json`):
+in each class the order of its attributes and methods, in each module that of its functions, classes and imports, and
+for each a digest of what defines it (type and first value, arguments and body, the module that it comes from) without
+the names of the object's own attributes. In another version a name that is missing is taken to be renamed if exactly
+one new name of the same class or module is defined in the same way, at the same place among its neighbours, and if that
+holds for every name that the class or module has lost: otherwise it is another one. Then it gets an alias: the old name
+reads and sets the new one. Nothing is guessed: where there are several candidates, or none, the
+name stays missing, and the adapter does not fit.
+
+`python -m hybridfuzz.targets.base.renamed RELEASE TREE targets/ENGINE PATH...` writes the file, of modules and folders
+of the engine.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import sys
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from zlib import crc32
+
+import msgspec
+from msgspec import Struct
+
+from .checkout import UNBUILT
+from .pip import version_numbers
+
+NAMES_FILE = "names.json"
+IN_MODULE = "__hybridfuzz_renamed__"
+"""The attribute of a module that holds its aliases, old name -> new one."""
+
+
+class Named(Struct, frozen=True, array_like=True):
+    """A name in a class: its digest is that of its definition."""
+
+    name: str
+    digest: int
+
+
+Classes = dict[str, dict[str, list[Named]]]
+"""Module -> class -> its names in order; the class "" stands for the module itself."""
+
+
+class Names(Struct, frozen=True):
+    """The content of the file. `sources` are the checksums of modules."""
+
+    release: str
+    sources: dict[str, int]
+    classes: Classes
+
+
+class Renamed(Struct, frozen=True):
+    """A name that a class of a module has under another one. The owner "" is the module itself."""
+
+    module: str
+    owner: str
+    old: str
+    new: str
+
+    def __str__(self) -> str:
+        return f"{self.owner or self.module}.{self.old} is called {self.new} here"
+
+
+class Alias:
+    """An attribute under its old name. It works for reads and for sets on objects, and for reads on classes.
+
+    A class that is set an attribute itself replaces its alias: `put` does it right.
+    """
+
+    def __init__(self, new: str) -> None:
+        self.new = new
+
+    def __get__(self, instance: object, owner: type) -> Any:
+        return getattr(owner if instance is None else instance, self.new)
+
+    def __set__(self, instance: object, value: object) -> None:
+        setattr(instance, self.new, value)
+
+
+def old_name(instance: object, name: str) -> str:
+    """Return the name that the adapter knows for an attribute of an object, which may have been renamed."""
+    for base in type(instance).__mro__:
+        for old, value in vars(base).items():
+            if isinstance(value, Alias) and value.new == name:
+                return old
+    return name
+
+
+def put(owner: object, name: str, value: object) -> None:
+    """Set an attribute of a module, class or object, under its new name if it was renamed."""
+    if isinstance(owner, ModuleType) and (new := vars(owner).get(IN_MODULE, {}).get(name)):
+        setattr(owner, new, value)
+    alias = vars(owner).get(name) if isinstance(owner, type) else None
+    setattr(owner, alias.new if isinstance(alias, Alias) else name, value)
+
+
+def install(renames: Iterable[Renamed]) -> None:
+    """Give the classes their aliases. Imports their modules."""
+    for one in renames:
+        owner: Any = importlib.import_module(one.module)
+        if not one.owner:
+            vars(owner).setdefault(IN_MODULE, {})[one.old] = one.new
+            setattr(owner, one.old, getattr(owner, one.new))
+            continue
+        for part in one.owner.split("."):
+            owner = getattr(owner, part)
+        setattr(owner, one.old, Alias(one.new))
+
+
+def renames(names: Names, root: Path, adapter: Path) -> list[Renamed]:
+    """Return what an engine, whose packages are below `root`, has renamed of what the adapter in a folder mentions."""
+    found = []
+    for module, classes in names.classes.items():
+        path = root.joinpath(*module.split(".")).with_suffix(".py")
+        data = path.read_bytes() if path.is_file() else b""
+        if data and crc32(data) != names.sources[module]:
+            now = classes_of(data.decode())
+            for owner, before in classes.items():
+                found += [Renamed(module, owner, old, new) for old, new in _pairs(before, now.get(owner, []))]
+    wanted = mentioned(adapter) if found else set()
+    return [one for one in found if one.old in wanted]
+
+
+def _pairs(before: Sequence[Named], now: Sequence[Named]) -> list[tuple[str, str]]:
+    """Return (old, new) of each name that a class has lost, nothing if one of them is not certain.
+
+    Neighbours that are defined alike and renamed together keep their order.
+    """
+    old, new = {one.name for one in before}, {one.name for one in now}
+    missing, added = _places(before, new), _places(now, old)
+    if any(len(added.get(place, ())) != len(names) for place, names in missing.items()):
+        return []
+    return [pair for place, names in missing.items() for pair in zip(names, added[place], strict=True)]
+
+
+Place = tuple[str, str, int]
+"""The names before and behind that did not change, and the digest."""
+
+
+def _places(names: Sequence[Named], others: Collection[str]) -> dict[Place, list[str]]:
+    """Return the names that are not among the others, by place."""
+    places: dict[Place, list[str]] = {}
+    kept = [one.name if one.name in others else "" for one in names]
+    for index, one in enumerate(names):
+        if not kept[index]:
+            before = next(filter(None, reversed(kept[:index])), "")
+            behind = next(filter(None, kept[index:]), "")
+            places.setdefault((before, behind, one.digest), []).append(one.name)
+    return places
+
+
+def classes_of(source: str) -> dict[str, list[Named]]:
+    """Return the classes of a module with their names; an inner class is called OUTER.INNER, the module "" itself."""
+    module = ast.parse(source)
+    classes = dict(_classes(module.body, ""))  # first: a digest of a class takes the names out of it
+    return {**classes, "": list(_of_module(module))}
+
+
+def _of_module(module: ast.Module) -> Iterator[Named]:
+    for node in module.body:
+        if isinstance(node, ast.FunctionDef):
+            yield Named(node.name, _digest(node.name, "function", *_function(node)))
+        elif isinstance(node, ast.ClassDef):
+            yield Named(node.name, _digest(node.name, "class", *node.bases, *node.body))
+        elif isinstance(node, ast.ImportFrom):
+            yield from (Named(one.asname or one.name, _digest("", "import", node.module)) for one in node.names)
+
+
+def _digest(name: str, *parts: ast.AST | str | None) -> int:
+    """Return the digest of a definition, in which its own name may stand."""
+    text = "|".join(part if isinstance(part, str) else ast.dump(_Anonymous().visit(part)) for part in parts if part)
+    return crc32((text.replace(repr(name), "") if name else text).encode())
+
+
+def _function(node: ast.FunctionDef) -> list[ast.AST]:
+    """Return what defines a function."""
+    body = node.body[1:] if ast.get_docstring(node, clean=False) is not None else node.body
+    return [*node.decorator_list, node.args, *body]
+
+
+def _classes(body: Sequence[ast.stmt], outer: str) -> Iterator[tuple[str, list[Named]]]:
+    for node in body:
+        if isinstance(node, ast.ClassDef):
+            yield outer + node.name, _names(node)
+            yield from _classes(node.body, f"{outer}{node.name}.")
+
+
+def _names(node: ast.ClassDef) -> list[Named]:
+    found: dict[str, Named] = {}
+
+    def add(name: str, *parts: ast.AST | str | None) -> None:
+        found.setdefault(name, Named(name, _digest(name, *parts)))
+
+    for item in node.body:
+        if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
+            add(item.target.id, "field", item.annotation, item.value)
+        elif isinstance(item, ast.FunctionDef):
+            for inner in ast.walk(item):
+                if isinstance(inner, ast.Assign):
+                    for target in inner.targets:
+                        if name := _of_self(target):
+                            add(name, item.name, "value", inner.value)
+                elif isinstance(inner, ast.AnnAssign) and (name := _of_self(inner.target)):
+                    add(name, item.name, inner.annotation, inner.value)
+            add(item.name, "method", *_function(item))
+    return list(found.values())
+
+
+def _of_self(target: ast.expr) -> str:
+    is_own = isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and target.value.id == "self"
+    return target.attr if is_own and isinstance(target, ast.Attribute) else ""
+
+
+class _Anonymous(ast.NodeTransformer):
+    """Takes the names of attributes out of a definition: others may be renamed with it."""
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        """Replace the name of an attribute of `self`."""
+        self.generic_visit(node)
+        return ast.Attribute(node.value, "", node.ctx) if _of_self(node) else node
+
+
+def mentioned(folder: Path) -> set[str]:
+    """Return the names of attributes, and the strings that may be some, in the sources of an adapter."""
+    found = set()
+    for path in folder.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Attribute):
+                found.add(node.attr)
+            elif isinstance(node, ast.ImportFrom):
+                found.update(one.name for one in node.names)
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.isidentifier():
+                found.add(node.value)
+    return found
+
+
+def record(release: str, root: Path, paths: Sequence[str]) -> Names:
+    """Return the names in modules and folders of an engine."""
+    classes: Classes = {}
+    sources = {}
+    for given in paths:
+        for path in sorted((root / given).rglob("*.py") if (root / given).is_dir() else [root / given]):
+            data, module = path.read_bytes(), ".".join(path.relative_to(root).with_suffix("").parts)
+            if kept := {owner: found for owner, found in classes_of(data.decode()).items() if found}:
+                classes[module], sources[module] = kept, crc32(data)
+    return Names(release, sources, classes)
+
+
+def load(folder: Path) -> Names | None:
+    """Return the file of an adapter, None for one without."""
+    path = folder / NAMES_FILE
+    return msgspec.json.decode(path.read_bytes(), type=Names) if path.exists() else None
+
+
+def aliased(folder: Path, root: Path, version: str) -> list[Renamed]:
+    """Find what an engine has renamed since the release that its adapter was tested with, and give it aliases.
+
+    `root` is what the engine is imported from. Returns what was renamed; nothing for an older release, which the
+    adapter knows by its own names, and for an adapter without the file.
+    """
+    names = load(folder)
+    if names is None or (version not in ("", UNBUILT) and version_numbers(version) < version_numbers(names.release)):
+        return []
+    found = renames(names, root, folder)
+    install(found)
+    return found
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Write the file of an adapter: RELEASE TREE ADAPTER PATH..., of a release that is unpacked in TREE."""
+    release, root, adapter, *paths = arguments
+    names = record(release, Path(root), paths)
+    (Path(adapter) / NAMES_FILE).write_bytes(msgspec.json.encode(names) + b"\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

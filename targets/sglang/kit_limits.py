@@ -1,0 +1,114 @@
+"""What the two kits of the SGLang target cannot do, and why: one table. Importable without SGLang.
+
+    shadow  SGLang's scheduler, radix tree and pools around shadow layers (`serving`): exact tags, on a CPU
+    script  the same in a file that needs SGLang and torch only (`repro`)
+
+Values of the trace stand in a reason as `{config.NAME}` and `{options.NAME}`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Literal, NamedTuple
+
+from ..base.kits import Limit, Row, first_reason, in_words
+from ..base.repro import Failure
+from ..base.trace import Config
+
+Kit = Literal["shadow", "script"]
+_NO_FAILURE = Failure("", "", "", (), 0)
+TOKENS, HANG, LEAK, CRASH = "tokens", "hang", "leak", "crash"
+"""What a script shows: a client receives wrong tokens or none, memory is not given back, SGLang raises."""
+SHOWN: Mapping[tuple[str, str], str] = {
+    **{(oracle, ""): TOKENS for oracle in ("S1", "S2", "S3", "S4", "S5", "S6")},
+    ("M8", "stall"): HANG,
+    ("M1", ""): LEAK,
+    ("M9", ""): LEAK,
+    ("CRASH", ""): CRASH,
+}
+"""Oracle and field ("" for every field) of the violations that a script can show -> how."""
+
+
+class Case(NamedTuple):
+    """What is asked of a kit.
+
+    core         the variant's core of the radix tree, "" for the trace's own (shadow)
+    cores, strategies, async_depth, drafts  what the release is driven with (shadow)
+    failure      what has to be shown (script)
+    """
+
+    config: Config
+    core: str = ""
+    cores: tuple[str, ...] = ()
+    strategies: tuple[str, ...] = ()
+    async_depth: int = 0
+    drafts: int = 0
+    failure: Failure = _NO_FAILURE
+
+    @property
+    def options(self) -> SimpleNamespace:
+        """The options of the trace, with defaults."""
+        return SimpleNamespace(**{"strategy": "no_buffer", "tree_core": "", **self.config.options})
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Block size by kind of group."""
+        return {group.kind: group.block_size for group in self.config.groups}
+
+    @property
+    def caches(self) -> bool:
+        """True with a radix tree: without one neither strategies nor grids matter."""
+        return self.config.mamba_cache_mode != "none"
+
+    def lacks_core(self) -> bool:
+        """Return True if the release has no such core of the tree."""
+        return bool(self.options.tree_core) and not self.core and self.options.tree_core not in self.cores
+
+
+ROWS: tuple[Row[Case], ...] = (
+    # ---- Shadow layers. What the release has.
+    Row("shadow", "tree_core", lambda c: c.lacks_core() and c.options.tree_core == "rust",
+        "this SGLang has no tree core rust (its compiled module is missing)"),
+    Row("shadow", "tree_core", lambda c: c.lacks_core(), "this SGLang has no tree core {options.tree_core}"),
+    Row("shadow", "strategy", lambda c: c.options.strategy not in c.strategies,
+        "strategy {options.strategy} is not driven on this release"),
+    Row("shadow", "groups", lambda c: sorted(c.sizes) != ["attention", "mamba"] or len(c.config.groups) != 2,
+        "it needs one mamba group and one attention group"),
+    Row("shadow", "async_depth", lambda c: c.config.async_depth > c.async_depth,
+        "async_depth must be at most {case.async_depth}"),
+    Row("shadow", "num_speculative_tokens", lambda c: c.config.num_speculative_tokens > c.drafts,
+        "num_speculative_tokens must be at most {case.drafts}"),
+    # Combinations that a server refuses.
+    Row("shadow", "mamba_cache_mode", lambda c: c.config.mamba_cache_mode not in ("none", "slots"),
+        "its states have a pool of their own: use mamba_cache_mode=slots"),
+    Row("shadow", "strategy",
+        lambda c: c.caches and c.options.strategy == "no_buffer" and (c.sizes["attention"] > 1 or c.config.async_depth),
+        "strategy no_buffer needs pages of one token and no overlap"),
+    Row("shadow", "strategy",
+        lambda c: c.caches and c.options.strategy == "extra_buffer_lazy" and not c.config.async_depth,
+        "strategy extra_buffer_lazy needs overlap (async_depth=1)"),
+    Row("shadow", "block sizes",
+        lambda c: c.caches and (c.sizes["mamba"] % c.sizes["attention"] or c.sizes["mamba"] < c.config.conv_width),
+        "mamba blocks must be a multiple of attention blocks and no smaller than conv_width"),
+    Row("shadow", "num_speculative_tokens",
+        lambda c: c.caches and c.config.num_speculative_tokens >= c.sizes["mamba"],
+        "num_speculative_tokens must be less than the mamba block size"),
+    # ---- Scripts.
+    Row("script", "assertions", lambda c: not shown(c.failure), "{failure.oracle} ({failure.field}) on SGLang yet"),
+)  # fmt: skip
+
+
+def shown(failure: Failure) -> str:
+    """Return how a script shows a failure, "" if it cannot."""
+    return SHOWN.get((failure.oracle, failure.field)) or SHOWN.get((failure.oracle, ""), "")
+
+
+def refusal(kit: Kit, case: Case) -> str:
+    """Return "", or the reason why a kit cannot run a case."""
+    return first_reason(ROWS, kit, case, case=case, config=case.config, options=case.options, failure=case.failure)
+
+
+def limits() -> list[Limit]:
+    """Return the table in words."""
+    return in_words(ROWS, "case", "config", "options", "failure")

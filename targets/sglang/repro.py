@@ -1,0 +1,236 @@
+"""Writes stand-alone reproducers for SGLang: what clients ask for, step by step, and what they receive.
+
+The script needs SGLang and torch only. It inlines the engine of this adapter, not a second one. Wrong content of the
+radix tree is shown by a client that sends the same tokens once more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, replace
+from itertools import groupby
+
+from msgspec import structs
+
+from ...reference.layout import cdiv
+from ...reference.tokens import Truth
+from ..base.inlined import Part, Sources, import_block
+from ..base.protocol import TargetError
+from ..base.repro import Failure, Script, python_comment
+from ..base.trace import Abort, Arrive, Config, Event, Evict, Preempt, ResetPrefixCache, Resume, Step, Trace, fits
+from .compat.sizes import Sizes, sizes_of
+from .deployment import CORES
+from .kit_limits import HANG, LEAK, TOKENS, Case, refusal, shown
+
+AGAIN_TOKENS = 4
+"""New tokens of a client that sends its tokens once more: a wrong state gives the right token once in 126 times."""
+ABOUT = """\
+Needs SGLang and torch, no GPU and no model. Prints what each client receives and what it should receive. Exits with
+status 1 where the bug is, with 0 on a fixed SGLang.
+"""
+ENVIRONMENT = """\
+os.environ |= {"CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TRITON_INTERPRET": "1"}
+os.environ |= {"SGLANG_NATIVE_MOVE_KV_CACHE": "1", "SGLANG_RUST_BUILD_MODE": "never", "PYTHONWARNINGS": "ignore"}
+"""
+MACHINERY = """\
+# ---- Machinery. SGLang's own scheduler, radix tree, pools and allocators run on a CPU, without processes and sockets.
+# Stand-ins take the place of modules that are not installed, of the model's layers and of index kernels. A state, a key
+# and a value are numbers that stand for "exactly these tokens, in this order", kept in SGLang's own tensors.
+"""
+ENDS = {
+    TOKENS: (
+        "AssertionError: clients receive wrong tokens",
+        [
+            "wrong = [turn.name for turn in engine.turns if not turn.is_right()]",
+            'assert not wrong, f"clients receive wrong tokens: {wrong}"',
+        ],
+    ),
+    HANG: (
+        "AssertionError: nothing is scheduled any more",
+        [
+            'waiting = [turn.name for turn in engine.turns if turn.end == "still waits for tokens"]',
+            'assert not waiting, f"nothing is scheduled any more, but clients wait: {waiting}"',
+        ],
+    ),
+    LEAK: (
+        "AssertionError: memory is not given back",
+        [
+            "leaked = engine.leaked()",
+            'print("missing when nothing runs and the radix tree is evicted:", leaked)',
+            'assert not any(leaked.values()), f"memory is not given back: {leaked}"',
+        ],
+    ),
+}
+"""How a failure is shown -> the beginning of the last line of output, and the last lines of the script."""
+
+
+def write_scripts(variant: str, trace: Trace, failure: Failure) -> list[Script]:
+    """Return reproducers, the simplest first. Raises TargetError for a failure that no script can show."""
+    if reason := refusal("script", Case(trace.config, failure=failure)):
+        raise TargetError(f"no stand-alone script can show {reason}")
+    options = {**trace.config.options, **({"tree_core": variant} if variant in CORES else {})}
+    config = structs.replace(trace.config, options=options)
+    clients = _Clients(config, failure.events)
+    return [_script(failure, config, clients, again) for again in _attempts(failure, clients)]
+
+
+def _attempts(failure: Failure, clients: _Clients) -> Iterator[list[list[int]]]:
+    """Yield what clients send once more at the end of each script."""
+    hidden = failure.oracle in ("S1", "S5")  # in the radix tree: no client has met it yet
+    if not hidden:
+        yield []
+    elif tokens := clients.prefix(failure.holder, failure.depth):
+        yield [tokens]
+    if shown(failure) == TOKENS:
+        yield [truth.tokens[:-1] for truth in clients.truths.values()]
+
+
+class _Clients:
+    """What clients of a trace have and ask for.
+
+    lines   the calls of all events
+    truths  the tokens of each client when its last turn has ended
+    """
+
+    def __init__(self, config: Config, events: Sequence[Event]) -> None:
+        self.config = config
+        self.truths: dict[str, Truth] = {}
+        self.sessions = any(isinstance(event, Arrive) and event.session for event in events)
+        self.lines = [line for event in events for line in self._call(event)]
+
+    def prefix(self, name: str, depth: int) -> list[int]:
+        """Return the first `depth` tokens of a client and the one after them, [] if its name is not known."""
+        if name not in self.truths or depth < 0:
+            return []
+        self.truths[name].reach(depth + 1)
+        return self.truths[name].tokens[: depth + 1]
+
+    def _call(self, event: Event) -> Iterator[str]:
+        match event:
+            case Arrive():
+                if event.name not in self.truths and fits(self.config, event):
+                    more = ", session=True" if event.session else ""
+                    yield f"engine.add({event.name!r}, {self._turn(event, Truth(event.prompt), 0)}{more})"
+            case Resume():
+                before = self.truths.get(event.name)
+                if before and fits(self.config, event, known := len(before.tokens)):
+                    turn = self._turn(event, before.continued(known, event.prompt), known)
+                    yield f"engine.resume({event.name!r}, {turn})"
+            case Step():
+                names = ("budget", "drafts", "right", "per_request", "pad_to")
+                given = [f"{name}={getattr(event, name)!r}" for name in names if getattr(event, name)]
+                yield f"engine.step({', '.join(given)})"
+            case Preempt():
+                yield f"engine.retract({event.name!r})"
+            case Abort():
+                yield f"engine.abort({event.name!r})"
+            case ResetPrefixCache():
+                yield "engine.flush()"
+            case Evict():
+                yield f"engine.evict({event.blocks})"
+            case _:
+                yield f"# {event.__struct_config__.tag}: nothing happens"
+
+    def _turn(self, event: Arrive | Resume, truth: Truth, first: int) -> str:
+        """Return the arguments of a turn whose own tokens begin at position `first`."""
+        self.truths[event.name] = truth
+        truth.reach(truth.prompt_length + event.max_new_tokens)
+        return f"{truth.tokens[first : truth.prompt_length]}, new_tokens={event.max_new_tokens}"
+
+
+def _script(failure: Failure, config: Config, clients: _Clients, again: Sequence[Sequence[int]]) -> Script:
+    promise, end = ENDS.get(shown(failure), (failure.field.partition("-")[0], []))
+    parts = list(_parts(clients.sessions, config.num_speculative_tokens > 0))
+    imports = import_block(parts)
+    own = [line for line in imports if "sglang" in line]
+    body = [
+        *_opening(config, clients, max(map(len, again), default=0)),
+        "",
+        *_folded(clients.lines),
+        "engine.finish()",
+        *_asked_again(again),
+        "",
+        "for turn in engine.turns:",
+        "    print(turn)",
+        *end,
+    ]
+    text = "\n".join(
+        [
+            f'"""{python_comment(failure.message)}\n\n{ABOUT}"""\n',
+            "from __future__ import annotations\n",
+            *[line for line in imports if line not in own and line != "import os"],
+            "import os\n",
+            "",
+            "def reproduce():",
+            *(f"    {line}".rstrip() for line in body),
+            "",
+            "",
+            MACHINERY,
+            ENVIRONMENT,
+            parts[0].text,
+            "",
+            "",
+            "install()",
+            *(f"{line}  # noqa: E402" for line in own),
+            "",
+            *(f"\n{part.text}\n" for part in parts[1:]),
+            "",
+            'if __name__ == "__main__":',
+            "    reproduce()",
+            '    print("passed: the bug is not here")',
+            "",
+        ]
+    )
+    return Script(text, promise, "sglang, torch")
+
+
+STAND_INS, CLIENTS = "repro_engine/stand_ins.py", "repro_engine/clients.py"
+_OWN = Sources(__package__)
+SOURCES = Sources(__package__, _OWN.names(STAND_INS) | _OWN.names(CLIENTS))
+
+
+def _parts(sessions: bool, drafts: bool) -> Iterator[Part]:
+    """Yield what is copied: what the script shares with the adapter, stand-ins for missing modules first."""
+    more = [("sessions.py", "Sessions")] * sessions + [("speculation.py", "Worker")] * drafts
+    inputs = ("compat/sizes.py", "Sizes")
+    stubs, *shared = SOURCES.definitions(("stubs.py", "install"), inputs, *SOURCES.uses(CLIENTS), *more)
+    yield from (stubs, SOURCES.whole(STAND_INS), *shared, SOURCES.whole(CLIENTS))
+
+
+def _opening(config: Config, clients: _Clients, longest: int) -> Iterator[str]:
+    """Yield the lines that make the engine, with room for a client that sends `longest` tokens once more."""
+    sizes = sizes_of(config)
+    lacking = longest + AGAIN_TOKENS - sizes.context if longest else 0
+    if lacking > 0:
+        pages = sizes.pages + cdiv(lacking, sizes.page)
+        sizes = replace(sizes, context=sizes.context + lacking, pages=pages)
+    given = [(field.name, getattr(sizes, field.name)) for field in fields(Sizes)]
+    yield "engine = Engine("
+    yield "    Sizes("
+    yield from (f"        {name}={value!r}," for name, value in given)
+    yield "    ),"
+    yield f"    max_tokens={config.max_num_batched_tokens},"
+    if clients.sessions:
+        yield "    sessions=Sessions,"
+    if sizes.drafts:
+        yield "    worker=Worker,"
+    yield ")"
+
+
+def _folded(lines: Sequence[str]) -> Iterator[str]:
+    """Yield lines; three and more equal ones as a loop."""
+    for line, equal in groupby(lines):
+        count = len(list(equal))
+        if count > 2:
+            yield f"for _ in range({count}):"
+            yield f"    {line}"
+        else:
+            yield from [line] * count
+
+
+def _asked_again(again: Sequence[Sequence[int]]) -> Iterator[str]:
+    if again:
+        yield "# The radix tree holds a wrong state by now, which a client meets that sends the same tokens."
+    for index, tokens in enumerate(again):
+        yield f"engine.add('again {index}', {list(tokens)}, new_tokens={AGAIN_TOKENS})"
+        yield "engine.finish()"

@@ -1,0 +1,115 @@
+"""Clients of a server in a script: what they ask for, what they receive, and what they should receive.
+
+(This file is inlined into reproducers, behind what they share with the adapter; nothing imports it.)
+"""
+
+from ....reference.tokens import EMPTY, chain, next_token
+from ..compat import old_releases, scheduler_api, tree_api
+from ..serving import Server
+
+IDLE_MAX = 8
+"""Steps in a row that may schedule nothing while requests wait."""
+
+
+class Truth:
+    """A prompt and the model's own continuation: the next token is a function of all tokens before it."""
+
+    def __init__(self, prompt):
+        self.tokens, self.prompt_length = list(prompt), len(prompt)
+
+    def tag(self, depth):
+        """Return the number that stands for the first `depth` tokens."""
+        while len(self.tokens) < depth:
+            self.tokens.append(next_token((EMPTY, *chain(EMPTY, tuple(self.tokens)))[-1]))
+        return (EMPTY, *chain(EMPTY, tuple(self.tokens[:depth])))[-1]
+
+
+class Turn:
+    """One request, or one turn of a session: what its client received and should have received."""
+
+    def __init__(self, name, truth, new_tokens):
+        truth.tag(truth.prompt_length + new_tokens)
+        self.name, self.prompt = name, truth.tokens[: truth.prompt_length]
+        self.received, self.end = [], "still waits for tokens"
+        self.expected = truth.tokens[truth.prompt_length :][:new_tokens]
+
+    def is_right(self):
+        """Return True if the client got its tokens; one that aborts gets the first of them."""
+        return self.received == self.expected[: len(self.received) if self.end == "aborted" else None]
+
+    def __str__(self):
+        verdict = "right" if self.is_right() else f"expected {self.expected}"
+        return f"{self.name}: prompt {self.prompt}, received {self.received}, {verdict}; {self.end}"
+
+
+class Engine:
+    """A server and its clients, step by step."""
+
+    def __init__(self, sizes, max_tokens, **classes):
+        self.server = Server(sizes, max_tokens, **classes)
+        self.turns, self.last = [], {}
+
+    def add(self, name, prompt, new_tokens, session=False):
+        """Send a request, or the first turn of a session."""
+        truth = Truth(prompt)
+        self.last[name] = Turn(name, truth, new_tokens)
+        self.turns.append(self.last[name])
+        self.server.add(name, truth, new_tokens, session)
+
+    def resume(self, name, prompt, new_tokens):
+        """Send the next turn of a session: `prompt` follows all that its client has. Nothing unless it is idle."""
+        if name in self.server.sessions.parked():
+            before = self.last[name]
+            self.add(name, before.prompt + before.expected[: len(before.received)] + prompt, new_tokens, session=True)
+
+    def step(self, **asked):
+        """Run one turn of the scheduler's loop; return True if a batch was formed."""
+        if not self.server.scheduler.busy:
+            self.server.tick()
+            return False
+        batch = self.server.plan(**asked)
+        outputs, ended = self.server.turn(batch)
+        for name, tokens in outputs:
+            self.last[name].received += tokens
+        for name in ended:
+            if self.last[name].end != "aborted":
+                self.last[name].end = "ended"
+        return bool(batch)
+
+    def abort(self, name):
+        """Abort a request, or close a session."""
+        if name in self.last and self.last[name].end != "ended":
+            self.last[name].end = "aborted"
+        self.server.abort(name)
+
+    def retract(self, name):
+        """Retract a request, as for lack of memory."""
+        self.server.retract(name)
+
+    def flush(self):
+        """Flush the radix tree, if nothing runs."""
+        self.server.flush()
+
+    def evict(self, pages):
+        """Evict pages and states from the radix tree."""
+        self.server.evict(pages)
+
+    def finish(self):
+        """Run until every request has ended, or until nothing is scheduled any more."""
+        idle = 0
+        while self.server.scheduler.busy and idle < IDLE_MAX:
+            idle = 0 if self.step() else idle + 1
+
+    def leaked(self):
+        """Return what is missing from the pools when all sessions are closed and the radix tree is evicted."""
+        for name in list(self.last):
+            self.server.abort(name)
+        self.finish()
+        engine, sizes = self.server.engine, self.server.engine.sizes
+        if sizes.caching:
+            tree_api.evict(engine.cache, sizes.pages * sizes.page, sizes.slots)
+        return {
+            "request rows": sizes.rows - engine.rows.available_size(),
+            "state slots": sizes.slots - len(old_releases.free_slots(engine.rows)),
+            "KV pages": sizes.pages - len(scheduler_api.free_pages(engine.allocator)),
+        }

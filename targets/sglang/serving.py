@@ -1,0 +1,115 @@
+"""SGLang's server around its scheduler, without processes and sockets: one turn of the event loop per step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ...reference.tokens import Truth
+from .compat import scheduler_api, tree_api
+from .compat.engine import SglangEngine
+from .compat.sizes import Sizes
+from .device import Device
+from .scheduling import Skeleton
+from .sessions import Sessions
+
+
+class Server:
+    """One engine with its scheduler. A request has the name of its client."""
+
+    def __init__(
+        self, sizes: Sizes, max_tokens: int, sessions: type[Sessions] | None = None, worker: Any = None
+    ) -> None:
+        """`max_tokens`: most prompt tokens of a step; `sessions`, `worker`: the classes of sessions and speculation.
+
+        Each may be None where it is not used, and must be on a release that does not have it.
+        """
+        self.max_tokens = max_tokens
+        self.engine = SglangEngine(sizes)
+        self.device = Device(self.engine)
+        self.scheduler = Skeleton(self.engine, self.device, max_tokens, worker)
+        self.sessions: Any = sessions and sessions(self.engine)
+        self.requests: dict[str, Any] = {}
+        """The last request of each client."""
+        self.steps = 0
+
+    def add(self, name: str, truth: Truth, max_new_tokens: int, session: bool = False) -> None:
+        """Queue a request, or a turn of a session; `truth` is what its client has, then what the model will say."""
+        tokens = truth.tokens[: truth.prompt_length]
+        if session:
+            self.scheduler.client.begin(name)
+            request = self.sessions.turn(name, tokens, max_new_tokens)
+        else:
+            request = scheduler_api.make_request(name, tokens, max_new_tokens)
+        if self.scheduler.model_worker is not None:
+            self.scheduler.model_worker.ngram_corpus.truths[name] = truth
+        self.requests[name] = request
+        self.scheduler._add_request_to_queue(request)
+
+    def plan(
+        self,
+        budget: int = 0,
+        drafts: int = 0,
+        right: int = 0,
+        per_request: Mapping[str, tuple[int, int]] | None = None,
+        pad_to: int = 0,
+    ) -> Any:
+        """Return the next batch, None if there is none. Of `drafts` proposed tokens the first `right` are right.
+
+        budget       most prompt tokens, 0 for the server's own
+        per_request  (drafts, right) of single requests
+        pad_to       rows of a captured graph, to which the batch is padded
+        """
+        scheduler = self.scheduler
+        scheduler.chunked_prefill_size = self.budget(budget)
+        batch = scheduler.plan()
+        if scheduler.model_worker is not None:
+            corpus = scheduler.model_worker.ngram_corpus
+            corpus.count, corpus.right, corpus.per_request = drafts, right, per_request or {}
+        self.device.step, self.device.pad_to = self.steps, pad_to
+        return batch
+
+    def budget(self, wanted: int) -> int:
+        """Return the most prompt tokens of a step. The server requires a multiple of the page size."""
+        page = self.engine.sizes.page
+        return max(min(wanted or self.max_tokens, self.max_tokens) // page, 1) * page
+
+    def turn(self, batch: Any) -> tuple[list[tuple[str, list[int]]], list[str]]:
+        """Execute and process; with overlap the processed batch is the previous one. Return (new tokens by client,
+        clients whose request has ended)."""
+        self.scheduler.turn(batch)
+        outputs, ended = self.scheduler.client.take()
+        if self.sessions is not None and not self.sessions.requests.keys().isdisjoint(ended):
+            # A client is slower than a step: whatever is in flight ends before the next turn arrives.
+            self.device.drain()
+        self.steps += 1
+        self.tick()
+        return outputs, ended
+
+    def tick(self) -> None:
+        """Let sessions end, and time out for lack of room."""
+        if self.sessions is not None:
+            self.sessions.tick({one.hybridfuzz_name for one in self.scheduler.live()})
+
+    def retract(self, name: str) -> None:
+        """Retract a request when the next decode is prepared."""
+        if name in self.requests:
+            self.scheduler.retract_next.append(name)
+
+    def abort(self, name: str) -> None:
+        """Abort a request, or close a session: a waiting request ends at once, a running one with its next result."""
+        if name in self.requests:
+            self.scheduler.abort_request(scheduler_api.abort_message(name))
+            self.scheduler.client.take()
+        # A session that timed out holds nothing, but its client could still come back.
+        if self.sessions is not None:
+            self.sessions.close(name)
+
+    def flush(self) -> None:
+        """Flush the cache, which SGLang does only when it is idle."""
+        if not self.scheduler.busy:
+            scheduler_api.flush(self.scheduler)
+
+    def evict(self, pages: int) -> None:
+        """Evict the given number of pages of tokens, and as many states."""
+        tree_api.evict(self.engine.cache, pages * self.engine.sizes.page, pages)

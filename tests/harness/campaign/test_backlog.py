@@ -1,0 +1,63 @@
+"""Failing traces that nobody has looked into are kept, listed and looked into later."""
+
+import json
+from pathlib import Path
+
+from cli_process import MUTANT, Cli
+from support import arrive, make_trace, steps
+
+from hybridfuzz.harness.campaign.backlog import KEPT_MAX, PER_SYMPTOM, Backlog
+from hybridfuzz.harness.campaign_events import Waiting
+from hybridfuzz.harness.draw.files import load_trace
+
+TRACE = make_trace(arrive("r0", 3), *steps(1))
+
+
+def entry(index: int, seed: int = 1) -> Waiting:
+    return Waiting(seed, index, "S3-step-mamba-conv", "S3-step-mamba-conv")
+
+
+def test_a_kept_trace_is_there_for_the_next_process(tmp_path: Path) -> None:
+    backlog = Backlog(tmp_path, ())
+    assert backlog.keep(entry(7), "relation", TRACE)
+    again = Backlog(tmp_path, [*backlog.entries(), entry(8)])
+    assert again.entries() == [entry(7)], "one whose file is gone is forgotten"
+    assert load_trace(again.path(entry(7))).events == TRACE.events
+    again.drop(entry(7))
+    assert not again.entries() and not again.path(entry(7)).exists()
+
+
+def test_no_more_than_a_number_are_kept_of_one_symptom_and_of_all(tmp_path: Path) -> None:
+    backlog, kept = Backlog(tmp_path, ()), 0
+    for index in range(PER_SYMPTOM + 5):
+        assert backlog.seen("S3-step-mamba-conv", "relation") == index
+        kept += backlog.keep(entry(index), "relation", TRACE)
+    assert kept == PER_SYMPTOM
+    assert backlog.keep(entry(999), "another relation", TRACE)
+    full = Backlog(tmp_path, [])
+    full._waiting = {(1, index): entry(index) for index in range(KEPT_MAX)}
+    assert not full.keep(entry(KEPT_MAX), "a third one", TRACE)
+
+
+def test_what_one_night_leaves_the_next_one_looks_into(hybridfuzz: Cli, tmp_path: Path) -> None:
+    """With no share at all findings are confirmed while traces run, and nothing else is done."""
+    common = ("fuzz", "--target", MUTANT, "--jobs", "1", "--no-canary", "--json", "-o", "out")
+    first = hybridfuzz(*common, "--seed", "1", "--time", "4s", "--triage-share", "0%")
+    assert first.status == 1
+    [finding, *_] = first.json["findings"]
+    assert (finding["reproduced"], finding["reduced"]) == (True, False)
+    assert first.json["effort"]["reducing"] == first.json["effort"]["identity"] == 0
+    waiting = first.json["waiting"]
+    assert waiting and {one["seed"] for one in waiting} == {1}
+    files = {f"1-{one['index']}.json" for one in waiting}
+    assert {file.name for file in (tmp_path / "out" / "waiting").iterdir()} == files
+    assert "not looked into for lack of time: " + finding["name"] in first.err
+    assert "kept in waiting/" in first.err
+    second = hybridfuzz(*common, "--seed", "2", "--traces", "1")
+    assert second.json["waiting"] == [] and not list((tmp_path / "out" / "waiting").iterdir())
+    assert {one["signature"] for one in first.json["findings"]} <= {
+        symptom for one in second.json["findings"] for symptom in one["symptoms"]
+    }
+    assert all(one["reduced"] for one in second.json["findings"])
+    state = json.loads((tmp_path / "out" / "campaign.json").read_text())
+    assert state["triage_share"] == 0.3

@@ -1,0 +1,85 @@
+"""The gate on a checkout of vLLM: one bug is one failure, a renamed name is none, and nothing is written there."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hybridfuzz.targets.base.environment import cache_folder
+from hybridfuzz.targets.base.registry import prepare
+
+pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("engine")]
+
+RELEASE = "0.33.0"
+MANAGERS = "vllm/v1/core/single_type_kv_cache_manager.py"
+PYTEST = ("-m", "pytest", "--hybridfuzz-target", "vllm@.", "--hybridfuzz-budget", "2s", "-k", "search or fits")
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """The release's sources, without what a build adds."""
+    prepare(f"vllm@{RELEASE}", print)
+    source = cache_folder() / "vllm" / RELEASE / "tree" / "vllm"
+    unbuilt = shutil.ignore_patterns("__pycache__", "_version.py", "*.so")
+    shutil.copytree(source, tmp_path / "vllm", copy_function=shutil.copyfile, ignore=unbuilt)
+    return tmp_path
+
+
+def gate(checkout: Path, *more: str) -> tuple[int, list[str]]:
+    """Run it. Return its exit status and the lines of its output."""
+    before = files(checkout)
+    ran = subprocess.run([sys.executable, *PYTEST, *more], cwd=checkout, capture_output=True, text=True, check=False)
+    assert files(checkout) == before
+    return ran.returncode, ran.stdout.splitlines()
+
+
+def files(checkout: Path) -> set[Path]:
+    return {path for path in checkout.rglob("*") if "__pycache__" not in path.parts}
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+def test_one_line_broken_is_one_failure(checkout: Path) -> None:
+    """At a block boundary the state to continue from is given back."""
+    line = "        return num_computed_tokens - 1\n\n    def cache_blocks("
+    edit(checkout / MANAGERS, line, line.replace(" - 1", ""))
+    status, lines = gate(checkout, "--hybridfuzz-fixes=builtin")
+    text = "\n".join(lines)
+    assert status == 1, text
+    assert "= 1 failed, " in lines[-1] and "of the same cause" in lines[-1], text
+    assert len(lines) <= 60, text
+    [config] = [line for line in lines if line.startswith("config ")]
+    assert "model runner" in config and "cache mode align" in config
+    assert "What must hold: " in text
+
+
+def test_a_renamed_field_is_no_bug(checkout: Path) -> None:
+    for path in (checkout / "vllm").rglob("*.py"):
+        text = path.read_text()
+        if "cached_block_hash_to_block" in text or "input_block_tables" in text:
+            text = text.replace("cached_block_hash_to_block", "block_by_hash")
+            path.write_text(text.replace("input_block_tables", "batch_block_tables"))
+    status, lines = gate(checkout, "--hybridfuzz-fixes=builtin")
+    assert status == 0, "\n".join(lines)
+    [said] = [line for line in lines if line.startswith("in this version: ")]
+    assert "BlockPool.cached_block_hash_to_block is called block_by_hash here" in said
+
+
+def test_what_the_adapter_cannot_find_is_said_once_and_no_bug(checkout: Path) -> None:
+    """Its type has changed with its name: that could be anything."""
+    edit(checkout / MANAGERS, "req_to_blocks: defaultdict[str, list[KVCacheBlock]] =", "tables: dict[str, list] =")
+    for path in (checkout / "vllm/v1").rglob("*.py"):
+        if "req_to_blocks" in (text := path.read_text()):
+            path.write_text(text.replace("req_to_blocks", "tables"))
+    status, lines = gate(checkout)
+    assert status == 0, "\n".join(lines)
+    said = [line for line in lines if "does not fit this version of the engine" in line and "nothing is known" in line]
+    assert len(said) == 1, "\n".join(lines)
+    assert "'req_to_blocks'" in said[0] and "targets/vllm/versions/pool.py:" in said[0]
+    assert "skipped" in lines[-1]

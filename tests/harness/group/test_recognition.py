@@ -1,0 +1,197 @@
+"""Failures that known bugs explain are named, and not reduced; a failure that they do not explain is."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import arrive, make_trace, steps
+
+from hybridfuzz.harness.campaign.campaign import Campaign
+from hybridfuzz.harness.campaign.state import Settings
+from hybridfuzz.harness.campaign_events import CampaignEnded, Cause, Finding, Recognized
+from hybridfuzz.harness.group import recognition
+from hybridfuzz.harness.group.evidence import Evidence
+from hybridfuzz.harness.group.fixes import Fixes, apply_fixes
+from hybridfuzz.harness.group.investigate import Runner
+from hybridfuzz.harness.group.known import Known, load_known
+from hybridfuzz.harness.group.recognition import Recognizer, cause_of
+from hybridfuzz.harness.group.store import cause_words
+from hybridfuzz.harness.judge.outcome import Outcome
+from hybridfuzz.harness.judge.violation import Violation
+from hybridfuzz.targets.base.launch import Launch
+from hybridfuzz.targets.base.patches import Patch
+from hybridfuzz.targets.base.registry import prepare
+from hybridfuzz.targets.base.trace import Trace
+
+CORPUS = Path(__file__).parents[3] / "corpus"
+SYMPTOM = Violation(oracle="S3", event_kind="step", group_kind="mamba", field="conv", event=4)
+LATER = Violation(oracle="S3", event_kind="step", group_kind="mamba", field="conv", event=9)
+NAMES = ("one", "two", "three")
+
+
+class Engines:
+    """Fake workers: which bugs each trace shows decides whether it fails where all other bugs are fixed."""
+
+    def __init__(self, bugs: dict[str, set[str]], monkeypatch: pytest.MonkeyPatch) -> None:
+        self.bugs = bugs
+        self.started: list[str] = []
+        monkeypatch.setattr(
+            recognition, "patched", lambda launch, patches: Launch(",".join(p.name for p in patches), {})
+        )
+        monkeypatch.setattr(recognition, "glimpse", lambda engine, one: Evidence(name_of(one)))
+        monkeypatch.setattr(
+            Recognizer, "_score", lambda self, known, seen, engine: float(known.title in seen.signature)
+        )
+
+    def open(self, launch: Launch) -> Any:
+        return FakeWorker(self, set(launch.python.split(",")))
+
+    def recognizer(self) -> Recognizer:
+        entries = tuple(Known(name=name, reason="r", signature="S3-*", patch=f"{name}.patch") for name in NAMES)
+        fixes = Fixes(Launch(",".join(NAMES), {}), Launch("", {}), entries, patches=tuple(Patch(n, ()) for n in NAMES))
+        return Recognizer(fixes, entries, "hybrid", self.open)
+
+
+def name_of(one: Trace) -> str:
+    return str(getattr(one.events[0], "name", ""))
+
+
+class FakeWorker:
+    def __init__(self, engines: Engines, fixed: set[str]) -> None:
+        self._engines, self._fixed = engines, fixed
+
+    def __enter__(self) -> "FakeWorker":
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def start(self) -> None:
+        self._engines.started.append(",".join(sorted(set(NAMES) - self._fixed)))
+
+    def stop(self) -> None: ...
+
+    def run(self, one: Trace) -> Outcome:
+        left = self._engines.bugs[name_of(one)] - self._fixed
+        found = LATER if "later" in left else SYMPTOM if left else None
+        return Outcome(found, 1, 1, {}, {}, 0)
+
+
+def explained(recognizer: Recognizer, names: Sequence[str]) -> list[recognition.Explained | None]:
+    return [recognizer.explains(make_trace(arrive(name, 3), *steps(6)), SYMPTOM) for name in names]
+
+
+ENGINE = None
+
+
+def prove(recognizer: Recognizer, failures: Sequence[recognition.Explained]) -> dict[str, str]:
+    engine: Runner = ENGINE  # type: ignore[assignment]
+    return {name_of(one.trace): cause.name for one, cause in recognizer.prove(failures, engine)}
+
+
+def test_a_failure_that_the_fixes_do_not_silence_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    engines = Engines({"r0": {"one"}, "r1": {"unknown"}, "r2": {"later"}}, monkeypatch)
+    known, new, further = explained(engines.recognizer(), ["r0", "r1", "r2"])
+    assert known and not new
+    assert further, "what fails behind it is another failure"
+    assert engines.started == [""], "one process for all of them"
+
+
+def test_one_test_settles_all_failures_of_a_bug(monkeypatch: pytest.MonkeyPatch) -> None:
+    engines = Engines({"two-a": {"two"}, "b": {"two"}, "one-c": {"one"}}, monkeypatch)
+    recognizer = engines.recognizer()
+    failures = [one for one in explained(recognizer, ["two-a", "b", "one-c"]) if one]
+    failures[0].is_finding = True
+    assert prove(recognizer, failures) == {"two-a": "two", "b": "two"}
+    assert prove(recognizer, failures[2:]) == {"one-c": "one"}
+    assert engines.started == ["", "two", "one"]
+
+
+def test_a_failure_is_not_named_by_its_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It looks like bug one, and is bug two, which is tested next."""
+    engines = Engines({"one-a": {"two"}}, monkeypatch)
+    recognizer = engines.recognizer()
+    failures = [one for one in explained(recognizer, ["one-a"]) if one]
+    assert prove(recognizer, failures) == {}
+    assert prove(recognizer, failures) == {"one-a": "two"}
+
+
+def test_a_failure_that_needs_a_bug_that_is_not_listed_stays_without_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    engines = Engines({"a": set()}, monkeypatch)
+    recognizer = engines.recognizer()
+    failures = [one for one in explained(recognizer, ["a"]) if one]
+    assert [prove(recognizer, failures) for _ in NAMES] == [{}, {}, {"a": ""}]
+
+
+def test_number_and_phrase_come_from_the_text_beside_the_patch() -> None:
+    known = load_known(CORPUS / "vllm" / "known.toml")
+    entry = next(one for one in known if one.title == "inner-state-without-block" and one.releases == ("0.33.0",))
+    cause = cause_of(entry)
+    assert (cause.name, cause.number) == ("inner-state-without-block", 7)
+    assert cause_words(cause).startswith("cause 7, inner-state-without-block (A state inside a chunk")
+    assert cause_words(Cause("mine")) == "mine; fix packaged"
+
+
+ENGINE_SOURCE = """\
+from hybridfuzz.targets.base.registry import load_factory
+
+SLUG = ":null-as-state-slot"
+# between
+FACTORY = load_factory(f"hybrid{SLUG}")
+"""
+PATCH = """\
+--- a/mine.py
++++ b/mine.py
+@@ -3,2 +3,2 @@
+-SLUG = ":null-as-state-slot"
++SLUG = "NEXT"
+ # between
+"""
+KNOWN = """\
+[[known]]
+name = "first"
+reason = "issue 1"
+patch = "first.patch"
+traces = ["first.json"]
+signature = "M4-*-mamba-dead-write"
+"""
+TARGET = "python:mine:FACTORY"
+
+
+def campaign(folder: Path, behind: str) -> tuple[list[Finding], list[str]]:
+    """Fuzz an engine with one bug, which the patch of the known bug replaces by another one or by none."""
+    import datetime
+
+    (folder / "mine.py").write_text(ENGINE_SOURCE)
+    (folder / "known.toml").write_text(KNOWN)
+    (folder / "first.patch").write_text(PATCH.replace("NEXT", behind))
+    [first] = CORPUS.glob("null-as-state-slot--*.json")
+    (folder / "first.json").write_bytes(first.read_bytes())
+    launch = prepare(TARGET, print)
+    fixes = apply_fixes(launch, load_known(folder / "known.toml"), TARGET, datetime.date.today())
+    settings = Settings(target=TARGET, launch=launch, seed=1, out=folder / "out", traces=12, packaged=fixes)
+    events = list(Campaign(settings).run())
+    [ended] = [event for event in events if isinstance(event, CampaignEnded)]
+    return list(ended.summary.findings), [one.finding.id for one in events if isinstance(one, Recognized)]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HYBRIDFUZZ_CACHE", str(tmp_path / "cache"))
+    return tmp_path
+
+
+def test_a_campaign_names_a_known_bug_and_does_not_reduce_it(folder: Path) -> None:
+    findings, announced = campaign(folder, "")
+    [known] = [one for one in findings if one.cause and one.cause.name == "first"]
+    assert announced == [known.id], "once"
+    assert (known.reduced, known.reproduced, known.known) == (False, True, ""), "it is in nobody's list"
+    assert known.count > 1 and len(findings) == 1, "whatever its symptoms, it is one finding"
+    assert "Known: first; fix packaged" in Path(known.trace).with_suffix(".txt").read_text()
+
+
+def test_a_new_bug_with_the_symptom_of_a_known_one_is_reduced(folder: Path) -> None:
+    """With the patch the trace fails all the same."""
+    findings, announced = campaign(folder, ":null-as-state-slot")
+    assert not announced and all(one.reduced and one.cause is None for one in findings)

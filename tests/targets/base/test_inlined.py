@@ -1,0 +1,58 @@
+"""Definitions of a package as one module."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from hybridfuzz.targets.base.inlined import Sources, import_block
+
+FILES = {
+    "__init__": "",
+    "low": (
+        '"""Low."""\nimport os\n\nLIMIT, OTHER = 3, 4\n\n\ndef name():\n    return os.sep * LIMIT\n\n\n'
+        "def lost():\n    pass\n"
+    ),
+    "note": "class Note:\n    pass\n",
+    "high": (
+        '"""High."""\nfrom . import low\nfrom .note import Note\n\n\ndef whole(note: Note) -> str:\n'
+        "    from .late import late\n\n    return low.name() + late() + low.name()\n"
+    ),
+    "late": "def late():\n    return 'late'\n",
+    "again": "from . import low\n\n\ndef name():\n    return low.name()\n",
+}
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    folder = tmp_path / "inlined_example"
+    folder.mkdir()
+    for name, text in FILES.items():
+        (folder / f"{name}.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, folder.name, raising=False)
+    return folder.name
+
+
+def test_what_a_definition_uses_comes_with_it_and_modules_of_ours_are_gone(package: str) -> None:
+    parts = Sources(package).definitions(("high.py", "whole"))
+    text = "\n\n".join([*import_block(parts), *(part.text for part in parts)])
+    assert "lost" not in text and "low." not in text and "from ." not in text
+    assert text.count("LIMIT, OTHER = 3, 4") == 1
+    assert "class Note" not in text, "an annotation is never evaluated"
+    found: dict[str, object] = {}
+    exec("from __future__ import annotations\n" + text, found)
+    assert found["whole"](None) == "///late///"  # type: ignore[operator]
+
+
+def test_a_whole_file_says_what_it_uses_of_others(package: str) -> None:
+    sources = Sources(package)
+    assert sources.names("low.py") == {"LIMIT", "OTHER", "name", "lost"}
+    assert set(sources.uses("high.py")) == {("low.py", "name"), ("late.py", "late")}
+    assert sources.whole("high.py").text.startswith("def whole(note: Note)")
+    assert Sources(package, {"late"}).uses("high.py") == [("low.py", "name")]
+
+
+def test_two_definitions_of_one_name_are_refused(package: str) -> None:
+    with pytest.raises(ValueError, match=r"name is defined in again\.py and in low\.py"):
+        Sources(package).definitions(("again.py", "name"))
