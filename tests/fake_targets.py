@@ -9,6 +9,7 @@ from pathlib import Path
 
 from msgspec import structs
 
+from hybridfuzz.targets.base.launch import SHARED_DEVICE
 from hybridfuzz.targets.base.observe import Effect
 from hybridfuzz.targets.base.protocol import Capabilities, Target, TargetError
 from hybridfuzz.targets.base.registry import load_factory
@@ -130,6 +131,36 @@ class SmallDevice(Fake):
             raise out_of_memory()
         time.sleep(0.05)
         return super().open(config)
+
+
+class SharedDevice(Fake):
+    """An engine with a pool of an even size makes an illegal access in its fourth step. As on a GPU that processes
+    share, each process that shares it cannot use the device any more. The folder holds one file for each such fault."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: None)
+        self._faults: int | None = None
+        """As many as there were when this process came."""
+
+    def open(self, config: Config) -> Target:
+        device, shares = Path(os.environ["HYBRIDFUZZ_TEST_DEVICE"]), SHARED_DEVICE in os.environ
+        if self._faults is None:
+            self._faults = len(list(device.iterdir()))
+
+        def use() -> None:
+            if config.num_blocks % 2 == 0:
+                (device / f"{os.getpid()}-{time.monotonic_ns()}{'' if shares else '-apart'}").touch()
+                raise illegal_access()
+            if shares and len(list(device.iterdir())) > self._faults:
+                raise illegal_access()
+
+        return Wrapped(GOOD.open(config), use)
+
+
+def illegal_access() -> Exception:
+    """Return the exception as PyTorch raises it."""
+    kind = type("AcceleratorError", (RuntimeError,), {"__module__": "torch", "error_code": 700})
+    return kind("CUDA error: an illegal memory access was encountered")
 
 
 def is_running(pid: int) -> bool:
@@ -292,5 +323,6 @@ REFUSING = Refusing(lambda: None)
 LATE = Late(raise_error)
 LATE_CLEAN = Late(lambda: None)
 SMALL_DEVICE = SmallDevice(lambda: None)
+SHARED = SharedDevice()
 NO_MEMORY = Fake(raise_out_of_memory)
 TALKATIVE = Talkative()

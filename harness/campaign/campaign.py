@@ -40,6 +40,7 @@ from ..group.retest import retest, unmet
 from ..group.store import OutputError
 from ..workers.client import InternalError, Stopped, WorkerClient
 from ..workers.protocol import OpenWorker
+from ..workers.service import served
 from .canary import CanaryRun, share
 from .schedule import Schedule
 from .state import CampaignState, Settings
@@ -69,6 +70,8 @@ class Campaign:
         self.settings = settings
         self._publish = publish
         self._open_worker = open_worker or self._open_here
+        self._launch = settings.launch
+        """How to start a worker on this machine; while traces run, one that uses what all of them share."""
         self._state = CampaignState(settings)
         self._traces = self._hypothesis_traces() if settings.source == "hypothesis" else None
         self._loops: list[WorkerLoop] = []
@@ -95,7 +98,7 @@ class Campaign:
     def _open_here(self, _: object) -> WorkerClient:
         """Return a worker process on this machine. It is told how many share the machine and its devices."""
         settings = self.settings
-        launch = structs.replace(settings.launch, env={**settings.launch.env, WORKERS: str(settings.jobs)})
+        launch = structs.replace(self._launch, env={**self._launch.env, WORKERS: str(settings.jobs)})
         if self._traces:
             from ..workers.hypothesis_worker import HypothesisWorker
 
@@ -136,6 +139,10 @@ class Campaign:
             raise error
 
     def _run_traces(self) -> Generator[CampaignEvent]:
+        with served(self.settings.launch, self.settings.jobs) as self._launch:
+            yield from self._run_workers()
+
+    def _run_workers(self) -> Generator[CampaignEvent]:
         settings, state = self.settings, self._state
         schedule = Schedule(state, plan_chores(state))
         for number in range(settings.jobs):

@@ -227,6 +227,12 @@ class WorkerLoop:
         """
         state, node = self._state, self.worker.node
         again: Ran | Counts | None = ran
+        if fault.kind == "fault of a shared device":
+            again = self._apart(batch, ran.index)
+            if not (isinstance(again, Ran) and again.outcome.fault):
+                self._count(again, left)
+                return
+            ran, fault = again, again.outcome.fault
         if not state.failed_alone(ran.trace):
             again = self._alone(batch, ran.index, fault)
         elif fault.kind != "out of memory":  # the process cannot use its device any more
@@ -242,6 +248,15 @@ class WorkerLoop:
             self._count(again, left)
         self._announce("fuzzing")
 
+    def _apart(self, batch: Fuzz, index: int) -> Ran | Counts:
+        """Return the result of a trace in a process that shares no device: a fault of it is its own."""
+        self._announce(f"running trace {index} in a process that shares no device")
+        self.worker.pause(apart=True)
+        again = next(iter(self.worker.fuzz(_only(batch, index))))
+        self.worker.pause()
+        self._announce("fuzzing")
+        return again
+
     def _alone(self, batch: Fuzz, index: int, fault: EnvironmentFault) -> Ran | Counts | None:
         """Return the result of a trace alone on this node, None if the campaign stops before it has any."""
         self._announce(f"waiting to run trace {index} alone: {fault.kind}")
@@ -250,8 +265,7 @@ class WorkerLoop:
             if not is_alone:
                 return None
             self._announce(f"running trace {index} alone")
-            traces = batch.traces and [batch.traces[batch.indexes.index(index)]]
-            again = next(iter(self.worker.fuzz(structs.replace(batch, first=index, count=1, traces=traces))), None)
+            again = next(iter(self.worker.fuzz(_only(batch, index))), None)
             if isinstance(again, Ran) and again.outcome.fault:
                 self.worker.pause()
                 self._state.try_later(again.outcome.fault, again.trace)
@@ -529,3 +543,9 @@ class WorkerLoop:
     def _announce(self, words: str) -> None:
         self._doing = words
         self._state.emit(WorkerState(self.number, words, self.worker.node))
+
+
+def _only(batch: Fuzz, index: int) -> Fuzz:
+    """Return a batch of one of its traces."""
+    traces = batch.traces and [batch.traces[batch.indexes.index(index)]]
+    return structs.replace(batch, first=index, count=1, traces=traces)

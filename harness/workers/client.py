@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeVar
 
 from msgspec import structs
 
-from ...targets.base.launch import Launch
+from ...targets.base.launch import Launch, alone
 from ...targets.base.protocol import MisfitError, TargetError
 from ...targets.base.trace import Config, Trace, TraceError
 from ..draw.avoid import Circumstances
@@ -105,6 +105,8 @@ class WorkerClient:
         """True once the process is gone and until another one has started."""
         self._is_ahead = False
         """True while the process runs traces of which the replies are unread."""
+        self._is_apart = False
+        """True if the next process shares no device with others."""
 
     def __enter__(self) -> WorkerClient:
         return self
@@ -151,7 +153,8 @@ class WorkerClient:
         if self._process:
             self._process.close()
         try:
-            self._process = Process(self.spec, self.launch, self.memory_limit)
+            launch = alone(self.launch) if self._is_apart else self.launch
+            self._process = Process(self.spec, launch, self.memory_limit)
         except OSError as error:  # no memory, no file descriptors, no room for its home
             raise TargetError(f"target {self.spec!r}: its worker cannot be started: {error.strerror}") from error
         self._is_ahead = False
@@ -165,8 +168,10 @@ class WorkerClient:
         self._is_lost = False
         return reply
 
-    def pause(self) -> None:
-        """End the process, so that all its memory is free. The next request starts a new one."""
+    def pause(self, *, apart: bool = False) -> None:
+        """End the process, so that all its memory is free. The next request starts a new one; if `apart`, one that
+        shares no device with others, so that a fault of it is its own."""
+        self._is_apart = apart
         if self._process:
             self._process.close()
         self._is_lost, self._is_ahead = True, False
@@ -216,8 +221,8 @@ class WorkerClient:
         """
         try:
             answer = self._try(request, trace, kind, twice=twice, renews=renews)
-        except FaultyEnvironment:
-            self.pause()
+        except FaultyEnvironment as error:
+            self.pause(apart=error.fault.kind == "fault of a shared device")
             return self._try(request, trace, kind, twice=twice, renews=renews)
         if isinstance(answer, Outcome) and was_killed(answer):
             with suppress(TargetError, TraceError):  # the loss is all that is known; a next request raises it again

@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 
 from ...targets.base.environment import cache_folder
-from ...targets.base.launch import Launch
+from ...targets.base.launch import SHARED_DEVICE, Launch
 from ...targets.base.protocol import TargetError
 from ..judge.environment_fault import EnvironmentFault, fault_in_words
 from .descendants import end_descendants, end_with_home
@@ -80,6 +80,7 @@ class Process:
         assert self._popen.stdin and self._popen.stdout
         self._input, self._output = self._popen.stdin.fileno(), self._popen.stdout.fileno()
         self._buffer = b""
+        self._shares = SHARED_DEVICE in launch.env
         self._oom_kills = oom_kills()
         """As it was when the last request was sent."""
         self._seal = secrets.token_hex(8).encode()
@@ -193,7 +194,7 @@ class Process:
             except ValueError:
                 name = f"signal-{-code}"
             words = self._last_words()
-            fault = fault_in_words(words) if name == "SIGABRT" else None
+            fault = fault_in_words(words, shares=self._shares) if name == "SIGABRT" else None
             if name == "SIGKILL" and oom_kills() > self._oom_kills:
                 fault = EnvironmentFault("out of memory", "the kernel killed the worker")
             return Lost("CRASH", name, f"died of {name}", words, fault)

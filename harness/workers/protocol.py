@@ -56,8 +56,8 @@ class Worker(Protocol):
     def start(self) -> Ready:
         """Start, or start again. Return the target's capabilities."""
 
-    def pause(self) -> None:
-        """Give up all memory until the next call."""
+    def pause(self, *, apart: bool = False) -> None:
+        """Give up all memory until the next call. From then on it shares no device with others, if `apart`."""
 
     def stop(self) -> None:
         """End the current call soon, and refuse further ones."""

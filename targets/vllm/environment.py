@@ -15,7 +15,7 @@ from msgspec import structs
 from ..base import releases
 from ..base.launch import Launch
 from ..base.pip import Progress
-from .gpu import devices
+from .gpu import devices, sharing
 from .gpu.devices import DEVICES
 
 
@@ -68,7 +68,7 @@ def prepare(version: str, progress: Progress, device: str = "") -> Launch:
     stood_in = devices.stood_in_for(package, device)
     about = f"{launch.version}, real model on {device}" + (f", stood in: {'; '.join(stood_in)}" if stood_in else "")
     progress(about)
-    return structs.replace(launch, version=about)
+    return structs.replace(launch, version=about, service=sharing.service() if device == "cuda" else None)
 
 
 available = partial(releases.available, ENGINE)

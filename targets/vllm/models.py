@@ -131,9 +131,16 @@ def fill_weights(model: Any, name: str) -> None:
 
     with torch.no_grad():
         for title, parameter in model.named_parameters():
-            generator = torch.Generator().manual_seed(zlib.crc32(title.encode()))
-            values = _scaled(torch.randn(parameter.shape, generator=generator), title, name)
-            parameter.data.copy_(values.to(parameter.dtype))
+            parameter.data.copy_(_weights(title, tuple(parameter.shape), name))
+
+
+@cache
+def _weights(title: str, shape: tuple[int, ...], name: str) -> Any:
+    """One weight of a model, in float32. A worker builds many engines with the same few."""
+    import torch
+
+    generator = torch.Generator().manual_seed(zlib.crc32(title.encode()))
+    return _scaled(torch.randn(shape, generator=generator), title, name)
 
 
 def _scaled(values: Any, title: str, name: str) -> Any:

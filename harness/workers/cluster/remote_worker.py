@@ -85,8 +85,8 @@ class RemoteWorker:
         self._node, self._batch = name, 1
         return started.ready
 
-    def pause(self) -> None:
-        """End its process until the next call."""
+    def pause(self, *, apart: bool = False) -> None:
+        """End its process until the next call. Workers of a cluster share no device through a service, ever."""
         self._call(Pause())
 
     def stop(self) -> None:

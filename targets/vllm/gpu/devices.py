@@ -31,6 +31,7 @@ def variables(home: Path, device: str) -> dict[str, str]:
     """The environment of a worker, given a folder of its own."""
     common = {
         "HF_HUB_OFFLINE": "1",
+        "OMP_NUM_THREADS": "1",  # one core is a worker's own
         "TRITON_CACHE_DIR": str(home / f"triton-{device}"),
         "TORCH_COMPILE_DISABLE": "1",
         "VLLM_CACHE_ROOT": str(home / "cache"),
@@ -46,7 +47,7 @@ def variables(home: Path, device: str) -> dict[str, str]:
     if device == "cuda":
         # Products of float32 with three TF32 products each: rounding stays far below a defect.
         return common | {"TRITON_CACHE_AUTOTUNING": "1", "TRITON_F32_DEFAULT": "tf32x3"}
-    return common | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "TRITON_INTERPRET": "1"}
+    return common | {"CUDA_VISIBLE_DEVICES": "", "TRITON_INTERPRET": "1"}
 
 
 @cache

@@ -82,8 +82,11 @@ def make_factory(name: str, device: str) -> GpuFactory:
     factory = GpuFactory(name, device, stood_in)
     if device == "cuda":
         from triton import knobs
+        from triton.runtime.autotuner import Autotuner
 
+        from .autotuning import choose_in_registers
         from .compiler import watch_compiler
 
+        choose_in_registers(Autotuner)
         watch_compiler(knobs.runtime, lambda what: factory.say(what))  # noqa: PLW0108 - the worker sets `say` later
     return factory

@@ -1,16 +1,23 @@
-"""A campaign on a device that is too small: no finding, no trace that did not run, and one worker less."""
+"""A campaign on a device that is too small: no finding, no trace that did not run, and one worker less.
+
+On a device that processes share: a fault of one trace is no finding about those that ran beside it."""
 
 import json
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 from test_campaign import state
 
 from hybridfuzz.harness import cli
-from hybridfuzz.harness.exit_status import CLEAN, USAGE, VACUOUS
+from hybridfuzz.harness.draw.files import load_trace
+from hybridfuzz.harness.exit_status import CLEAN, USAGE, VACUOUS, VIOLATION
+from hybridfuzz.targets.base import registry
+from hybridfuzz.targets.base.launch import Launch, Service
 
 
 @pytest.fixture(autouse=True)
@@ -79,3 +86,23 @@ def test_a_campaign_of_which_nothing_can_run_ends(
     assert status == USAGE
     assert (result["findings"], result["traces"], result["steps"]) == ([], 0, 0)
     assert "could not run alone on the machine: out of memory: CUDA out of memory." in said
+
+
+def test_a_fault_on_a_shared_device_is_of_the_trace_that_makes_it_alone(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Processes that share the device all fail; only traces of guilty configurations become findings."""
+    prepare, script = registry.prepare, 'touch "$PLACE/ready"; while read -r _; do :; done'
+
+    def shared(spec: str, progress: Callable[[str], None]) -> Launch:
+        return structs.replace(prepare(spec, progress), service=Service(("sh", "-c", script), ("PLACE",), "ready"))
+
+    monkeypatch.setattr(registry, "prepare", shared)
+    status, result, said = fuzz(capsys, "SHARED", "--jobs", "3", "--traces", "24")
+    assert status == VIOLATION, said
+    assert (result["traces"], result["not_run"], result["given_up"]) == (24, {}, 0), said
+    found = [load_trace(path) for path in (tmp_path / "out/findings").glob("*.json")]
+    assert found
+    assert {trace.config.num_blocks % 2 for trace in found} == {0}
+    faults = {path.name.endswith("-apart") for path in (tmp_path / "device").iterdir()}
+    assert faults == {False, True}
