@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from ..harness.campaign_events import Finding, Summary
 from ..harness.draw.files import load_trace, read_json
 from ..harness.face.outputs.rates import Sample, load_samples
 from ..harness.group.bug_history import Bug, bug_key, load_bug_history
 from ..harness.group.store import HISTORY_SUFFIX, STATE_FILE, trace_path
-from ..harness.judge.legacy import upgraded
 from ..harness.judge.violation import Violation, has_words
 from ..harness.measure.detection.statistics import MutantRow
 from ..harness.record.history import History
@@ -102,8 +101,6 @@ def _shown(finding: Finding, target: str, bug: Bug | None, folder: Path) -> Show
         with suppress(TraceError):
             trace = load_trace(path)
         history = read_json(path.with_suffix(HISTORY_SUFFIX), History, "a history")
-        if history and history.violation:
-            history = structs.replace(history, violation=upgraded(history.violation))
     return Shown(finding, target, bug, history if history and is_sound(history) else None, trace)
 
 

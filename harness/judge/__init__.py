@@ -10,7 +10,6 @@ oracles/           the invariants
 violation          a broken invariant, as data
 verdict            the values of a violation: a state of a request, a key, zeroed memory, ...
 sentences          makes the sentences of violations; the one vocabulary for their values
-legacy             violations of files that earlier versions wrote
 outcome            the result of a run
 environment_fault  what is no bug of an engine: no memory left, a device that is gone
 target_exception   an exception as a violation, and whose fault it is

@@ -23,7 +23,7 @@ class Violation(Struct, frozen=True):
     """A broken invariant: what, where, and the expected and observed values.
 
     relation  id of the sentence that relates them (`sentences.RELATIONS`); `details` are further values that it names
-    told      its sentence, where there is none of ours: "message" in files of earlier versions (`legacy`)
+    told      its sentence, where there is none of ours; "message" in files
     event     index of the event in the trace (len(events) or more: while draining); `event_kind` is its tag
     rank      -1 where there is only one
     """

@@ -33,7 +33,7 @@ def configure(config: Config, is_v2: bool) -> VllmConfig:
     assert made.scheduler_config.enable_chunked_prefill
     assert getattr(made.cache_config, "mamba_cache_mode", config.mamba_cache_mode) == config.mamba_cache_mode
     if reports_all(config):
-        _report_all(made)
+        report_all(made)
     return made
 
 
@@ -54,7 +54,8 @@ def _make(scheduler_config: Any, **parts: Any) -> VllmConfig:
     return made
 
 
-def _report_all(vllm_config: Any) -> None:
+def report_all(vllm_config: Any) -> None:
+    """Switch statistics and KV events on."""
     from . import cache_events
 
     cache_events.switch_on(vllm_config)

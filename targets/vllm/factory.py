@@ -13,19 +13,13 @@ from ..base.releases import cannot_import
 from ..base.renamed import Renamed, aliased
 from ..base.trace import Config, Group
 from .kit_limits import CONV_WIDTHS, Case, refusal
-from .options import options_of
+from .options import SERVING, options_of
 from .release import Release, installed
 
 _EVENTS = frozenset({"arrive", "step", "preempt", "abort", "dummy_run", "reset_prefix_cache", "evict"})
 _CONNECTORS = ("none", "none", "store", "transfer")
 _LIMITED_CONNECTORS = ("none", "none", "none", "store", "transfer", "sync")
 _DOCUMENTS = {"images": ("a", "image.b", "image.c"), "adapters": ("a", "adapter.b", "adapter.c", "salt.d")}
-_SERVING = {
-    "reports": ("none", "all"),
-    "reset": ("direct", "direct", "paused"),
-    "prefills": ("eager", "eager", "spaced"),
-    "pipeline": ("none", "none", "sync", "async"),
-}
 _LOADS = frozenset({"stores", "async-loads", "failing-loads"})
 _CONNECTED = {"store": _LOADS, "transfer": _LOADS | {"held-for-transfer"}, "sync": _LOADS | {"sync-loads"}}
 """Connector -> features that only some connectors have."""
@@ -88,7 +82,7 @@ def capabilities_of(release: Release) -> Capabilities:
             **({"prefix_match_unit": ("0", "0", "0", "2", "4")} if release.partial_hits else {}),
             **({"connector": names} if connectors else {}),
             **({"load_failure": ("recompute", "fail")} if connectors else {}),
-            **(_SERVING if release.serving_options else {}),
+            **(SERVING if release.serving_options else {}),
             **({"admission": ("prompt", "chunk")} if release.admits_chunks else {}),
             **({"replay": ("0", "0", "3", "6")} if release.replays else {}),
             **({"conv_layout": ("SD", "SD", "DS")} if release.conv_layouts else {}),

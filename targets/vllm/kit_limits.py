@@ -38,16 +38,7 @@ REAL_MODES: tuple[Mode, ...] = ("align", "none")
 UNSCRIPTED = ("reports", "reset", "prefills", "pipeline", "inputs", "sampling", "conv_layout")
 """Options that scripts lack."""
 SCRIPTED_MIXERS = ("gdn", "mamba1", "mamba2", "linear")
-_SHADOW_ONLY = (
-    "admission",
-    "connector",
-    "data_parallel",
-    "metadata",
-    "prefix_match_unit",
-    *UNSCRIPTED[:-1],
-    "replay",
-    UNSCRIPTED[-1],
-)
+_SHADOW_ONLY = ("connector", "conv_layout", "inputs", "replay", "sampling")
 """Options that real models lack."""
 SHOWN: dict[tuple[str, str], Callable[[Failure], bool]] = {
     ("S1", "temporal"): lambda failure: bool(failure.holder),
@@ -125,6 +116,12 @@ def _by_option(kit: Kit, names: Sequence[str], reason: str) -> Iterator[Row[Case
         yield Row(kit, name, is_set, f"{name}={{options.{name}}}{reason}")
 
 
+def _both(feature: str, refuses: Callable[[Case], object], reason: str) -> Iterator[Row[Case]]:
+    """Yield a row for shadow layers, and one for real models."""
+    for kit in ("shadow", "real"):
+        yield Row(kit, feature, refuses, reason)
+
+
 def _undriven() -> Iterator[Row[Case]]:
     """Yield a row for each option: a release may lack some of its values."""
     for name in Options.__struct_fields__:
@@ -199,14 +196,8 @@ ROWS: tuple[Row[Case], ...] = (
         "vLLM refuses chunked-local attention with unequal block sizes"),
     # Block sizes and the unit of keys.
     Row("shadow", "prefix_match_unit",
-        lambda c: c.options.prefix_match_unit and c.config.hash_block_size % c.options.prefix_match_unit,
-        "every block size must be a multiple of prefix_match_unit"),
-    Row("shadow", "prefix_match_unit",
         lambda c: 0 < c.options.prefix_match_unit < c.config.conv_width - 1 and c.options.mixer == "mamba2",
         "a chunk of a Mamba 2 layer may leave a state after prefix_match_unit tokens, whose window it must hold"),
-    Row("shadow", "prefix_match_unit",
-        lambda c: c.options.prefix_match_unit and c.lacks_blocks(_inner(c) + len(c.config.groups)),
-        "a hit inside a block may need one more block for each group: raise num_blocks"),
     Row("shadow", "block sizes", lambda c: len(c.sizes) > 1 and not c.release.partial_hits,
         "this release gives all groups blocks of one size"),
     Row("shadow", "block sizes", lambda c: c.config.mamba_cache_mode != "none" and c.drafts >= c.state_size,
@@ -254,15 +245,10 @@ ROWS: tuple[Row[Case], ...] = (
     # Combinations.
     Row("shadow", "eagle_block_drop", lambda c: c.config.eagle_block_drop and c.options.runner == "v1",
         "the V1 runner would load a real drafter for eagle_block_drop"),
-    Row("shadow", "pipeline", lambda c: c.options.pipeline != "none" and (not c.config.async_depth or c.drafts),
-        "pipeline stages are driven with steps in flight and without drafts"),
-    Row("shadow", "metadata",
-        lambda c: c.options.metadata == "shared" and not (c.options.mixer == "gdn" and is_v2(c.config)),
-        "only GDN layers on the V2 runner share metadata"),
-    Row("shadow", "replay", lambda c: c.options.replay and not ring_entries(c.config),
-        "ReplaySSM needs mixer=mamba2 on the V1 runner, without drafts, connectors and mode all"),
     Row("shadow", "sampling", lambda c: c.options.sampling == "varied" and not varies_sampling(c.config),
         "sampling parameters move with rows on the V1 runner without drafts: use sampling=greedy"),
+    Row("shadow", "replay", lambda c: c.options.replay and not ring_entries(c.config),
+        "ReplaySSM needs mixer=mamba2 on the V1 runner, without drafts, connectors and mode all"),
     Row("shadow", "mixer", lambda c: c.options.mixer in c.release.plain_mixers and c.drafts,
         "mixer={options.mixer} does not speculate in this release"),
     Row("shadow", "mode all",
@@ -282,6 +268,18 @@ ROWS: tuple[Row[Case], ...] = (
         "with graphs the pool needs a block for each request: raise num_blocks or lower max_num_seqs"),
     Row("shadow", "num_blocks", lambda c: c.options.mixer == "mamba2" and c.lacks_blocks(_inner(c)),
         "a chunk of a Mamba 2 layer may need one more block for a state: raise num_blocks"),
+    # ---- Shadow layers and real models.
+    *_both("prefix_match_unit",
+        lambda c: c.options.prefix_match_unit and c.config.hash_block_size % c.options.prefix_match_unit,
+        "every block size must be a multiple of prefix_match_unit"),
+    *_both("prefix_match_unit",
+        lambda c: c.options.prefix_match_unit and c.lacks_blocks(_inner(c) + len(c.config.groups)),
+        "a hit inside a block may need one more block for each group: raise num_blocks"),
+    *_both("pipeline", lambda c: c.options.pipeline != "none" and (not c.config.async_depth or c.drafts),
+        "pipeline stages are driven with steps in flight and without drafts"),
+    *_both("metadata",
+        lambda c: c.options.metadata == "shared" and not (c.options.mixer == "gdn" and is_v2(c.config)),
+        "only GDN layers on the V2 runner share metadata"),
     # ---- Real models.
     Row("real", "groups", _kinds, "its models have layers of both kinds"),
     Row("real", "block sizes", lambda c: any(size % 16 for size in c.sizes),
@@ -293,6 +291,8 @@ ROWS: tuple[Row[Case], ...] = (
     Row("real", "eagle_block_drop", lambda c: c.config.eagle_block_drop, "its models have no EAGLE head"),
     Row("real", "graphs", lambda c: c.device != "cuda" and c.options.graphs == "piecewise",
         "piecewise graphs need a GPU"),
+    Row("real", "data_parallel", lambda c: c.device != "cuda" and has_peer(c.config),
+        "vLLM coordinates data-parallel ranks on a GPU"),
     *_by_option("real", _SHADOW_ONLY, " is driven on the shadow layers only"),
     Row("real", "local attention", lambda c: c.local or c.drafting,
         "its models have full attention only, and the drafter has no layer"),

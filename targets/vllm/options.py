@@ -62,6 +62,15 @@ def options_of(config: Config) -> Options:
         raise TraceError(f"configuration: options: {error}") from error
 
 
+SERVING = {
+    "reports": ("none", "all"),
+    "reset": ("direct", "direct", "paused"),
+    "prefills": ("eager", "eager", "spaced"),
+    "pipeline": ("none", "none", "sync", "async"),
+}
+"""How requests are served, as options with their values, each as often as it is drawn."""
+
+
 class StateParts(NamedTuple):
     """The parts of a state layer's state.
 

@@ -14,6 +14,8 @@ steps on a CPU and on a GPU. The real model is observed by its log-probabilities
     engine     one such engine, kept for several traces and reset between them
     kept       what waits for its next trace, within a budget of device memory; engines: that of this process
     compiler   says which kernel is compiled
+    autotuning chooses the configurations of kernels without timing them
+    sharing    the daemon through which workers share the device
     snapshot   puts back everything that an engine refers to
     memories   several contents of the caches, one for each fill of unused memory
     host_copy  metadata of the device, read with one copy

@@ -9,8 +9,9 @@ from vllm.config.attention import AttentionConfig
 from vllm.v1.attention.backends.registry import AttentionBackendEnum
 
 from ...base.trace import Config
+from ..configuration import report_all
 from ..models import KEY_VALUE, dtype, layer_kinds, mixer, model_folder
-from ..options import has_graphs, options_of
+from ..options import has_graphs, options_of, reports_all
 from ..settings import build, cache_config, model_config
 from ..sizes import Sizes, block_size, sizes_of
 
@@ -36,6 +37,8 @@ def configure(config: Config, device: torch.device) -> VllmConfig:
         compilation_config=_compilation(config),
         additional_config={"gdn_prefill_backend": "triton"},
     )
+    if reports_all(config):
+        report_all(made)
     if is_piecewise(config):
         compilation = made.compilation_config
         # vLLM captures a batch of dummy requests as long as the size needs, and looks their last block up.

@@ -8,9 +8,9 @@ from typing import Literal
 from ...base.protocol import Capabilities, Target
 from ...base.trace import Config
 from ..kit_limits import CONV_WIDTHS, REAL_MODES, Case, refusal
-from ..options import options_of
+from ..options import SERVING, options_of
 
-_EVENTS = frozenset({"arrive", "step", "preempt", "abort", "dummy_run", "reset_prefix_cache", "evict"})
+_EVENTS = frozenset({"arrive", "step", "preempt", "abort", "dummy_run", "reset_prefix_cache", "evict", "resume"})
 _OBSERVES = frozenset(
     {"pool", "labels", "tables", "accesses", "content", "device_order", "estimates", "leftovers", "real_model"}
 )
@@ -48,15 +48,22 @@ class GpuFactory:
                 "graphs": ("decode", "none"),
                 "mixer": ("gdn", "mamba2"),
                 "dtype": ("float32",),
+                "data_parallel": ("1",),
+                "metadata": ("each", "each", "shared"),
+                "prefix_match_unit": ("0", "0", "0", "8"),
+                "admission": ("prompt", "chunk"),
+                **SERVING,
             },
             accepts={
+                "data_parallel": ("2",),
                 "dtype": ("bfloat16",),
                 "graphs": ("piecewise",),
                 "mixer": ("nemotron_h", "short_conv", "mamba1"),
             },
             traces_per_second=1.0,
             traces_per_configuration=24,
-            features=frozenset({"block-tables", "padding"}),
+            features=frozenset({"block-tables", "padding", "partial-hits", "stop-tokens"}),
+            features_with={"prefix_match_unit": {"8": frozenset({"partial-hits"})}},
             engine=("vllm",),
         )
 

@@ -8,12 +8,13 @@ other. `harness/face/commands/confirm.py` runs them on the CPU to find those tha
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice, product
 
 from msgspec import structs
 
-from ...base.trace import AnyEvent, Arrive, Config, Step, Trace
+from ...base.trace import AnyEvent, Arrive, Config, Step, Trace, Turn
 
 LONGEST = 1024
 FORMS_MAX = 256
@@ -40,34 +41,37 @@ def nearest(size: int, old: int) -> Length:
 def scaled(trace: Trace, size: int, forms: Sequence[Callable[[int, int], Length]] = (from_start,)) -> Trace:
     """The trace with blocks of `size` tokens.
 
-    `forms` are those of the arrivals' prompts in turn; the last one serves the rest.
+    `forms` are those of the prompts in turn; the last one serves the rest.
     """
     old = max(group.block_size for group in trace.config.groups)
     events: list[AnyEvent] = []
-    arrivals = 0
+    turns = 0
     for event in trace.events:
-        if isinstance(event, Arrive):
-            form = forms[min(arrivals, len(forms) - 1)]
-            arrivals += 1
-            events.append(_arrival(event, form(size, old), from_start(size, old)))
+        if isinstance(event, Turn):
+            form = forms[min(turns, len(forms) - 1)]
+            turns += 1
+            events.append(_turn(event, form(size, old), from_start(size, old)))
         elif isinstance(event, Step) and event.budget is not None:
             events.append(structs.replace(event, budget=max(from_start(size, old)(event.budget), 1)))
         else:
             events.append(event)
     return structs.replace(
         trace,
-        config=_config(trace.config, size, old, [event for event in events if isinstance(event, Arrive)]),
+        config=_config(trace.config, size, old, [event for event in events if isinstance(event, Turn)]),
         events=tuple(events),
         origin=f"{trace.origin}, blocks of {old} scaled to {size}",
     )
 
 
-def _config(config: Config, size: int, old: int, arrivals: Sequence[Arrive]) -> Config:
+def _config(config: Config, size: int, old: int, turns: Sequence[Turn]) -> Config:
     def limit(tokens: int) -> int:
         return tokens if tokens <= old else min(LONGEST, -(-tokens // old) * size)
 
     groups = tuple(structs.replace(group, block_size=size) for group in config.groups)
-    longest = max((sum(length for _, length in one.prompt) + one.max_new_tokens for one in arrivals), default=0)
+    lengths = Counter[str]()
+    for one in turns:
+        lengths[one.name] += sum(length for _, length in one.prompt) + one.max_new_tokens
+    longest = max(lengths.values(), default=0)
     made = structs.replace(
         config,
         groups=groups,
@@ -79,7 +83,7 @@ def _config(config: Config, size: int, old: int, arrivals: Sequence[Arrive]) -> 
     return structs.replace(made, num_blocks=made.smallest_pool() + spare)
 
 
-def _arrival(event: Arrive, whole: Length, part: Length) -> Arrive:
+def _turn(event: Turn, whole: Length, part: Length) -> Turn:
     """The prompt's end is what counts; its parts end where the scaled prefixes end."""
     total = sum(tokens for _, tokens in event.prompt)
     ends, seen = [0], 0
@@ -126,15 +130,15 @@ def candidates(trace: Trace, size: int) -> Iterator[Trace]:
 
 
 def _forms(trace: Trace, size: int) -> Iterator[Trace]:
-    arrivals = [index for index, event in enumerate(trace.events) if isinstance(event, Arrive)]
+    turns = [index for index, event in enumerate(trace.events) if isinstance(event, Turn)]
     for forms in ((from_start,), (nearest,)):
         yield scaled(trace, size, forms)
     old = max(group.block_size for group in trace.config.groups)
     k = trace.config.num_speculative_tokens
     plain = scaled(trace, size)
-    for at in range(arrivals[0] + 1, len(trace.events) + 1) if arrivals else ():
+    for at in range(turns[0] + 1, len(trace.events) + 1) if turns else ():
         yield delayed(plain, at, size - old, Step())
         if (size - old) % (k + 1) == 0:
             yield delayed(plain, at, (size - old) // (k + 1), Step(drafts=k, right=k))
-    for mixed in product((from_start, to_boundary), repeat=min(len(arrivals), 8) or 1):
+    for mixed in product((from_start, to_boundary), repeat=min(len(turns), 8) or 1):
         yield scaled(trace, size, mixed)

@@ -30,7 +30,7 @@ from ...base.observe import (
     StateWrite,
     View,
 )
-from ...base.trace import Arrive, Config, Event
+from ...base.trace import Config, Event, Turn
 from ..models import mixer
 from ..shadow import patches
 from ..target import VllmTarget
@@ -93,10 +93,11 @@ class Lane(VllmTarget):
         self._collect(effect.records)
         return effect
 
-    def arrive(self, event: Arrive) -> list[Record]:
-        """Queue a request, and keep its maximum length."""
-        self.lengths.setdefault(event.name, sum(length for _, length in event.prompt) + event.max_new_tokens)
-        return super().arrive(event)
+    def _add(self, turn: Turn, truth: Truth, first: int, session: bool) -> None:
+        """Add a request or a turn, and keep the length at which it ends."""
+        answer = truth.answer_length(turn.max_new_tokens, truth.stop_token(turn.stop_at))
+        self.lengths[turn.name] = truth.prompt_length + answer
+        super()._add(turn, truth, first, session)
 
     def close(self) -> None:
         """Stop recording, and let go of the other memories."""

@@ -6,7 +6,6 @@ from typing import get_args
 import msgspec
 import pytest
 
-from hybridfuzz.harness.judge.legacy import upgraded
 from hybridfuzz.harness.judge.sentences import RELATIONS, Pattern, Words
 from hybridfuzz.harness.judge.verdict import (
     Batch,
@@ -108,22 +107,3 @@ def test_a_violation_of_a_file_may_lack_its_words() -> None:
     assert not has_words(Violation("S2", "x", relation="kept"))
     assert not has_words(Violation("S2", "x", relation="resumes", details={"column": 0, "past": Past("never")}))
     assert all(sentence.text and not sentence.text.endswith(".") for sentence in RELATIONS.values())
-
-
-def test_files_of_earlier_versions_are_read() -> None:
-    """They have a message, and what was expected in words: state or block become data, the message stays."""
-
-    def read(expected: str) -> Violation:
-        old = {
-            "oracle": "S2", "field": "temporal", "message": "S2: r0 resumes from zeroed memory (step 2)",
-            "expected": expected, "observed": "zeroed memory", "step": 2, "request": "r0",
-        }  # fmt: skip
-        return upgraded(msgspec.json.decode(msgspec.json.encode(old), type=Violation))
-
-    assert read("state@16").expected == StateOf(Prefix("r0"), 16)
-    assert read("a slot with state@8").expected == StateOf(Prefix("r0"), 8)
-    assert read("block 12").expected == Block(12)
-    assert read("at most 4").expected == "at most 4"
-    assert read("state@16").message == "S2: r0 resumes from zeroed memory (step 2)"
-    assert read("state@16").sentence == "r0 resumes from zeroed memory (step 2)"
-    assert read("state@16").observed_words == "zeroed memory"

@@ -30,8 +30,8 @@ def test_a_reason_names_the_value_of_the_trace() -> None:
         refusal("real", Case(plain, options_of(plain)))
         == "its attention kernel takes block sizes that are multiples of 16"
     )
-    asked = Config(num_blocks=40, groups=(Group("mamba", 16), Group("attention", 16)), options={"reports": "all"})
-    assert refusal("real", Case(asked, options_of(asked))) == "reports=all is driven on the shadow layers only"
+    asked = Config(num_blocks=40, groups=(Group("mamba", 16), Group("attention", 16)), options={"inputs": "images"})
+    assert refusal("real", Case(asked, options_of(asked))) == "inputs=images is driven on the shadow layers only"
     assert VllmFactory("vllm", Release()).supports(config(runner="v3")) == "runner=v3 is not driven on this release"
 
 

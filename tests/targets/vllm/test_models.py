@@ -43,7 +43,7 @@ def test_models_that_vllm_runs_without_speculation_are_refused_with_it(name: str
     assert "speculation" in FACTORY.supports(config(1, 1, num_speculative_tokens=1, options={"mixer": name}))
 
 
-@pytest.mark.parametrize("options", [{"connector": "store"}, {"data_parallel": "2"}, {"prefix_match_unit": "2"}])
+@pytest.mark.parametrize("options", [{"connector": "store"}, {"inputs": "images"}, {"replay": "3"}])
 def test_what_only_shadow_layers_are_driven_with_is_refused(options: dict[str, str]) -> None:
     """It would be ignored."""
     assert "shadow layers" in FACTORY.supports(config(1, 1, options=options))

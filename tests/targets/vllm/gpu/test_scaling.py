@@ -8,7 +8,7 @@ from hybridfuzz.harness.draw.files import load_trace
 from hybridfuzz.harness.draw.grammar import draw_trace
 from hybridfuzz.targets.base.protocol import TargetError
 from hybridfuzz.targets.base.registry import on_device, parse
-from hybridfuzz.targets.base.trace import Arrive, Config, Group, Step, Trace, check_config
+from hybridfuzz.targets.base.trace import Arrive, Config, Group, Resume, Step, Trace, Turn, check_config
 from hybridfuzz.targets.vllm.gpu.devices import ATTENTION, GPU, OPERATORS, stood_in_for
 from hybridfuzz.targets.vllm.gpu.factory import GpuFactory
 from hybridfuzz.targets.vllm.gpu.scaling import candidates, from_start, nearest, scaled, to_boundary
@@ -16,7 +16,7 @@ from hybridfuzz.targets.vllm.gpu.witness import write_witness
 
 CORPUS = Path(__file__).parents[4] / "corpus" / "vllm"
 TRACES = sorted(CORPUS.glob("0.33.0--*.json"))
-FACTORY = GpuFactory("vllm", "interpreter", ())
+FACTORY = GpuFactory("vllm", "cuda", ())
 
 
 def trace_of(*lengths: int) -> Trace:
@@ -53,6 +53,14 @@ def test_parts_of_a_prompt_end_where_the_scaled_prefixes_end() -> None:
     assert scaled(trace, 16).events == (Arrive("r", (("a", 32), ("b", 17)), 3),)
 
 
+def test_a_sessions_turns_are_scaled_too() -> None:
+    config = trace_of().config
+    trace = Trace(config, (Arrive("r", (("a", 8),), 3, session=True), Step(), Resume("r", (("b", 5),), 2)))
+    made = scaled(trace, 16)
+    assert [one.prompt for one in made.events if isinstance(one, Turn)] == [(("a", 32),), (("b", 17),)]
+    assert made.config.max_model_len >= 32 + 3 + 17 + 2
+
+
 def test_a_trace_with_such_blocks_is_kept() -> None:
     for size in (16, 32):
         once = scaled(trace_of(5), size)
@@ -62,10 +70,10 @@ def test_a_trace_with_such_blocks_is_kept() -> None:
 @pytest.mark.parametrize("path", TRACES, ids=lambda path: path.name)
 def test_the_corpus_scales_to_configurations_that_can_be_had(path: Path) -> None:
     options = load_trace(path).config.options
-    features = {options.get(name) for name in ("connector", "prefix_match_unit", "data_parallel", "inputs")}
+    features = {options.get(name) for name in ("connector", "conv_layout", "inputs", "replay", "sampling")}
     for trace in candidates(load_trace(path), 16):
         check_config(trace.config)
-        if features - {None, "none", "0", "1", "tokens"} or options.get("mixer") == "linear":
+        if features - {None, "none", "SD", "tokens", "0", "greedy"} or options.get("mixer") == "linear":
             assert "shadow layers" in FACTORY.supports(trace.config) or "no real model" in FACTORY.supports(
                 trace.config
             )
