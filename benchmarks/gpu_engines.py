@@ -152,7 +152,7 @@ class Clock:
 def clock() -> Clock:
     """A clock on the parts of a target with a real model."""
     from hybridfuzz.targets.vllm import runner_adapter
-    from hybridfuzz.targets.vllm.gpu import engine, mirror, real_model, same_tokens, target
+    from hybridfuzz.targets.vllm.gpu import mirror, real_engine, real_model, same_tokens, target
 
     made = Clock()
     made.watch(runner_adapter.RunnerAdapter, "execute", "engine: runner")
@@ -167,8 +167,8 @@ def clock() -> Clock:
     made.watch(target.Lane, "fill_freed", "fills")
     made.watch(target.RealTarget, "_real_forwards", "comparison")
     made.watch(same_tokens.SameTokens, "_run", "reference")
-    made.watch(engine.RealEngine, "reset", "reset")
-    made.watch(engine.RealEngine, "__init__", "building engines")
+    made.watch(real_engine.RealEngine, "reset", "reset")
+    made.watch(real_engine.RealEngine, "__init__", "building engines")
     return made
 
 
@@ -202,7 +202,7 @@ def digest_of(outcome: Any, records: list[Any]) -> str:
 def proof(options: argparse.Namespace, factory: Any) -> dict[str, Any]:
     """The same traces on new engines, and on engines that other traces have used."""
     from hybridfuzz.harness.draw.grammar import draw_trace
-    from hybridfuzz.targets.vllm.gpu.engines import kept
+    from hybridfuzz.targets.vllm.gpu.kept_engines import kept
 
     overrides = dict(pair.split("=", 1) for pair in options.config.split(",")) if options.config else {}
     traces = [

@@ -27,7 +27,7 @@ from hybridfuzz.targets.hybrid.mutants.build import mutant
 CLEAN: TargetFactory = load_factory("hybrid")
 MAMBA, ATTENTION = Group("mamba", 8), Group("attention", 8)
 ORACLE_IDS = {f"M{number}" for number in range(1, 10)} | {f"S{number}" for number in range(1, 9)}
-"""The oracles of targets with a pool. S9 is for plain caches: `test_oracle_batch.py`."""
+"""The oracles of targets with a pool. S9 is for plain caches: `test_oracle_plain_caches.py`."""
 
 Records = Sequence[Record]
 

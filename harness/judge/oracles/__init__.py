@@ -1,18 +1,18 @@
 """The oracles M1..M9 and S1..S9, in the order in which they judge one record.
 
-base          the context of one run, and the hooks of an oracle
-pool          M1 partition, M7 capacity, M9 leaks
-cache         M2 hashes, M6 hits, S5 commit
-tables        M3 table mirror, M4 dead rows, M5 writers
-liveness      M8 progress and publication
-state         S1 checkpoints, S2 resume, S3 rollback
-memory        S4 taint, S7 NaN
-output        S6 output tokens
-device_order  S8 the order of device work
-batch         S9 plain caches and their batch events
-numeric/      the same invariants on bytes
-real_model    S4, S6 and S7 on the log-probabilities of a real model
-rules         what a rule is, and those that no oracle checks
+base              the context of one run, and the hooks of an oracle
+block_accounting  M1 partition, M7 capacity, M9 leaks
+prefix_cache      M2 hashes, M6 hits, S5 commit
+tables            M3 table mirror, M4 dead rows, M5 writers
+liveness          M8 progress and publication
+recurrent_state   S1 checkpoints, S2 resume, S3 rollback
+unwritten         S4 taint, S7 NaN
+output            S6 output tokens
+device_order      S8 the order of device work
+plain_caches      S9 plain caches and their batch events
+numeric/          the same invariants on bytes
+real_model        S4, S6 and S7 on the log-probabilities of a real model
+rules             what a rule is, and those that no oracle checks
 
 The order decides which violation is reported: a wrong read comes before the wrong token that follows from it.
 """
@@ -22,18 +22,18 @@ from __future__ import annotations
 from ....targets.base.protocol import Capabilities
 from ..violation import Violation
 from .base import HOOKS, Context, Oracle
-from .batch import Rows
-from .cache import Commit, Hash, HitValidity
+from .block_accounting import Capacity, Leak, Partition
 from .device_order import Order
 from .liveness import Liveness, Publication
-from .memory import Poison, Taint
 from .numeric import Numbers
 from .output import Output
-from .pool import Capacity, Leak, Partition
+from .plain_caches import Rows
+from .prefix_cache import Commit, Hash, HitValidity
 from .real_model import RealNumbers
+from .recurrent_state import Checkpoint, Continuation
 from .rules import BEYOND, Consequence, Rule, Subject
-from .state import Checkpoint, Continuation
 from .tables import DeadRows, TableMirror, Writer
+from .unwritten import Poison, Taint
 
 ORACLES: tuple[type[Oracle], ...] = (
     Partition,

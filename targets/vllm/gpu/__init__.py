@@ -11,8 +11,8 @@ steps on a CPU and on a GPU. The real model is observed by its log-probabilities
     real_model vLLM's model: runs the mirror, chooses the tag model's tokens, keeps its own log-probabilities
     replay     the same for captured CUDA graphs
     real_kit   the model, its runner and its graphs, for `targets.vllm.engine`; the mirror beside them
-    engine     one such engine, kept for several traces and reset between them
-    kept       what waits for its next trace, within a budget of device memory; engines: that of this process
+    real_engine  one such engine, kept for several traces and reset between them
+    kept       what waits for its next trace, within a budget of device memory; kept_engines: that of this process
     compiler   says which kernel is compiled
     autotuning chooses the configurations of kernels without timing them
     sharing    the daemon through which workers share the device

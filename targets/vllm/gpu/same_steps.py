@@ -24,8 +24,8 @@ from ..shadow import patches
 from ..versions import compat
 from ..versions.pool import pool_of
 from .devices import BATCH_INVARIANT
-from .engine import Fill, RealEngine
 from .plans import Floats, Place, Plan, Segment, Solo
+from .real_engine import Fill, RealEngine
 from .same_tokens import LONGEST, alone_config
 
 EXACT = ("mamba2", "gdn")

@@ -19,7 +19,7 @@ from ...base.trace import Config, Group
 from ..options import options_of
 from ..shadow import patches
 from ..versions import compat
-from .engine import Fill, RealEngine
+from .real_engine import Fill, RealEngine
 from .real_model import Floats, logprobs
 
 LONGEST = 1024

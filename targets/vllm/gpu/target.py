@@ -36,12 +36,12 @@ from ..shadow import patches
 from ..target import VllmTarget
 from . import memories, same_steps, same_tokens
 from .comparison import Comparison, tolerance
-from .engine import Fill, RealEngine, fill_bytes
-from .engines import kept
 from .kept import Closable, Kind
+from .kept_engines import kept
 from .lives import Lives
 from .memories import Memories
 from .plans import Floats, Segment
+from .real_engine import Fill, RealEngine, fill_bytes
 from .real_model import Read
 from .same_steps import SameSteps, has_exact_reference
 from .same_tokens import SameTokens

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from hybridfuzz.harness.judge.oracles.cache import Hash
+from hybridfuzz.harness.judge.oracles.prefix_cache import Hash
 from hybridfuzz.reference.layout import Group, Layout
 from hybridfuzz.reference.prefix_cache import Key
 from hybridfuzz.reference.request import Life

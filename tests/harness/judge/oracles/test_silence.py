@@ -3,10 +3,10 @@
 from collections import Counter
 
 import pytest
-import test_oracle_cache
-import test_oracle_pool
+import test_oracle_block_accounting
+import test_oracle_prefix_cache
 import test_oracle_progress
-import test_oracle_state
+import test_oracle_recurrent_state
 import test_oracle_tables
 from support import CLEAN, ORACLE_IDS, drawn
 
@@ -16,10 +16,10 @@ from hybridfuzz.harness.judge.run import run_trace
 SEED = 20261120
 PARTS, TRACES_PER_PART = 6, 25
 MODULES = (
-    test_oracle_cache,
-    test_oracle_pool,
+    test_oracle_prefix_cache,
+    test_oracle_block_accounting,
     test_oracle_progress,
-    test_oracle_state,
+    test_oracle_recurrent_state,
     test_oracle_tables,
 )
 

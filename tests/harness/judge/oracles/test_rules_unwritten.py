@@ -6,7 +6,7 @@ import pytest
 from handmade import context_of, life_of
 
 from hybridfuzz.harness.judge.oracles.base import Context
-from hybridfuzz.harness.judge.oracles.memory import Poison, Taint
+from hybridfuzz.harness.judge.oracles.unwritten import Poison, Taint
 from hybridfuzz.reference.layout import Group, Layout
 from hybridfuzz.targets.base.observe import ForwardRow, SlotRead, StateRead
 

@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 
 from hybridfuzz.harness.judge.oracles.base import Context
-from hybridfuzz.harness.judge.oracles.batch import Rows
+from hybridfuzz.harness.judge.oracles.plain_caches import Rows
 from hybridfuzz.reference.layout import Group, Layout
 from hybridfuzz.reference.request import Life
 from hybridfuzz.targets.base.observe import Content, SlotContent, StateContent, View

@@ -3,7 +3,7 @@
 import pytest
 from handmade import context_of, enter, life_of, plan, view_of
 
-from hybridfuzz.harness.judge.oracles.pool import Capacity, Leak, Partition
+from hybridfuzz.harness.judge.oracles.block_accounting import Capacity, Leak, Partition
 from hybridfuzz.reference.layout import Group, Layout
 from hybridfuzz.reference.prefix_cache import Key
 from hybridfuzz.targets.base.observe import Planned, PlannedRow

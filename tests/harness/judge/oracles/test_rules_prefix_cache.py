@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from handmade import context_of, enter, life_of, plan, view_of
 
-from hybridfuzz.harness.judge.oracles.cache import Commit, Hash, HitValidity
+from hybridfuzz.harness.judge.oracles.prefix_cache import Commit, Hash, HitValidity
 from hybridfuzz.reference.layout import Group, Layout
 from hybridfuzz.reference.prefix_cache import Key
 from hybridfuzz.reference.request import Life
