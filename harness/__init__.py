@@ -3,6 +3,7 @@
 cli              picks a command, turns errors into one line
 face/            what a person types and reads: commands and outputs
 gate/            the pytest plugin
+library          the Python interface
 machine          the Hypothesis state machine
 campaign/        many traces on several workers for a budget
 measure/         how good the search is: lines reached, planted bugs found

@@ -35,7 +35,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "harness": (
         "/reports",
         "cli",
-        "face | gate | machine",
+        "face | gate | library | machine",
         "campaign",
         "measure",
         "tell",

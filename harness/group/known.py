@@ -4,7 +4,7 @@
 name = "published-then-preempted"             # for tables; by default the patch's or the first trace's name
 reason = "vLLM #57580"                        # required
 target = "vllm*"                              # optional; * and ? as in a shell
-releases = ["0.33.0"]                         # optional; on a checkout: entries of the newest release in the file
+releases = ["0.33.0"]              # optional; on a checkout or a newer release: entries of the newest one in the file
 patch = "fixes/published.patch"               # the target runs with this patch (`group.fixes`)
 traces = ["traces/published.json"]            # they fail as long as the target has the bug
 condition = { facts = ["..."] }               # circumstances under which it shows; needs traces
@@ -205,11 +205,15 @@ def _oracles_of(pattern: str) -> list[str]:
 def fitting(known: Sequence[Known], target: str, version: str, today: datetime.date) -> tuple[Known, ...]:
     """Return the entries for a target and its version that have not expired.
 
-    A version that is no release number is a checkout's: of the entries with releases those of the newest one fit.
+    A version that is no release number is a checkout's: of the entries with releases those of the newest one fit. So
+    they do for a release that is newer than all of them: which bugs it still has, and which patches apply, is found by
+    trying.
     """
     number = match[0] if (match := _RELEASE.match(version)) else ""
     named = {release for entry in known if fnmatchcase(target, entry.target) for release in entry.releases}
-    wanted = number or max(named, key=version_numbers, default="")
+    newest = max(named, key=version_numbers, default="")
+    is_newer = bool(named) and version_numbers(number) > version_numbers(newest)
+    wanted = number if number and not is_newer else newest
     return tuple(
         entry
         for entry in known

@@ -362,6 +362,9 @@ def test_entries_for_a_release_and_for_a_checkout() -> None:
     fits = {version: [one.name for one in fitting(known, "vllm@x", version, TODAY)] for version in ("0.9.0", "/a/tree")}
     assert fits == {"0.9.0": ["old", "all"], "/a/tree": ["new", "all"]}
     assert [one.name for one in fitting(known, "vllm@x", "0.10.0 + 2 fixes", TODAY)] == ["new", "all"]
+    for newer in ("0.10.1", "0.11.0", "1.0.0"):
+        assert [one.name for one in fitting(known, "vllm@x", newer, TODAY)] == ["new", "all"]
+    assert [one.name for one in fitting(known, "vllm@x", "0.9.5", TODAY)] == ["all"]
 
 
 def test_a_file_that_two_settings_name_counts_once(tmp_path: Path) -> None:
