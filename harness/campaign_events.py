@@ -99,6 +99,11 @@ class Finding(Struct, frozen=True):
         """True if the trace did not fail every time it ran alone."""
         return not self.reproduced or self.shown < self.tried
 
+    @property
+    def unfinished(self) -> bool:
+        """True if it waits to be confirmed or reduced; one that a known bug explains by name is not reduced."""
+        return self.reproduced and not self.reduced and not (self.cause and self.cause.name)
+
 
 class Canary(Struct, frozen=True):
     """Result of a campaign's self-test: a bug is planted in a copy of the built-in target and must be found.

@@ -26,13 +26,13 @@ class Backlog:
     """The traces that wait. Call its methods under one lock."""
 
     def __init__(self, folder: Path, waiting: Sequence[Waiting]) -> None:
-        self._folder = folder / WAITING_FOLDER
+        self.folder = folder / WAITING_FOLDER
         self._waiting = {(one.seed, one.index): one for one in waiting if self.path(one).exists()}
         self._symptoms = Counter[tuple[str, str]]()
 
     def path(self, one: Waiting) -> Path:
         """Return where a trace lies."""
-        return self._folder / f"{one.seed}-{one.index}.json"
+        return self.folder / f"{one.seed}-{one.index}.json"
 
     def seen(self, signature: str, relation: str) -> int:
         """Count a failing trace of a symptom. Return how many there were before it."""
@@ -43,7 +43,7 @@ class Backlog:
         """Keep a trace, if there is room. Raises OutputError."""
         if len(self._waiting) >= KEPT_MAX or self._symptoms[one.signature, relation] > PER_SYMPTOM:
             return False
-        make_folder(self._folder.parent, WAITING_FOLDER)
+        make_folder(self.folder.parent, WAITING_FOLDER)
         try:
             save_trace(trace, self.path(one))
         except OSError as error:

@@ -186,8 +186,7 @@ class Campaign:
                     yield rerun.event
                     for violation in rerun.others:
                         try:
-                            loop.look_into(violation, rerun.trace)
-                            loop.do_triage(idle=True)
+                            loop.look_into_at_once(violation, rerun.trace)
                         finally:  # what is found is reported, also if the target does not start again
                             while not state.events.empty():
                                 yield self._checked(state.events.get())

@@ -65,8 +65,8 @@ from .refusals import Refusals
 from .trace_counts import Progress
 from .triage import SHARE, Triage
 
-Task = Callable[..., None]
-"""Looks into a failure on the worker of a loop, its only argument (`worker_loop`)."""
+Task = Callable[..., "Task | None"]
+"""Looks into a failure on the worker of a loop, its only argument; returns what has to follow (`worker_loop`)."""
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -432,6 +432,11 @@ class CampaignState:
         if kept:
             with self.lock:
                 self.backlog.drop(kept)
+
+    def left_behind(self) -> list[Finding]:
+        """Return the findings that an earlier campaign of this target in this folder did not finish."""
+        last = self.settings.last
+        return [one for one in last.findings if one.unfinished] if last and last.target == self.settings.target else []
 
     @property
     def capabilities(self) -> Capabilities:

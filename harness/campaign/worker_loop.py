@@ -46,7 +46,8 @@ from .sorting import SORT_SECONDS, Sorter
 from .state import CampaignState, Claim, Unsorted
 from .triage import FINDING, FURTHER, LEFT_BEHIND
 
-Chore = Callable[["WorkerLoop"], None]
+Chore = Callable[["WorkerLoop"], "Chore | None"]
+"""Returns what has to follow at once. If a node is lost, this step alone is done again."""
 
 OVERTIME_SECONDS = 5.0
 """A reduction may take this long even if the campaign's time is over by then."""
@@ -70,10 +71,12 @@ def plan_chores(state: CampaignState) -> list[Chore]:
     if state.settings.source == "hypothesis" and not state.settings.earlier:  # else they are this campaign's own
         chores.append(WorkerLoop.run_kept)
     for finding in state.store.findings.values():
-        if finding.reproduced and not finding.reduced and not (finding.cause and finding.cause.name):
+        if finding.unfinished:
             state.triage.put(partial(WorkerLoop.reduce_again, finding=finding), FINDING, 0, 0, finding.index)
+    for number, finding in enumerate(state.left_behind()):
+        state.triage.put(partial(WorkerLoop.take_up, finding=finding), LEFT_BEHIND, 0, number)
     for one in state.backlog.entries():
-        state.triage.put(partial(WorkerLoop.sort_again, kept=one), LEFT_BEHIND, one.index)
+        state.triage.put(partial(WorkerLoop.sort_again, kept=one), LEFT_BEHIND, 1, one.index)
     return chores
 
 
@@ -184,17 +187,20 @@ class WorkerLoop:
         return self._has_given_up
 
     def _do(self, work: Chore | Fuzz) -> None:
-        """Do a chore or run traces. What a lost node leaves goes back to the schedule."""
+        """Do a chore, and what follows, or run traces. What a lost node leaves goes back to the schedule."""
         if isinstance(work, Fuzz):
             self._fuzz(work)
             return
         try:
-            work(self)
+            follows = work(self)
         except NodeLost:
             self._schedule.put(work)
             raise
         except FaultyEnvironment as error:
             self._state.emit(Notice(f"an earlier trace was not run again: {error}"))
+            return
+        if follows:
+            self._do(follows)
 
     def _fuzz(self, batch: Fuzz) -> None:
         left = set(batch.indexes)
@@ -265,20 +271,30 @@ class WorkerLoop:
         if evidence:
             self._state.learn_known(entry, evidence)
 
-    def reduce_again(self, finding: Finding) -> None:
-        """Continue a reduction that was cut off."""
+    def reduce_again(self, finding: Finding) -> Chore | None:
+        """Continue with a finding that was cut off."""
         if finding.id not in self._state.store.findings:  # it was merged into another one meanwhile
-            return
+            return None
+        trace, violation = self._still_fails(finding)
+        if not (trace and violation and violation.signature == finding.signature):
+            return None
+        return partial(WorkerLoop.confirm, claim=Claim(finding, None), violation=violation, trace=trace)
+
+    def take_up(self, finding: Finding) -> Chore | None:
+        """Take up a finding that an earlier campaign in this folder did not finish: it counts for this one now."""
+        trace, violation = self._still_fails(finding)
+        return self.look_into(violation, trace) if trace and violation else None
+
+    def _still_fails(self, finding: Finding) -> tuple[Trace | None, Violation | None]:
+        """Run the trace of a finding. Return None for one that cannot be read or run any more."""
         try:
             trace = load_trace(finding.trace)
-            violation = self.worker.run(trace, twice=finding.oracle == "DETERMINISM").violation
+            return trace, self.worker.run(trace, twice=finding.oracle == "DETERMINISM").violation
         except TraceError as error:  # the target may have changed since then
             self._state.emit(Notice(f"{finding.id} is not reduced: {error}"))
-            return
-        if violation and violation.signature == finding.signature:
-            self._investigate(Claim(finding, None), violation, trace)
+            return None, None
 
-    def sort_again(self, kept: Waiting) -> None:
+    def sort_again(self, kept: Waiting) -> Chore | None:
         """Sort a trace that an earlier process, or an earlier campaign in this folder, kept for later."""
         state = self._state
         try:
@@ -287,30 +303,27 @@ class WorkerLoop:
         except TraceError as error:  # the target may have changed since then
             state.emit(Notice(f"a failing trace that was kept is not looked into: {error}"))
             violation = None
-        if violation is None:
-            state.looked_into(kept)
-        elif kept.finding in state.store.findings and kept.seed == state.settings.seed:
-            self._sort(Unsorted(kept.finding, violation, trace, kept.index, kept))
-        else:  # of an earlier campaign: it counts for this one now
-            self.look_into(violation, trace)
-            state.looked_into(kept)
+        if violation and kept.finding in state.store.findings and kept.seed == state.settings.seed:
+            return self.sort(Unsorted(kept.finding, violation, trace, kept.index, kept))
+        state.looked_into(kept)
+        return self.look_into(violation, trace) if violation else None  # that of an earlier campaign counts now
 
-    def run_again(self, path: Path) -> None:
+    def run_again(self, path: Path) -> Chore | None:
         """Run a trace of the folder's corpus. It is not counted, but its violation is a finding."""
         state = self._state
         trace = state.corpus.load(path)
         if isinstance(trace, str):
             state.emit(Notice(trace))
-            return
+            return None
         try:
             outcome = self.worker.run(trace)
         except TraceError as error:  # the target has changed since then
             state.emit(Notice(f"{path}: {error}"))
-            return
-        if outcome.violation is None:
-            state.keep(trace, outcome.reached, path)
-        else:
-            self.look_into(outcome.violation, trace)
+            return None
+        if outcome.violation:
+            return self.look_into(outcome.violation, trace)
+        state.keep(trace, outcome.reached, path)
+        return None
 
     def run_kept(self) -> None:
         """Run the traces of Hypothesis's database, which are not counted, either."""
@@ -324,11 +337,16 @@ class WorkerLoop:
                 self._state.emit(Notice(f"a trace of Hypothesis's database: {error}"))
                 continue
             if violation:
-                self.look_into(violation, trace)
+                self._do(partial(WorkerLoop.look_into, violation=violation, trace=trace))
 
-    def look_into(self, violation: Violation, trace: Trace) -> None:
-        """Make a failure of a trace that is not counted a finding, or a part of one, and investigate it."""
-        self._look_into(self._state.claim(violation, trace, CORPUS_INDEX), violation, trace)
+    def look_into_at_once(self, violation: Violation, trace: Trace) -> None:
+        """Look into a failure of a trace that is not counted, and into all else that there is time for."""
+        self._do(partial(WorkerLoop.look_into, violation=violation, trace=trace))
+        self._do_triage(idle=True)
+
+    def look_into(self, violation: Violation, trace: Trace) -> Chore | None:
+        """Make a failure of a trace that is not counted a finding, or a part of one. Return what confirms it."""
+        return self._look_into(self._state.claim(violation, trace, CORPUS_INDEX), violation, trace)
 
     def _take(self, ran: Ran) -> None:
         """Count a trace, and look into its violation."""
@@ -342,24 +360,23 @@ class WorkerLoop:
         if ran.lost:
             state.emit(WorkerLost(self.number, ran.index, ran.lost, node))
         if violation and ran.trace:
-            self._look_into(taken, violation, ran.trace)
-            self.do_triage()
+            if confirm := self._look_into(taken, violation, ran.trace):
+                self._do(confirm)
+            self._do_triage()
         self.busy = False
 
-    def _look_into(self, taken: Claim | Unsorted | None, violation: Violation, trace: Trace) -> None:
-        """Confirm the first failure with its signature; let a further one wait. Then do what there is time for."""
+    def _look_into(self, taken: Claim | Unsorted | None, violation: Violation, trace: Trace) -> Chore | None:
+        """Return what confirms the first failure with its signature; let a further one wait."""
         state = self._state
-        try:
-            if isinstance(taken, Claim):
-                state.emit(Found(taken.finding, self.worker.node))
-                self._investigate(taken, violation, trace)
-            elif isinstance(taken, Unsorted) and (waits := state.let_wait(taken)):
-                failure, seen = waits
-                state.triage.put(partial(WorkerLoop.sort, failure=failure), FURTHER, seen, failure.index)
-        except FaultyEnvironment as error:
-            self._give_up_on(violation, error)
+        if isinstance(taken, Claim):
+            state.emit(Found(taken.finding, self.worker.node))
+            return partial(WorkerLoop.confirm, claim=taken, violation=violation, trace=trace)
+        if isinstance(taken, Unsorted) and (waits := state.let_wait(taken)):
+            failure, seen = waits
+            state.triage.put(partial(WorkerLoop.sort, failure=failure), FURTHER, seen, failure.index)
+        return None
 
-    def do_triage(self, *, idle: bool = False) -> None:
+    def _do_triage(self, *, idle: bool = False) -> None:
         """Look into failures as long as there is time for it."""
         while task := self._state.triage.next(idle=idle):
             self._do(task)
@@ -369,51 +386,53 @@ class WorkerLoop:
         self.busy = False
         self._announce("fuzzing")
 
-    def sort(self, failure: Unsorted) -> None:
-        """Sort a further failure of a signature by its cause."""
+    def sort(self, failure: Unsorted) -> Chore | None:
+        """Sort a further failure of a signature by its cause. Return what confirms a finding of its own."""
+        state, claim = self._state, None
+        self.busy = True
+        self._announce(f"sorting {failure.violation.signature}")
         try:
-            self._sort(failure)
+            if explained := self._explained(failure.trace, failure.violation):
+                self._let_settle(explained, failure)
+            else:
+                claim = Sorter(state, self.worker).sort(failure)
+                state.looked_into(failure.kept)
         except FaultyEnvironment as error:
             self._give_up_on(failure.violation, error)
-
-    def _sort(self, failure: Unsorted) -> None:
-        state, violation = self._state, failure.violation
-        self.busy = True
-        self._announce(f"sorting {violation.signature}")
-        explained = self._explained(failure.trace, violation)
-        if explained and len(state.unsettled()) >= UNSETTLED_MAX:
-            self._settle_further(Cause(""), failure)
-        elif explained:
-            wait = state.let_settle(explained, partial(WorkerLoop._settle_further, failure=failure))
-            if wait % PROOF_MIN == 0:
-                state.triage.put(WorkerLoop.prove, FURTHER, 0)
-        else:
-            claim = Sorter(state, self.worker).sort(failure)
-            state.looked_into(failure.kept)
-            if claim:
-                self._investigate(claim, violation, load_trace(claim.finding.trace))
         self.busy = False
         self._announce("fuzzing")
+        if claim is None:
+            return None
+        trace = load_trace(claim.finding.trace)
+        return partial(WorkerLoop.confirm, claim=claim, violation=failure.violation, trace=trace)
+
+    def _let_settle(self, explained: Explained, failure: Unsorted) -> None:
+        """Let a further failure that known bugs explain wait until it is settled which one."""
+        state = self._state
+        if len(state.unsettled()) >= UNSETTLED_MAX:
+            self._settle_further(Cause(""), failure)
+            return
+        wait = state.let_settle(explained, partial(WorkerLoop._settle_further, failure=failure))
+        if wait % PROOF_MIN == 0:
+            state.triage.put(WorkerLoop.prove, FURTHER, 0)
 
     def _settle_further(self, cause: Cause, failure: Unsorted) -> None:
         """Count a failure for the known bug that explains it."""
         Sorter(self._state, self.worker).sort_known(failure, cause)
         self._state.looked_into(failure.kept)
 
-    def _investigate(self, claim: Claim, violation: Violation, trace: Trace) -> None:
-        """Confirm a finding; its reduction waits. If the node is lost meanwhile, another worker starts again."""
-        state, name, index = self._state, claim.finding.id, claim.finding.index
+    def confirm(self, claim: Claim, violation: Violation, trace: Trace) -> None:
+        """Confirm a finding; its reduction waits."""
+        state, name = self._state, claim.finding.id
         self.busy = True
         self._announce(f"confirming {name}")
         confirmation = Confirmation(state.store, state.lock, self.worker, state.emit, 0.0)
         try:
             with state.triage.timed("confirming"):
-                confirmed = confirmation.confirm(name, violation, trace, earlier=claim.shorter)
-        except NodeLost:
-            state.triage.put(partial(WorkerLoop.reduce_again, finding=claim.finding), FINDING, 0, 0, index)
-            raise
-        if confirmed:
-            self._let_wait(Case(claim, violation, trace, confirmation))
+                if confirmation.confirm(name, violation, trace, earlier=claim.shorter):
+                    self._let_wait(Case(claim, violation, trace, confirmation))
+        except FaultyEnvironment as error:
+            self._give_up_on(violation, error)
         self.busy = False
         self._announce("fuzzing")
 
@@ -430,9 +449,6 @@ class WorkerLoop:
         case.confirmation.worker = self.worker
         try:
             self._go_on(case)
-        except NodeLost:
-            self._let_wait(case)
-            raise
         except FaultyEnvironment as error:
             self._give_up_on(case.violation, error)
         self.busy = False

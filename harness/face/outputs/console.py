@@ -422,7 +422,7 @@ def effort_line(summary: Summary) -> str:
 
 def open_lines(summary: Summary) -> Iterator[str]:
     """Yield what nobody has looked into."""
-    unreduced = [one for one in summary.findings if one.reproduced and not one.reduced and not one.cause]
+    unreduced = [one for one in summary.findings if one.unfinished]
     if unreduced:
         yield f"not looked into for lack of time: {', '.join(one.id for one in unreduced)}"
     if summary.waiting:
