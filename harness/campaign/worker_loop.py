@@ -44,7 +44,7 @@ from .recheck import Confirmation
 from .schedule import Schedule
 from .sorting import SORT_SECONDS, Sorter
 from .state import CampaignState, Claim, Unsorted
-from .triage import FINDING, FURTHER, LEFT_BEHIND
+from .triage import FINDING, FURTHER, LEFT_BEHIND, LOOK
 
 Chore = Callable[["WorkerLoop"], "Chore | None"]
 """Returns what has to follow at once. If a node is lost, this step alone is done again."""
@@ -53,9 +53,11 @@ OVERTIME_SECONDS = 5.0
 """A reduction may take this long even if the campaign's time is over by then."""
 SLICE_SECONDS = 5.0
 """A reduction is interrupted after this time: another finding may have had less."""
+LOOKS = 5
+"""So many further failures of each symptom are compared with known bugs before anything is reduced."""
 PROOF_MIN = 6
-"""Further failures that wait for it are worth the start of a process with one packaged fix."""
-UNSETTLED_MAX = 60
+"""Further failures that wait for it are worth the start of a process that lacks some fixes."""
+UNSETTLED_MAX = 40
 """Beyond that, further failures that known bugs explain are only counted by their signature."""
 CORPUS_INDEX = -1
 """Number of a trace of the corpus."""
@@ -373,7 +375,10 @@ class WorkerLoop:
             return partial(WorkerLoop.confirm, claim=taken, violation=violation, trace=trace)
         if isinstance(taken, Unsorted) and (waits := state.let_wait(taken)):
             failure, seen = waits
-            state.triage.put(partial(WorkerLoop.sort, failure=failure), FURTHER, seen, failure.index)
+            if state.recognizer and seen < LOOKS:
+                state.triage.put(partial(WorkerLoop.look, failure=failure, seen=seen), LOOK, seen, failure.index)
+            else:
+                state.triage.put(partial(WorkerLoop.sort, failure=failure), FURTHER, seen, failure.index)
         return None
 
     def _do_triage(self, *, idle: bool = False) -> None:
@@ -386,13 +391,24 @@ class WorkerLoop:
         self.busy = False
         self._announce("fuzzing")
 
-    def sort(self, failure: Unsorted) -> Chore | None:
-        """Sort a further failure of a signature by its cause. Return what confirms a finding of its own."""
+    def look(self, failure: Unsorted, seen: int) -> None:
+        """Compare a further failure of a signature with known bugs; if they do not explain it, it is sorted later."""
+        if explained := self._explained(failure.trace, failure.violation):
+            self._let_settle(explained, failure)
+        else:
+            sort = partial(WorkerLoop.sort, failure=failure, is_new=True)
+            self._state.triage.put(sort, FURTHER, seen, failure.index)
+        self._announce("fuzzing")
+
+    def sort(self, failure: Unsorted, *, is_new: bool = False) -> Chore | None:
+        """Sort a further failure of a signature by its cause. Return what confirms a finding of its own. `is_new` if it
+        is clear that known bugs do not explain it."""
         state, claim = self._state, None
         self.busy = True
         self._announce(f"sorting {failure.violation.signature}")
         try:
-            if explained := self._explained(failure.trace, failure.violation):
+            explained = None if is_new else self._explained(failure.trace, failure.violation)
+            if explained:
                 self._let_settle(explained, failure)
             else:
                 claim = Sorter(state, self.worker).sort(failure)
@@ -513,7 +529,7 @@ class WorkerLoop:
             return None
 
     def prove(self) -> None:
-        """Find out which known bugs the failures are that wait for it: test one bug on all of them."""
+        """Find out which known bugs the failures are that wait for it: run one test on all of them."""
         state, recognizer = self._state, self._state.recognizer
         failures = dict(state.unsettled())
         if not failures:
@@ -524,7 +540,7 @@ class WorkerLoop:
         try:
             if recognizer:
                 with state.triage.timed("identity"), state.triage.alone():
-                    settled = recognizer.prove(list(failures), self.worker)
+                    settled = recognizer.prove(list(failures))
         except TargetError as error:
             self._recognize_no_more(error)
         state.settled(dict(settled))
