@@ -195,7 +195,7 @@ class Summary(Struct, frozen=True):
     given_up                          workers that were given up for the same reason
     workload                          ratios of the workload that are not the usual ones (`generate.workload`)
     effort                            seconds of all workers by what they did: "fuzzing", "confirming", "reducing",
-                                      "identity"; what is none of the last three is fuzzing
+                                      "identity" (which cause a failure has); what is none of the last three is fuzzing
     triage_share                      the share of the workers' time that the last three may take
     waiting                           failing traces that were kept to be looked into later
     """

@@ -426,8 +426,10 @@ def open_lines(summary: Summary) -> Iterator[str]:
     if unreduced:
         yield f"not looked into for lack of time: {', '.join(one.id for one in unreduced)}"
     if summary.waiting:
-        count = plural(len(summary.waiting), "further failing trace")
-        yield f"{count} not looked into, kept in waiting/; the next campaign in this folder does that as time allows"
+        count, where = plural(len(summary.waiting), "further failing trace"), "this folder"
+        if summary.merged:
+            where = "the folder of each campaign"
+        yield f"{count} not looked into, kept in waiting/; the next campaign in {where} does that as time allows"
 
 
 def notes(summary: Summary) -> Iterator[str]:
