@@ -33,7 +33,8 @@ class Cause(Struct, frozen=True):
 class Waiting(Struct, frozen=True):
     """A failing trace that is counted for a finding by its signature alone, and that nobody has looked into yet.
 
-    seed, index    number of the trace in the campaign with this seed; its file is `waiting/SEED-INDEX.json`
+    seed, index    number of the trace in the campaign with this seed, negative for one that this campaign did not draw;
+                   its file is `waiting/SEED-INDEX.json`
     finding        name of the finding that it is counted for
     """
 

@@ -4,7 +4,7 @@
 
 Each is counted for the finding of its signature when it is kept; the campaign's state lists it (`Summary.waiting`). A
 campaign that goes on, and the next one in the folder, look into what is left. At most `KEPT_MAX` are kept, and
-`PER_SYMPTOM` with one symptom; others are only counted.
+`PER_SYMPTOM` with one symptom; others are only counted. A file is there as long as the state on disk lists it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+
+from msgspec import structs
 
 from ...targets.base.trace import Trace
 from ..campaign_events import Waiting
@@ -29,6 +31,8 @@ class Backlog:
         self.folder = folder / WAITING_FOLDER
         self._waiting = {(one.seed, one.index): one for one in waiting if self.path(one).exists()}
         self._symptoms = Counter[tuple[str, str]]()
+        self._done: list[Waiting] = []
+        """Looked into; the state on disk may still list them."""
 
     def path(self, one: Waiting) -> Path:
         """Return where a trace lies."""
@@ -39,22 +43,34 @@ class Backlog:
         self._symptoms[signature, relation] += 1
         return self._symptoms[signature, relation] - 1
 
-    def keep(self, one: Waiting, relation: str, trace: Trace) -> bool:
-        """Keep a trace, if there is room. Raises OutputError."""
+    def keep(self, one: Waiting, relation: str, trace: Trace) -> Waiting | None:
+        """Keep a trace. Return its entry, None if there is no room. Raises OutputError.
+
+        One that the campaign did not draw has no number: it gets a negative one of its own.
+        """
         if len(self._waiting) >= KEPT_MAX or self._symptoms[one.signature, relation] > PER_SYMPTOM:
-            return False
+            return None
+        while one.index < 0 and self.path(one).exists():
+            one = structs.replace(one, index=one.index - 1)
         make_folder(self.folder.parent, WAITING_FOLDER)
         try:
             save_trace(trace, self.path(one))
         except OSError as error:
             raise OutputError(f"cannot write {self.path(one)}: {error.strerror}") from error
         self._waiting[one.seed, one.index] = one
-        return True
+        return one
 
     def drop(self, one: Waiting) -> None:
-        """Forget a trace that was looked into."""
+        """List a trace no longer: it was looked into."""
         self._waiting.pop((one.seed, one.index), None)
-        self.path(one).unlink(missing_ok=True)
+        self._done.append(one)
+
+    def sweep(self) -> None:
+        """Remove the files of traces that were looked into, once the state on disk does not list them."""
+        while self._done:
+            one = self._done.pop()
+            if (one.seed, one.index) not in self._waiting:
+                self.path(one).unlink(missing_ok=True)
 
     def entries(self) -> list[Waiting]:
         """Return what waits, in the order in which it came."""

@@ -408,7 +408,7 @@ class CampaignState:
             seen = self.backlog.seen(*symptom)
             one = Waiting(seed, index, failure.name, failure.violation.signature)
             kept = self.backlog.keep(one, symptom[1], failure.trace)
-        return (structs.replace(failure, kept=one), seen) if kept else None
+        return (structs.replace(failure, kept=kept), seen) if kept else None
 
     def let_settle(self, failure: Explained, then: Callable[..., None]) -> int:
         """Let a failure wait until it is settled which known bug explains it. Return how many wait."""
@@ -428,7 +428,7 @@ class CampaignState:
                 self._unsettled.pop(failure, None)
 
     def looked_into(self, kept: Waiting | None) -> None:
-        """Forget a trace that waited."""
+        """List a trace that waited no longer."""
         if kept:
             with self.lock:
                 self.backlog.drop(kept)
@@ -482,6 +482,7 @@ class CampaignState:
                 raise OutputError(f"cannot write {lines_file(self.settings.out)}: {error.strerror}") from error
         summary = self._summary()
         self.store.save_state(summary)
+        self.backlog.sweep()
         return summary
 
     def keep(self, trace: Trace, reached: dict[str, int], path: Path) -> None:

@@ -305,10 +305,11 @@ class WorkerLoop:
         except TraceError as error:  # the target may have changed since then
             state.emit(Notice(f"a failing trace that was kept is not looked into: {error}"))
             violation = None
-        if violation and kept.finding in state.store.findings and kept.seed == state.settings.seed:
-            return self.sort(Unsorted(kept.finding, violation, trace, kept.index, kept))
+        if violation and state.settings.earlier and kept.seed == state.settings.seed:  # it is counted already
+            return self.sort(Unsorted(kept.finding, violation, trace, max(kept.index, CORPUS_INDEX), kept))
+        follows = self.look_into(violation, trace) if violation else None  # that of an earlier campaign counts now
         state.looked_into(kept)
-        return self.look_into(violation, trace) if violation else None  # that of an earlier campaign counts now
+        return follows
 
     def run_again(self, path: Path) -> Chore | None:
         """Run a trace of the folder's corpus. It is not counted, but its violation is a finding."""

@@ -246,6 +246,12 @@ class FindingStore:
             return self.findings[finding.id]
         return None
 
+    def holder(self, name: str, signature: str) -> str:
+        """Return the name of the finding that a trace counts for that was counted for `name`: another one if that was
+        merged meanwhile; "" if there is none."""
+        finding = self.findings.get(name) or self._showing(signature)
+        return finding.id if finding else ""
+
     def _showing(self, signature: str) -> Finding | None:
         """Return the finding that shows a signature most often, None if none does."""
         showing = [one for one in self.findings.values() if signature == one.signature or signature in one.symptoms]

@@ -24,14 +24,28 @@ def test_a_kept_trace_is_there_for_the_next_process(tmp_path: Path) -> None:
     assert again.entries() == [entry(7)], "one whose file is gone is forgotten"
     assert load_trace(again.path(entry(7))).events == TRACE.events
     again.drop(entry(7))
-    assert not again.entries() and not again.path(entry(7)).exists()
+    assert not again.entries() and again.path(entry(7)).exists(), "the state on disk still lists it"
+    again.sweep()
+    assert not again.path(entry(7)).exists()
+
+
+def test_traces_without_a_number_do_not_replace_each_other(tmp_path: Path) -> None:
+    """All traces of the corpus, and of an earlier campaign, have the number -1."""
+    backlog = Backlog(tmp_path, ())
+    first, second = (backlog.keep(entry(-1), "relation", TRACE) for _ in range(2))
+    assert first and second and backlog.path(first) != backlog.path(second)
+    backlog.drop(first)
+    third = backlog.keep(entry(-1), "relation", TRACE)
+    backlog.sweep()
+    assert third and backlog.entries() == [second, third]
+    assert all(backlog.path(one).exists() for one in (second, third))
 
 
 def test_no_more_than_a_number_are_kept_of_one_symptom_and_of_all(tmp_path: Path) -> None:
     backlog, kept = Backlog(tmp_path, ()), 0
     for index in range(PER_SYMPTOM + 5):
         assert backlog.seen("S3-step-mamba-conv", "relation") == index
-        kept += backlog.keep(entry(index), "relation", TRACE)
+        kept += backlog.keep(entry(index), "relation", TRACE) is not None
     assert kept == PER_SYMPTOM
     assert backlog.keep(entry(999), "another relation", TRACE)
     full = Backlog(tmp_path, [])
