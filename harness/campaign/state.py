@@ -192,6 +192,8 @@ class CampaignState:
         self.recognizer = recognizer(settings)
         self._unsettled: dict[Explained, Callable[..., None]] = {}
         """Failures that known bugs explain, until it is settled which one."""
+        self._proofs = set[int]()
+        """Ranks with which a test of them waits."""
         if settings.earlier:
             if self._lines:
                 self._lines.resume(settings.earlier.traces)
@@ -410,15 +412,27 @@ class CampaignState:
             kept = self.backlog.keep(one, symptom[1], failure.trace)
         return (structs.replace(failure, kept=kept), seen) if kept else None
 
-    def let_settle(self, failure: Explained, then: Callable[..., None]) -> int:
-        """Let a failure wait until it is settled which known bug explains it. Return how many wait."""
+    def let_settle(self, failure: Explained, then: Callable[..., None]) -> None:
+        """Let a failure wait until it is settled which known bug explains it."""
         with self.lock:
             self._unsettled[failure] = then
-            return len(self._unsettled)
 
     def unsettled(self) -> list[tuple[Explained, Callable[..., None]]]:
         """Return the failures that wait, each with what gets the loop of a worker and the cause in the end."""
         with self.lock:
+            return list(self._unsettled.items())
+
+    def let_prove(self, rank: int) -> bool:
+        """Note that a test waits with a rank. Return False if one does already."""
+        with self.lock:
+            is_new = rank not in self._proofs
+            self._proofs.add(rank)
+            return is_new
+
+    def prove(self, rank: int) -> list[tuple[Explained, Callable[..., None]]]:
+        """Note that the test with a rank begins. Return the failures that wait for it, as `unsettled` does."""
+        with self.lock:
+            self._proofs.discard(rank)
             return list(self._unsettled.items())
 
     def settled(self, failures: Collection[Explained]) -> None:

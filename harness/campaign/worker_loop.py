@@ -44,7 +44,7 @@ from .recheck import Confirmation
 from .schedule import Schedule
 from .sorting import SORT_SECONDS, Sorter
 from .state import CampaignState, Claim, Unsorted
-from .triage import FINDING, FURTHER, LEFT_BEHIND, LOOK
+from .triage import EXPLAINED, FINDING, FURTHER, LEFT_BEHIND, NEW, TEST
 
 Chore = Callable[["WorkerLoop"], "Chore | None"]
 """Returns what has to follow at once. If a node is lost, this step alone is done again."""
@@ -53,8 +53,8 @@ OVERTIME_SECONDS = 5.0
 """A reduction may take this long even if the campaign's time is over by then."""
 SLICE_SECONDS = 5.0
 """A reduction is interrupted after this time: another finding may have had less."""
-LOOKS = 5
-"""So many further failures of each symptom are compared with known bugs before anything is reduced."""
+LOOKS = 2
+"""So many further failures of each symptom are compared with known bugs in time for the next test."""
 PROOF_MIN = 6
 """Further failures that wait for it are worth the start of a process that lacks some fixes."""
 UNSETTLED_MAX = 40
@@ -74,7 +74,7 @@ def plan_chores(state: CampaignState) -> list[Chore]:
         chores.append(WorkerLoop.run_kept)
     for finding in state.store.findings.values():
         if finding.unfinished:
-            state.triage.put(partial(WorkerLoop.reduce_again, finding=finding), FINDING, 0, 0, finding.index)
+            state.triage.put(partial(WorkerLoop.reduce_again, finding=finding), FINDING, NEW, 0, finding.index)
     for number, finding in enumerate(state.left_behind()):
         state.triage.put(partial(WorkerLoop.take_up, finding=finding), LEFT_BEHIND, 0, number)
     for one in state.backlog.entries():
@@ -376,8 +376,9 @@ class WorkerLoop:
             return partial(WorkerLoop.confirm, claim=taken, violation=violation, trace=trace)
         if isinstance(taken, Unsorted) and (waits := state.let_wait(taken)):
             failure, seen = waits
-            if state.recognizer and seen < LOOKS:
-                state.triage.put(partial(WorkerLoop.look, failure=failure, seen=seen), LOOK, seen, failure.index)
+            if (recognizer := state.recognizer) and seen < LOOKS:
+                look = partial(WorkerLoop.look, failure=failure, seen=seen)
+                state.triage.put(look, FINDING, TEST, 2 * recognizer.tests + 1, seen, failure.index)
             else:
                 state.triage.put(partial(WorkerLoop.sort, failure=failure), FURTHER, seen, failure.index)
         return None
@@ -429,9 +430,8 @@ class WorkerLoop:
         if len(state.unsettled()) >= UNSETTLED_MAX:
             self._settle_further(Cause(""), failure)
             return
-        wait = state.let_settle(explained, partial(WorkerLoop._settle_further, failure=failure))
-        if wait % PROOF_MIN == 0:
-            state.triage.put(WorkerLoop.prove, FURTHER, 0)
+        state.let_settle(explained, partial(WorkerLoop._settle_further, failure=failure))
+        self._let_prove()
 
     def _settle_further(self, cause: Cause, failure: Unsorted) -> None:
         """Count a failure for the known bug that explains it."""
@@ -454,7 +454,7 @@ class WorkerLoop:
         self._announce("fuzzing")
 
     def _let_wait(self, case: Case) -> None:
-        order = case.is_explained, case.slices, case.index
+        order = EXPLAINED if case.is_explained else NEW, case.slices, case.index
         self._state.triage.put(partial(WorkerLoop.go_on, case=case), FINDING, *order)
 
     def go_on(self, case: Case) -> None:
@@ -504,7 +504,7 @@ class WorkerLoop:
         with state.lock:
             state.store.recognize(case.name, Cause(""), case.violation)
         state.let_settle(explained, partial(WorkerLoop._settle_case, case=case))
-        state.triage.put(WorkerLoop.prove, FINDING, 1)
+        self._let_prove()
         return True
 
     def _settle_case(self, cause: Cause, case: Case) -> None:
@@ -529,10 +529,20 @@ class WorkerLoop:
             self._recognize_no_more(error)
             return None
 
-    def prove(self) -> None:
+    def _let_prove(self) -> None:
+        """Let a test wait if there are enough failures for it: a finding, or some further ones."""
+        state, recognizer = self._state, self._state.recognizer
+        waiting = [failure for failure, _ in state.unsettled()]
+        has_finding = any(failure.is_finding for failure in waiting)
+        rank = FINDING if has_finding else FURTHER
+        if recognizer and (has_finding or len(waiting) >= PROOF_MIN) and state.let_prove(rank):
+            order = (TEST, 2 * recognizer.tests) if has_finding else (0,)
+            state.triage.put(partial(WorkerLoop.prove, rank=rank), rank, *order)
+
+    def prove(self, rank: int) -> None:
         """Find out which known bugs the failures are that wait for it: run one test on all of them."""
         state, recognizer = self._state, self._state.recognizer
-        failures = dict(state.unsettled())
+        failures = dict(state.prove(rank))
         if not failures:
             return
         self.busy = True
@@ -547,11 +557,7 @@ class WorkerLoop:
         state.settled(dict(settled))
         for failure, cause in settled:
             failures[failure](self, cause)
-        left = [failure for failure, _ in state.unsettled()]
-        if any(failure.is_finding for failure in left):
-            state.triage.put(WorkerLoop.prove, FINDING, 1)
-        elif len(left) >= PROOF_MIN:
-            state.triage.put(WorkerLoop.prove, FURTHER, 0)
+        self._let_prove()
         self.busy = False
         self._announce("fuzzing")
 

@@ -75,11 +75,13 @@ class Recognizer:
         self._fixes = fixes
         self._entries = {entry.title: entry for entry in entries}
         self._tests_of = dict(zip(self._entries, combinations_for(len(self._entries)), strict=True))
-        self._tests = sorted(frozenset[int]().union(*self._tests_of.values()))
+        self._kinds = sorted(frozenset[int]().union(*self._tests_of.values()))
         self._target = target
         self._open_worker = open_worker
         self._all = open_worker(fixes.launch)
         self._some: WorkerClient | None = None
+        self.tests = 0
+        """How many tests it has run."""
         self._has_started = self._is_stopped = False
         self._lock = Lock()
 
@@ -94,10 +96,11 @@ class Recognizer:
     def prove(self, failures: Sequence[Explained]) -> list[tuple[Explained, Cause]]:
         """Run the test that most failures wait for on all of these. Return those that are settled by it, without a
         name where no single bug shows them."""
-        waits = {test: [one for one in failures if test not in one.came_back] for test in self._tests}
+        waits = {test: [one for one in failures if test not in one.came_back] for test in self._kinds}
         weights = {test: sum(FINDING_WEIGHT if one.is_finding else 1 for one in waits[test]) for test in waits}
         test = max(weights, key=lambda each: weights[each])
         self._run_test(test, waits[test])
+        self.tests += 1
         return [(one, cause) for one in failures if (cause := self._settled(one))]
 
     def _run_test(self, test: int, failures: Sequence[Explained]) -> None:
@@ -121,7 +124,7 @@ class Recognizer:
             for title, tests in self._tests_of.items()
             if all((test in tests) == back for test, back in clear.items())
         ]
-        if bugs and len(failure.came_back) < len(self._tests):
+        if bugs and len(failure.came_back) < len(self._kinds):
             return None
         return cause_of(self._entries[bugs[0]]) if len(bugs) == 1 and any(clear.values()) else Cause("")
 
