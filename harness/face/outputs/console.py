@@ -60,6 +60,7 @@ END_WORDS = {
     "interrupted": "interrupted",
     "error": "ended by an error",
 }
+EFFORT_WORDS = {"identity": "finding out causes"}
 
 
 def make_handler(options: argparse.Namespace) -> Console:
@@ -415,9 +416,13 @@ def verdict(summary: Summary) -> Text:
 
 def effort_line(summary: Summary) -> str:
     """Return where the workers' time went, "" if that is unknown."""
-    total = sum(summary.effort.values())
-    shares = ", ".join(f"{seconds / total:.0%} {name}" for name, seconds in summary.effort.items()) if total else ""
-    return shares and f"workers' time: {shares}; share for failures while traces run: {summary.triage_share:.0%}"
+    if not (total := sum(summary.effort.values())):
+        return ""
+    shares = {name: seconds / total for name, seconds in summary.effort.items()}
+    fuzzing = shares.pop("fuzzing", 0.0)
+    parts = ", ".join(f"{EFFORT_WORDS.get(name, name)} {part:.0%}" for name, part in shares.items() if part)
+    failures = f"looking into failures {1 - fuzzing:.0%}" + (f" ({parts})" if parts else "")
+    return f"workers' time: fuzzing {fuzzing:.0%}, {failures}; the share is {summary.triage_share:.0%} while traces run"
 
 
 def open_lines(summary: Summary) -> Iterator[str]:

@@ -206,6 +206,8 @@ def test_merged_findings_lose_no_count_and_leave_no_file(tmp_path: Path) -> None
     assert (kept.count, dict(kept.symptoms)) == (2, {SIGNATURE: 1, other.signature: 1})
     assert {path.name for path in (tmp_path / "findings").iterdir()} == {f"{SIGNATURE}.json", f"{SIGNATURE}.txt"}
     assert store.count(other), "its symptom counts for the finding that is left"
+    assert store.holder(other.signature, other.signature) == SIGNATURE, "a trace that waits is sorted out of it"
+    assert store.holder("gone", "never-seen") == ""
 
 
 def test_a_later_campaign_gives_the_same_cause_the_same_name(tmp_path: Path) -> None:
