@@ -22,6 +22,10 @@ from ..group.store import WAITING_FOLDER, OutputError, make_folder
 
 KEPT_MAX = 1000
 PER_SYMPTOM = 50
+EXPLAINED_ENOUGH = 8
+"""Once known bugs have explained so many traces of a symptom, and all that were looked at, ever fewer are."""
+Symptom = tuple[str, str]
+"""Signature, and how the value that is wrong is related to the request that it harms (`group.same_symptom`)."""
 
 
 class Backlog:
@@ -30,7 +34,9 @@ class Backlog:
     def __init__(self, folder: Path, waiting: Sequence[Waiting]) -> None:
         self.folder = folder / WAITING_FOLDER
         self._waiting = {(one.seed, one.index): one for one in waiting if self.path(one).exists()}
-        self._symptoms = Counter[tuple[str, str]]()
+        self._symptoms = Counter[Symptom]()
+        self._explained = Counter[Symptom]()
+        self._unexplained = set[Symptom]()
         self._done: list[Waiting] = []
         """Looked into; the state on disk may still list them."""
 
@@ -38,17 +44,28 @@ class Backlog:
         """Return where a trace lies."""
         return self.folder / f"{one.seed}-{one.index}.json"
 
-    def seen(self, signature: str, relation: str) -> int:
+    def seen(self, symptom: Symptom) -> int:
         """Count a failing trace of a symptom. Return how many there were before it."""
-        self._symptoms[signature, relation] += 1
-        return self._symptoms[signature, relation] - 1
+        self._symptoms[symptom] += 1
+        return self._symptoms[symptom] - 1
 
-    def keep(self, one: Waiting, relation: str, trace: Trace) -> Waiting | None:
+    def compared(self, symptom: Symptom, *, is_known: bool) -> None:
+        """Note whether known bugs explain a trace of a symptom."""
+        self._explained[symptom] += is_known
+        if not is_known:
+            self._unexplained.add(symptom)
+
+    def is_due(self, symptom: Symptom, seen: int) -> bool:
+        """Return True if a trace is to be looked into in this campaign, `seen` others being before it."""
+        is_known = self._explained[symptom] >= EXPLAINED_ENOUGH and symptom not in self._unexplained
+        return not is_known or seen.bit_count() == 1
+
+    def keep(self, one: Waiting, symptom: Symptom, trace: Trace) -> Waiting | None:
         """Keep a trace. Return its entry, None if there is no room. Raises OutputError.
 
         One that the campaign did not draw has no number: it gets a negative one of its own.
         """
-        if len(self._waiting) >= KEPT_MAX or self._symptoms[one.signature, relation] > PER_SYMPTOM:
+        if len(self._waiting) >= KEPT_MAX or self._symptoms[symptom] > PER_SYMPTOM:
             return None
         while one.index < 0 and self.path(one).exists():
             one = structs.replace(one, index=one.index - 1)

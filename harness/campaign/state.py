@@ -57,7 +57,7 @@ from ..units import WHOLE, Shard
 from ..workers.client import WorkerClient
 from ..workers.losses import Counts, Ran
 from ..workers.messages import Fuzz, Overrides, Ready
-from .backlog import Backlog
+from .backlog import Backlog, Symptom
 from .corpus import CampaignCorpus
 from .faults import EnvironmentFaults
 from .nodes import NodeTotals
@@ -137,6 +137,11 @@ class Unsorted(Struct, frozen=True):
     trace: Trace
     index: int
     kept: Waiting | None = None
+
+
+def symptom_of(violation: Violation, trace: Trace) -> Symptom:
+    """Return the symptom of a failing trace."""
+    return violation.signature, relation(violation, names_of(trace))
 
 
 def recognizer(settings: Settings) -> Recognizer | None:
@@ -400,17 +405,23 @@ class CampaignState:
         return Unsorted(counted.id, violation, trace, index) if sortable else None
 
     def let_wait(self, failure: Unsorted) -> tuple[Unsorted, int] | None:
-        """Keep a failing trace until there is time to sort it; None if there are too many of its symptom.
+        """Keep a failing trace until there is time to sort it; None if nothing is to be done about it in this campaign,
+        as there are too many of its symptom.
 
         Also returns how many with its symptom there were before it.
         """
-        seed, index = self.settings.seed, failure.index
-        symptom = failure.violation.signature, relation(failure.violation, names_of(failure.trace))
+        seed, index, symptom = self.settings.seed, failure.index, symptom_of(failure.violation, failure.trace)
         with self.lock:
-            seen = self.backlog.seen(*symptom)
+            seen = self.backlog.seen(symptom)
             one = Waiting(seed, index, failure.name, failure.violation.signature)
-            kept = self.backlog.keep(one, symptom[1], failure.trace)
-        return (structs.replace(failure, kept=kept), seen) if kept else None
+            kept = self.backlog.keep(one, symptom, failure.trace)
+            is_due = self.backlog.is_due(symptom, seen)
+        return (structs.replace(failure, kept=kept), seen) if kept and is_due else None
+
+    def compared(self, trace: Trace, violation: Violation, *, is_known: bool) -> None:
+        """Note whether known bugs explain a failure."""
+        with self.lock:
+            self.backlog.compared(symptom_of(violation, trace), is_known=is_known)
 
     def let_settle(self, failure: Explained, then: Callable[..., None]) -> None:
         """Let a failure wait until it is settled which known bug explains it."""

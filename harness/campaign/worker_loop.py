@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -343,9 +343,11 @@ class WorkerLoop:
                 self._do(partial(WorkerLoop.look_into, violation=violation, trace=trace))
 
     def look_into_at_once(self, violation: Violation, trace: Trace) -> None:
-        """Look into a failure of a trace that is not counted, and into all else that there is time for."""
+        """Look into a failure of a trace that is not counted, at the end of a campaign. At a time limit it is only
+        confirmed."""
         self._do(partial(WorkerLoop.look_into, violation=violation, trace=trace))
-        self._do_triage(idle=True)
+        while self._state.left() != 0 and (task := self._state.triage.next(idle=True)):
+            self._do(task)
 
     def look_into(self, violation: Violation, trace: Trace) -> Chore | None:
         """Make a failure of a trace that is not counted a finding, or a part of one. Return what confirms it."""
@@ -365,7 +367,8 @@ class WorkerLoop:
         if violation and ran.trace:
             if confirm := self._look_into(taken, violation, ran.trace):
                 self._do(confirm)
-            self._do_triage()
+            while not state.stopping.is_set() and (task := state.triage.next()):
+                self._do(task)
         self.busy = False
 
     def _look_into(self, taken: Claim | Unsorted | None, violation: Violation, trace: Trace) -> Chore | None:
@@ -382,11 +385,6 @@ class WorkerLoop:
             else:
                 state.triage.put(partial(WorkerLoop.sort, failure=failure), FURTHER, seen, failure.index)
         return None
-
-    def _do_triage(self, *, idle: bool = False) -> None:
-        """Look into failures as long as there is time for it."""
-        while task := self._state.triage.next(idle=idle):
-            self._do(task)
 
     def _give_up_on(self, violation: Violation, error: FaultyEnvironment) -> None:
         self._state.emit(Notice(f"{violation.signature} is not looked into any further: {error}"))
@@ -433,8 +431,11 @@ class WorkerLoop:
         state.let_settle(explained, partial(WorkerLoop._settle_further, failure=failure))
         self._let_prove()
 
-    def _settle_further(self, cause: Cause, failure: Unsorted) -> None:
-        """Count a failure for the known bug that explains it."""
+    def _settle_further(self, cause: Cause | None, failure: Unsorted) -> None:
+        """Count a failure for the known bug that explains it; without an answer it is sorted like a new one."""
+        if cause is None:
+            self._state.triage.put(partial(WorkerLoop.sort, failure=failure, is_new=True), FURTHER, 0, failure.index)
+            return
         Sorter(self._state, self.worker).sort_known(failure, cause)
         self._state.looked_into(failure.kept)
 
@@ -483,7 +484,7 @@ class WorkerLoop:
             is_reduced = case.confirmation.reduce(min(SLICE_SECONDS, limit - case.seconds, overtime))
             case.seconds += time.monotonic() - began
             case.slices += 1
-            if not is_reduced and case.seconds < limit and not state.stopping.is_set():
+            if not is_reduced and case.seconds < limit and state.left() != 0:
                 self._let_wait(case)
                 return
             best = case.confirmation.finish()
@@ -500,18 +501,20 @@ class WorkerLoop:
         if explained is None:
             return False
         case.is_explained = explained.is_finding = True
-        case.confirmation.finish(reduced=case.is_reduced)
+        if not case.is_reduced:
+            case.confirmation.finish(reduced=False)
         with state.lock:
             state.store.recognize(case.name, Cause(""), case.violation)
         state.let_settle(explained, partial(WorkerLoop._settle_case, case=case))
         self._let_prove()
         return True
 
-    def _settle_case(self, cause: Cause, case: Case) -> None:
-        """Take it that a bug explains a finding. Without its name the finding is reduced, and compared once more."""
+    def _settle_case(self, cause: Cause | None, case: Case) -> None:
+        """Take it that a bug explains a finding. Without its name, or an answer, the finding is reduced, and compared
+        once more."""
         if case.name not in self._state.store.findings:
             return
-        if cause.name or case.is_reduced:
+        if cause and (cause.name or case.is_reduced):
             Sorter(self._state, self.worker).recognized(case.name, cause, case.violation)
         else:
             self._let_wait(case)
@@ -524,10 +527,12 @@ class WorkerLoop:
         self._announce(f"comparing {violation.signature} with known bugs")
         try:
             with state.triage.timed("identity"), state.triage.alone():
-                return recognizer.explains(trace, violation)
+                explained = recognizer.explains(trace, violation)
         except TargetError as error:
             self._recognize_no_more(error)
             return None
+        state.compared(trace, violation, is_known=explained is not None)
+        return explained
 
     def _let_prove(self) -> None:
         """Let a test wait if there are enough failures for it: a finding, or some further ones."""
@@ -547,7 +552,7 @@ class WorkerLoop:
             return
         self.busy = True
         self._announce("testing which known bug explains a failure")
-        settled = [(failure, Cause("")) for failure in failures]
+        settled: Sequence[tuple[Explained, Cause | None]] = [(failure, None) for failure in failures]
         try:
             if recognizer:
                 with state.triage.timed("identity"), state.triage.alone():
