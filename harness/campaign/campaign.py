@@ -226,7 +226,7 @@ class Campaign:
             now = time.monotonic()
             if state.left() == 0:
                 self.stop("time")
-            elif state.out_of_steps and state.triage.findings:
+            elif state.out_of_steps and (state.triage.findings or any(loop.busy for loop in self._loops)):
                 state.reason = state.reason or "steps"  # no more traces; the findings are finished
             elif state.out_of_steps:
                 self.stop("steps")

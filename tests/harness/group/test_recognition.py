@@ -188,7 +188,7 @@ signature = "M4-*-mamba-dead-write"
 TARGET = "python:mine:FACTORY"
 
 
-def campaign(folder: Path, behind: str) -> tuple[list[Finding], list[str]]:
+def campaign(folder: Path, behind: str, **limit: int) -> tuple[list[Finding], list[str]]:
     """Fuzz an engine with one bug, which the patch of the known bug replaces by another one or by none."""
     import datetime
 
@@ -199,7 +199,9 @@ def campaign(folder: Path, behind: str) -> tuple[list[Finding], list[str]]:
     (folder / "first.json").write_bytes(first.read_bytes())
     launch = prepare(TARGET, print)
     fixes = apply_fixes(launch, load_known(folder / "known.toml"), TARGET, datetime.date.today())
-    settings = Settings(target=TARGET, launch=launch, seed=1, out=folder / "out", traces=12, packaged=fixes)
+    settings = Settings(
+        target=TARGET, launch=launch, seed=1, out=folder / "out", packaged=fixes, **(limit or {"traces": 12})
+    )
     events = list(Campaign(settings).run())
     [ended] = [event for event in events if isinstance(event, CampaignEnded)]
     return list(ended.summary.findings), [one.finding.id for one in events if isinstance(one, Recognized)]
@@ -212,8 +214,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_campaign_names_a_known_bug_and_does_not_reduce_it(folder: Path) -> None:
-    findings, announced = campaign(folder, "")
+@pytest.mark.parametrize("limit", [{"traces": 12}, {"steps": 500}])
+def test_a_campaign_names_a_known_bug_and_does_not_reduce_it(folder: Path, limit: dict[str, int]) -> None:
+    """At a number of steps the test was ended that was about to name it."""
+    findings, announced = campaign(folder, "", **limit)
     [known] = [one for one in findings if one.cause and one.cause.name == "first"]
     assert announced == [known.id], "once"
     assert (known.reduced, known.reproduced, known.known) == (False, True, ""), "it is in nobody's list"
