@@ -221,6 +221,8 @@ class FindingStore:
         self.findings: dict[str, Finding] = {}
         self.evidence: dict[str, FindingEvidence] = {}
         """By name, also of findings that an earlier campaign left in this folder and that this one has not met yet."""
+        self._gone = set[str]()
+        """Names of findings that became part of another one: no other finding is announced under them."""
         self.problems: list[str] = []
         """Files of earlier findings that cannot be read, in one line each. They are written again."""
         make_folder(folder, FINDINGS_FOLDER)
@@ -302,7 +304,7 @@ class FindingStore:
             self.findings[finding.id] = structs.replace(counted, unsorted=counted.unsorted + times)
 
     def _is_free(self, name: str) -> bool:
-        return name not in self.findings and name not in self.evidence
+        return name not in self.findings and name not in self.evidence and name not in self._gone
 
     def sort(self, counted: str, signature: str, into: str) -> Finding:
         """Count a trace that was counted, unsorted, for finding `counted` for the finding that it belongs to."""
@@ -325,6 +327,7 @@ class FindingStore:
         """Make two findings of one cause one: add the counts of `name` to `into`, which may be one that an earlier
         campaign left. Returns the finding that is gone, whose files stay until `remove`, and the other one."""
         gone = self.findings.pop(name)
+        self._gone.add(name)
         kept = self.findings.get(into)
         if kept is None:
             kept = structs.replace(gone, name=into, trace=str(self._path(into)), extras=self._extras(into))

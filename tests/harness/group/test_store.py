@@ -208,6 +208,9 @@ def test_merged_findings_lose_no_count_and_leave_no_file(tmp_path: Path) -> None
     assert store.count(other), "its symptom counts for the finding that is left"
     assert store.holder(other.signature, other.signature) == SIGNATURE, "a trace that waits is sorted out of it"
     assert store.holder("gone", "never-seen") == ""
+    assert store.claim(other, 2, trace(2))[0].id == f"{other.signature}.2", (
+        "the name that was announced is not used again"
+    )
 
 
 def test_a_later_campaign_gives_the_same_cause_the_same_name(tmp_path: Path) -> None:
