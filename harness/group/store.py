@@ -249,15 +249,21 @@ class FindingStore:
         return None
 
     def holder(self, name: str, signature: str) -> str:
-        """Return the name of the finding that a trace counts for that was counted for `name`: another one if that was
-        merged meanwhile; "" if there is none."""
-        finding = self.findings.get(name) or self._showing(signature)
+        """Return the name of the finding that counts an unsorted trace that was counted for `name`: another one if that
+        was merged meanwhile; "" if there is none."""
+        finding = max(
+            self._all_showing(signature),
+            key=lambda one: (one.unsorted > 0, one.id == name, one.symptoms.get(signature, 1)),
+            default=None,
+        )
         return finding.id if finding else ""
 
     def _showing(self, signature: str) -> Finding | None:
         """Return the finding that shows a signature most often, None if none does."""
-        showing = [one for one in self.findings.values() if signature == one.signature or signature in one.symptoms]
-        return max(showing, key=lambda one: one.symptoms.get(signature, 1), default=None)
+        return max(self._all_showing(signature), key=lambda one: one.symptoms.get(signature, 1), default=None)
+
+    def _all_showing(self, signature: str) -> list[Finding]:
+        return [one for one in self.findings.values() if signature == one.signature or signature in one.symptoms]
 
     def _counted(self, finding: Finding, signature: str, change: int) -> Finding:
         """Return a finding with one trace more or less of a signature."""

@@ -204,6 +204,7 @@ def campaign(folder: Path, behind: str, **limit: int) -> tuple[list[Finding], li
     )
     events = list(Campaign(settings).run())
     [ended] = [event for event in events if isinstance(event, CampaignEnded)]
+    assert all(one.count == sum(one.symptoms.values()) > one.unsorted for one in ended.summary.findings)
     return list(ended.summary.findings), [one.finding.id for one in events if isinstance(one, Recognized)]
 
 

@@ -189,6 +189,7 @@ def test_a_trace_counts_unsorted_until_it_is_sorted(tmp_path: Path) -> None:
         (1, 0, {SIGNATURE: 1}),
     ]
     assert store.count(VIOLATION)
+    assert store.holder(own.id, SIGNATURE) == SIGNATURE, "the other one counts none that is unsorted"
     moved = store.sort(SIGNATURE, SIGNATURE, own.id)
     assert (moved.count, store.findings[SIGNATURE].count, store.findings[SIGNATURE].unsorted) == (2, 1, 0)
 
