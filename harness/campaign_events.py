@@ -33,7 +33,8 @@ class Cause(Struct, frozen=True):
 class Waiting(Struct, frozen=True):
     """A failing trace that is counted for a finding by its signature alone, and that nobody has looked into yet.
 
-    seed, index    number of the trace in the campaign with this seed; its file is `waiting/SEED-INDEX.json`
+    seed, index    number of the trace in the campaign with this seed, negative for one that this campaign did not draw;
+                   its file is `waiting/SEED-INDEX.json`
     finding        name of the finding that it is counted for
     """
 
@@ -98,6 +99,11 @@ class Finding(Struct, frozen=True):
     def flaky(self) -> bool:
         """True if the trace did not fail every time it ran alone."""
         return not self.reproduced or self.shown < self.tried
+
+    @property
+    def unfinished(self) -> bool:
+        """True if it waits to be confirmed or reduced; one that a known bug explains by name is not reduced."""
+        return self.reproduced and not self.reduced and not (self.cause and self.cause.name)
 
 
 class Canary(Struct, frozen=True):
@@ -190,7 +196,7 @@ class Summary(Struct, frozen=True):
     given_up                          workers that were given up for the same reason
     workload                          ratios of the workload that are not the usual ones (`generate.workload`)
     effort                            seconds of all workers by what they did: "fuzzing", "confirming", "reducing",
-                                      "identity"; what is none of the last three is fuzzing
+                                      "identity" (which cause a failure has); what is none of the last three is fuzzing
     triage_share                      the share of the workers' time that the last three may take
     waiting                           failing traces that were kept to be looked into later
     """

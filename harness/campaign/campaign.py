@@ -193,8 +193,7 @@ class Campaign:
                     yield rerun.event
                     for violation in rerun.others:
                         try:
-                            loop.look_into(violation, rerun.trace)
-                            loop.do_triage(idle=True)
+                            loop.look_into_at_once(violation, rerun.trace)
                         finally:  # what is found is reported, also if the target does not start again
                             while not state.events.empty():
                                 yield self._checked(state.events.get())
@@ -234,7 +233,7 @@ class Campaign:
             now = time.monotonic()
             if state.left() == 0:
                 self.stop("time")
-            elif state.out_of_steps and state.triage.findings:
+            elif state.out_of_steps and (state.triage.findings or any(loop.busy for loop in self._loops)):
                 state.reason = state.reason or "steps"  # no more traces; the findings are finished
             elif state.out_of_steps:
                 self.stop("steps")

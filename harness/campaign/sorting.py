@@ -71,16 +71,17 @@ class Sorter:
         if not cause.name:
             return
         with state.lock:
-            if counted.name not in store.findings:  # merged into another one meanwhile
+            name = store.holder(counted.name, violation.signature)
+            if not name:
                 return
             into = store.with_cause(cause)
             if into:
-                finding = store.sort(counted.name, violation.signature, into)
+                finding = store.sort(name, violation.signature, into)
             else:
                 reason = state.known(violation.signature)
-                new = store.split(counted.name, violation, counted.index, counted.trace, reason)
+                new = store.split(name, violation, counted.index, counted.trace, reason)
                 finding = store.recognize(new.id, cause, violation)
-            state.save_locked()
+            self._done_with(counted)
         if not into:
             state.emit(Found(finding, self._worker.node))
             state.emit(Recognized(finding))
@@ -94,28 +95,36 @@ class Sorter:
         trace, violation, evidence = seen
         gone: list[Finding] = []
         with state.lock:
-            store = state.store
-            if counted.name not in store.findings:  # merged into another one meanwhile
+            store, signature = state.store, counted.violation.signature
+            name = store.holder(counted.name, signature)
+            if not name:
                 return None
             found = same_cause([evidence], store.evidence)
             if found in store.findings:
-                store.sort(counted.name, counted.violation.signature, found)
+                store.sort(name, signature, found)
                 learn(store, found, evidence, trace)
                 into, gone = self._link(found)
                 state.judge(into)
                 finding, claim = store.findings[into], None
             elif found or can_start_finding(evidence):
-                finding = store.split(counted.name, violation, counted.index, trace, state.known(violation.signature))
+                finding = store.split(name, violation, counted.index, trace, state.known(signature))
                 claim = Claim(finding, None)
             else:  # too little evidence for a finding of its own
                 return None
-            state.save_locked()
+            self._done_with(counted)
             for one in gone:
                 store.remove(one)
         state.emit(Found(finding, self._worker.node) if claim else Improved(finding))
         for one in gone:
             state.emit(Merged(one.id, finding))
         return claim
+
+    def _done_with(self, counted: Unsorted) -> None:
+        """Save that a trace was sorted: it does not wait any more, so that nothing sorts it twice. The caller holds the
+        lock."""
+        if counted.kept:
+            self._state.backlog.drop(counted.kept)
+        self._state.save_locked()
 
     def _link(self, name: str) -> tuple[str, list[Finding]]:
         """Merge a finding that has learned something with those that have the same cause, into the oldest of them.

@@ -57,7 +57,7 @@ from ..units import WHOLE, Shard
 from ..workers.client import WorkerClient
 from ..workers.losses import Counts, Ran
 from ..workers.messages import Fuzz, Overrides, Ready
-from .backlog import Backlog
+from .backlog import Backlog, Symptom
 from .corpus import CampaignCorpus
 from .faults import EnvironmentFaults
 from .nodes import NodeTotals
@@ -65,8 +65,8 @@ from .refusals import Refusals
 from .trace_counts import Progress
 from .triage import SHARE, Triage
 
-Task = Callable[..., None]
-"""Looks into a failure on the worker of a loop, its only argument (`worker_loop`)."""
+Task = Callable[..., "Task | None"]
+"""Looks into a failure on the worker of a loop, its only argument; returns what has to follow (`worker_loop`)."""
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -139,6 +139,11 @@ class Unsorted(Struct, frozen=True):
     kept: Waiting | None = None
 
 
+def symptom_of(violation: Violation, trace: Trace) -> Symptom:
+    """Return the symptom of a failing trace."""
+    return violation.signature, relation(violation, names_of(trace))
+
+
 def recognizer(settings: Settings) -> Recognizer | None:
     """Return what recognizes failures that known bugs explain, None if there are none."""
     packaged, fixes = settings.packaged, settings.fixes
@@ -192,6 +197,8 @@ class CampaignState:
         self.recognizer = recognizer(settings)
         self._unsettled: dict[Explained, Callable[..., None]] = {}
         """Failures that known bugs explain, until it is settled which one."""
+        self._proofs = set[int]()
+        """Ranks with which a test of them waits."""
         if settings.earlier:
             if self._lines:
                 self._lines.resume(settings.earlier.traces)
@@ -398,27 +405,45 @@ class CampaignState:
         return Unsorted(counted.id, violation, trace, index) if sortable else None
 
     def let_wait(self, failure: Unsorted) -> tuple[Unsorted, int] | None:
-        """Keep a failing trace until there is time to sort it; None if there are too many of its symptom.
+        """Keep a failing trace until there is time to sort it; None if nothing is to be done about it in this campaign,
+        as there are too many of its symptom.
 
         Also returns how many with its symptom there were before it.
         """
-        seed, index = self.settings.seed, failure.index
-        symptom = failure.violation.signature, relation(failure.violation, names_of(failure.trace))
+        seed, index, symptom = self.settings.seed, failure.index, symptom_of(failure.violation, failure.trace)
         with self.lock:
-            seen = self.backlog.seen(*symptom)
+            seen = self.backlog.seen(symptom)
             one = Waiting(seed, index, failure.name, failure.violation.signature)
-            kept = self.backlog.keep(one, symptom[1], failure.trace)
-        return (structs.replace(failure, kept=one), seen) if kept else None
+            kept = self.backlog.keep(one, symptom, failure.trace)
+            is_due = self.backlog.is_due(symptom, seen)
+        return (structs.replace(failure, kept=kept), seen) if kept and is_due else None
 
-    def let_settle(self, failure: Explained, then: Callable[..., None]) -> int:
-        """Let a failure wait until it is settled which known bug explains it. Return how many wait."""
+    def compared(self, trace: Trace, violation: Violation, *, is_known: bool) -> None:
+        """Note whether known bugs explain a failure."""
+        with self.lock:
+            self.backlog.compared(symptom_of(violation, trace), is_known=is_known)
+
+    def let_settle(self, failure: Explained, then: Callable[..., None]) -> None:
+        """Let a failure wait until it is settled which known bug explains it."""
         with self.lock:
             self._unsettled[failure] = then
-            return len(self._unsettled)
 
     def unsettled(self) -> list[tuple[Explained, Callable[..., None]]]:
         """Return the failures that wait, each with what gets the loop of a worker and the cause in the end."""
         with self.lock:
+            return list(self._unsettled.items())
+
+    def let_prove(self, rank: int) -> bool:
+        """Note that a test waits with a rank. Return False if one does already."""
+        with self.lock:
+            is_new = rank not in self._proofs
+            self._proofs.add(rank)
+            return is_new
+
+    def prove(self, rank: int) -> list[tuple[Explained, Callable[..., None]]]:
+        """Note that the test with a rank begins. Return the failures that wait for it, as `unsettled` does."""
+        with self.lock:
+            self._proofs.discard(rank)
             return list(self._unsettled.items())
 
     def settled(self, failures: Collection[Explained]) -> None:
@@ -428,10 +453,15 @@ class CampaignState:
                 self._unsettled.pop(failure, None)
 
     def looked_into(self, kept: Waiting | None) -> None:
-        """Forget a trace that waited."""
+        """List a trace that waited no longer."""
         if kept:
             with self.lock:
                 self.backlog.drop(kept)
+
+    def left_behind(self) -> list[Finding]:
+        """Return the findings that an earlier campaign of this target in this folder did not finish."""
+        last = self.settings.last
+        return [one for one in last.findings if one.unfinished] if last and last.target == self.settings.target else []
 
     @property
     def capabilities(self) -> Capabilities:
@@ -477,6 +507,7 @@ class CampaignState:
                 raise OutputError(f"cannot write {lines_file(self.settings.out)}: {error.strerror}") from error
         summary = self._summary()
         self.store.save_state(summary)
+        self.backlog.sweep()
         return summary
 
     def keep(self, trace: Trace, reached: dict[str, int], path: Path) -> None:

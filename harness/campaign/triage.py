@@ -6,8 +6,9 @@ Tasks together may take a share of the time of all workers (`--triage-share`). A
 took beyond the share is saved before the next one begins. When no trace is left to run, findings are finished, and
 further traces sorted for `GRACE` seconds and the share.
 
-Which task comes first does not depend on the clock: findings by how many slices they have had, then traces whose
-symptom was seen least, then those that an earlier campaign left. How many of them are reached does.
+Which task comes first does not depend on the clock: findings that may be new, by how many slices they have had; tests
+of which known bugs the others are, in turn with a look at the first further traces of each symptom; then traces whose
+symptom was seen least, then what an earlier campaign left. How many of them are reached does.
 """
 
 from __future__ import annotations
@@ -24,7 +25,10 @@ Task = TypeVar("Task")
 Activity = Literal["confirming", "reducing", "identity"]
 FUZZING = "fuzzing"
 FINDING, FURTHER, LEFT_BEHIND = range(3)
-"""Ranks of tasks: a finding, a further trace of a signature, a trace that an earlier campaign left."""
+"""Ranks of tasks: a finding, a further trace of a signature, what an earlier campaign left."""
+NEW, TEST, EXPLAINED = range(3)
+"""Ranks of tasks for findings: one that may be new, a test of which known bugs failures are, one that no single known
+bug explains."""
 SHARE = 0.3
 GRACE = 30.0
 """Seconds in which further traces are sorted after the last trace of a campaign, so that a short one sorts some."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -44,17 +44,20 @@ from .recheck import Confirmation
 from .schedule import Schedule
 from .sorting import SORT_SECONDS, Sorter
 from .state import CampaignState, Claim, Unsorted
-from .triage import FINDING, FURTHER, LEFT_BEHIND
+from .triage import EXPLAINED, FINDING, FURTHER, LEFT_BEHIND, NEW, TEST
 
-Chore = Callable[["WorkerLoop"], None]
+Chore = Callable[["WorkerLoop"], "Chore | None"]
+"""Returns what has to follow at once. If a node is lost, this step alone is done again."""
 
 OVERTIME_SECONDS = 5.0
 """A reduction may take this long even if the campaign's time is over by then."""
 SLICE_SECONDS = 5.0
 """A reduction is interrupted after this time: another finding may have had less."""
+LOOKS = 2
+"""So many further failures of each symptom are compared with known bugs in time for the next test."""
 PROOF_MIN = 6
-"""Further failures that wait for it are worth the start of a process with one packaged fix."""
-UNSETTLED_MAX = 60
+"""Further failures that wait for it are worth the start of a process that lacks some fixes."""
+UNSETTLED_MAX = 40
 """Beyond that, further failures that known bugs explain are only counted by their signature."""
 CORPUS_INDEX = -1
 """Number of a trace of the corpus."""
@@ -70,10 +73,12 @@ def plan_chores(state: CampaignState) -> list[Chore]:
     if state.settings.source == "hypothesis" and not state.settings.earlier:  # else they are this campaign's own
         chores.append(WorkerLoop.run_kept)
     for finding in state.store.findings.values():
-        if finding.reproduced and not finding.reduced and not (finding.cause and finding.cause.name):
-            state.triage.put(partial(WorkerLoop.reduce_again, finding=finding), FINDING, 0, 0, finding.index)
+        if finding.unfinished:
+            state.triage.put(partial(WorkerLoop.reduce_again, finding=finding), FINDING, NEW, 0, finding.index)
+    for number, finding in enumerate(state.left_behind()):
+        state.triage.put(partial(WorkerLoop.take_up, finding=finding), LEFT_BEHIND, 0, number)
     for one in state.backlog.entries():
-        state.triage.put(partial(WorkerLoop.sort_again, kept=one), LEFT_BEHIND, one.index)
+        state.triage.put(partial(WorkerLoop.sort_again, kept=one), LEFT_BEHIND, 1, one.index)
     return chores
 
 
@@ -184,17 +189,20 @@ class WorkerLoop:
         return self._has_given_up
 
     def _do(self, work: Chore | Fuzz) -> None:
-        """Do a chore or run traces. What a lost node leaves goes back to the schedule."""
+        """Do a chore, and what follows, or run traces. What a lost node leaves goes back to the schedule."""
         if isinstance(work, Fuzz):
             self._fuzz(work)
             return
         try:
-            work(self)
+            follows = work(self)
         except NodeLost:
             self._schedule.put(work)
             raise
         except FaultyEnvironment as error:
             self._state.emit(Notice(f"an earlier trace was not run again: {error}"))
+            return
+        if follows:
+            self._do(follows)
 
     def _fuzz(self, batch: Fuzz) -> None:
         left = set(batch.indexes)
@@ -279,20 +287,30 @@ class WorkerLoop:
         if evidence:
             self._state.learn_known(entry, evidence)
 
-    def reduce_again(self, finding: Finding) -> None:
-        """Continue a reduction that was cut off."""
+    def reduce_again(self, finding: Finding) -> Chore | None:
+        """Continue with a finding that was cut off."""
         if finding.id not in self._state.store.findings:  # it was merged into another one meanwhile
-            return
+            return None
+        trace, violation = self._still_fails(finding)
+        if not (trace and violation and violation.signature == finding.signature):
+            return None
+        return partial(WorkerLoop.confirm, claim=Claim(finding, None), violation=violation, trace=trace)
+
+    def take_up(self, finding: Finding) -> Chore | None:
+        """Take up a finding that an earlier campaign in this folder did not finish: it counts for this one now."""
+        trace, violation = self._still_fails(finding)
+        return self.look_into(violation, trace) if trace and violation else None
+
+    def _still_fails(self, finding: Finding) -> tuple[Trace | None, Violation | None]:
+        """Run the trace of a finding. Return None for one that cannot be read or run any more."""
         try:
             trace = load_trace(finding.trace)
-            violation = self.worker.run(trace, twice=finding.oracle == "DETERMINISM").violation
+            return trace, self.worker.run(trace, twice=finding.oracle == "DETERMINISM").violation
         except TraceError as error:  # the target may have changed since then
             self._state.emit(Notice(f"{finding.id} is not reduced: {error}"))
-            return
-        if violation and violation.signature == finding.signature:
-            self._investigate(Claim(finding, None), violation, trace)
+            return None, None
 
-    def sort_again(self, kept: Waiting) -> None:
+    def sort_again(self, kept: Waiting) -> Chore | None:
         """Sort a trace that an earlier process, or an earlier campaign in this folder, kept for later."""
         state = self._state
         try:
@@ -301,30 +319,28 @@ class WorkerLoop:
         except TraceError as error:  # the target may have changed since then
             state.emit(Notice(f"a failing trace that was kept is not looked into: {error}"))
             violation = None
-        if violation is None:
-            state.looked_into(kept)
-        elif kept.finding in state.store.findings and kept.seed == state.settings.seed:
-            self._sort(Unsorted(kept.finding, violation, trace, kept.index, kept))
-        else:  # of an earlier campaign: it counts for this one now
-            self.look_into(violation, trace)
-            state.looked_into(kept)
+        if violation and state.settings.earlier and kept.seed == state.settings.seed:  # it is counted already
+            return self.sort(Unsorted(kept.finding, violation, trace, max(kept.index, CORPUS_INDEX), kept))
+        follows = self.look_into(violation, trace) if violation else None  # that of an earlier campaign counts now
+        state.looked_into(kept)
+        return follows
 
-    def run_again(self, path: Path) -> None:
+    def run_again(self, path: Path) -> Chore | None:
         """Run a trace of the folder's corpus. It is not counted, but its violation is a finding."""
         state = self._state
         trace = state.corpus.load(path)
         if isinstance(trace, str):
             state.emit(Notice(trace))
-            return
+            return None
         try:
             outcome = self.worker.run(trace)
         except TraceError as error:  # the target has changed since then
             state.emit(Notice(f"{path}: {error}"))
-            return
-        if outcome.violation is None:
-            state.keep(trace, outcome.reached, path)
-        else:
-            self.look_into(outcome.violation, trace)
+            return None
+        if outcome.violation:
+            return self.look_into(outcome.violation, trace)
+        state.keep(trace, outcome.reached, path)
+        return None
 
     def run_kept(self) -> None:
         """Run the traces of Hypothesis's database, which are not counted, either."""
@@ -338,11 +354,18 @@ class WorkerLoop:
                 self._state.emit(Notice(f"a trace of Hypothesis's database: {error}"))
                 continue
             if violation:
-                self.look_into(violation, trace)
+                self._do(partial(WorkerLoop.look_into, violation=violation, trace=trace))
 
-    def look_into(self, violation: Violation, trace: Trace) -> None:
-        """Make a failure of a trace that is not counted a finding, or a part of one, and investigate it."""
-        self._look_into(self._state.claim(violation, trace, CORPUS_INDEX), violation, trace)
+    def look_into_at_once(self, violation: Violation, trace: Trace) -> None:
+        """Look into a failure of a trace that is not counted, at the end of a campaign. At a time limit it is only
+        confirmed."""
+        self._do(partial(WorkerLoop.look_into, violation=violation, trace=trace))
+        while self._state.left() != 0 and (task := self._state.triage.next(idle=True)):
+            self._do(task)
+
+    def look_into(self, violation: Violation, trace: Trace) -> Chore | None:
+        """Make a failure of a trace that is not counted a finding, or a part of one. Return what confirms it."""
+        return self._look_into(self._state.claim(violation, trace, CORPUS_INDEX), violation, trace)
 
     def _take(self, ran: Ran) -> None:
         """Count a trace, and look into its violation."""
@@ -356,83 +379,97 @@ class WorkerLoop:
         if ran.lost:
             state.emit(WorkerLost(self.number, ran.index, ran.lost, node))
         if violation and ran.trace:
-            self._look_into(taken, violation, ran.trace)
-            self.do_triage()
+            if confirm := self._look_into(taken, violation, ran.trace):
+                self._do(confirm)
+            while not state.stopping.is_set() and (task := state.triage.next()):
+                self._do(task)
         self.busy = False
 
-    def _look_into(self, taken: Claim | Unsorted | None, violation: Violation, trace: Trace) -> None:
-        """Confirm the first failure with its signature; let a further one wait. Then do what there is time for."""
+    def _look_into(self, taken: Claim | Unsorted | None, violation: Violation, trace: Trace) -> Chore | None:
+        """Return what confirms the first failure with its signature; let a further one wait."""
         state = self._state
-        try:
-            if isinstance(taken, Claim):
-                state.emit(Found(taken.finding, self.worker.node))
-                self._investigate(taken, violation, trace)
-            elif isinstance(taken, Unsorted) and (waits := state.let_wait(taken)):
-                failure, seen = waits
+        if isinstance(taken, Claim):
+            state.emit(Found(taken.finding, self.worker.node))
+            return partial(WorkerLoop.confirm, claim=taken, violation=violation, trace=trace)
+        if isinstance(taken, Unsorted) and (waits := state.let_wait(taken)):
+            failure, seen = waits
+            if (recognizer := state.recognizer) and seen < LOOKS:
+                look = partial(WorkerLoop.look, failure=failure, seen=seen)
+                state.triage.put(look, FINDING, TEST, 2 * recognizer.tests + 1, seen, failure.index)
+            else:
                 state.triage.put(partial(WorkerLoop.sort, failure=failure), FURTHER, seen, failure.index)
-        except FaultyEnvironment as error:
-            self._give_up_on(violation, error)
-
-    def do_triage(self, *, idle: bool = False) -> None:
-        """Look into failures as long as there is time for it."""
-        while task := self._state.triage.next(idle=idle):
-            self._do(task)
+        return None
 
     def _give_up_on(self, violation: Violation, error: FaultyEnvironment) -> None:
         self._state.emit(Notice(f"{violation.signature} is not looked into any further: {error}"))
         self.busy = False
         self._announce("fuzzing")
 
-    def sort(self, failure: Unsorted) -> None:
-        """Sort a further failure of a signature by its cause."""
-        try:
-            self._sort(failure)
-        except FaultyEnvironment as error:
-            self._give_up_on(failure.violation, error)
-
-    def _sort(self, failure: Unsorted) -> None:
-        state, violation = self._state, failure.violation
-        self.busy = True
-        self._announce(f"sorting {violation.signature}")
-        explained = self._explained(failure.trace, violation)
-        if explained and len(state.unsettled()) >= UNSETTLED_MAX:
-            self._settle_further(Cause(""), failure)
-        elif explained:
-            wait = state.let_settle(explained, partial(WorkerLoop._settle_further, failure=failure))
-            if wait % PROOF_MIN == 0:
-                state.triage.put(WorkerLoop.prove, FURTHER, 0)
+    def look(self, failure: Unsorted, seen: int) -> None:
+        """Compare a further failure of a signature with known bugs; if they do not explain it, it is sorted later."""
+        if explained := self._explained(failure.trace, failure.violation):
+            self._let_settle(explained, failure)
         else:
-            claim = Sorter(state, self.worker).sort(failure)
-            state.looked_into(failure.kept)
-            if claim:
-                self._investigate(claim, violation, load_trace(claim.finding.trace))
-        self.busy = False
+            sort = partial(WorkerLoop.sort, failure=failure, is_new=True)
+            self._state.triage.put(sort, FURTHER, seen, failure.index)
         self._announce("fuzzing")
 
-    def _settle_further(self, cause: Cause, failure: Unsorted) -> None:
-        """Count a failure for the known bug that explains it."""
+    def sort(self, failure: Unsorted, *, is_new: bool = False) -> Chore | None:
+        """Sort a further failure of a signature by its cause. Return what confirms a finding of its own. `is_new` if it
+        is clear that known bugs do not explain it."""
+        state, claim = self._state, None
+        self.busy = True
+        self._announce(f"sorting {failure.violation.signature}")
+        try:
+            explained = None if is_new else self._explained(failure.trace, failure.violation)
+            if explained:
+                self._let_settle(explained, failure)
+            else:
+                claim = Sorter(state, self.worker).sort(failure)
+                state.looked_into(failure.kept)
+        except FaultyEnvironment as error:
+            self._give_up_on(failure.violation, error)
+        self.busy = False
+        self._announce("fuzzing")
+        if claim is None:
+            return None
+        trace = load_trace(claim.finding.trace)
+        return partial(WorkerLoop.confirm, claim=claim, violation=failure.violation, trace=trace)
+
+    def _let_settle(self, explained: Explained, failure: Unsorted) -> None:
+        """Let a further failure that known bugs explain wait until it is settled which one."""
+        state = self._state
+        if len(state.unsettled()) >= UNSETTLED_MAX:
+            self._settle_further(Cause(""), failure)
+            return
+        state.let_settle(explained, partial(WorkerLoop._settle_further, failure=failure))
+        self._let_prove()
+
+    def _settle_further(self, cause: Cause | None, failure: Unsorted) -> None:
+        """Count a failure for the known bug that explains it; without an answer it is sorted like a new one."""
+        if cause is None:
+            self._state.triage.put(partial(WorkerLoop.sort, failure=failure, is_new=True), FURTHER, 0, failure.index)
+            return
         Sorter(self._state, self.worker).sort_known(failure, cause)
         self._state.looked_into(failure.kept)
 
-    def _investigate(self, claim: Claim, violation: Violation, trace: Trace) -> None:
-        """Confirm a finding; its reduction waits. If the node is lost meanwhile, another worker starts again."""
-        state, name, index = self._state, claim.finding.id, claim.finding.index
+    def confirm(self, claim: Claim, violation: Violation, trace: Trace) -> None:
+        """Confirm a finding; its reduction waits."""
+        state, name = self._state, claim.finding.id
         self.busy = True
         self._announce(f"confirming {name}")
         confirmation = Confirmation(state.store, state.lock, self.worker, state.emit, 0.0)
         try:
             with state.triage.timed("confirming"):
-                confirmed = confirmation.confirm(name, violation, trace, earlier=claim.shorter)
-        except NodeLost:
-            state.triage.put(partial(WorkerLoop.reduce_again, finding=claim.finding), FINDING, 0, 0, index)
-            raise
-        if confirmed:
-            self._let_wait(Case(claim, violation, trace, confirmation))
+                if confirmation.confirm(name, violation, trace, earlier=claim.shorter):
+                    self._let_wait(Case(claim, violation, trace, confirmation))
+        except FaultyEnvironment as error:
+            self._give_up_on(violation, error)
         self.busy = False
         self._announce("fuzzing")
 
     def _let_wait(self, case: Case) -> None:
-        order = case.is_explained, case.slices, case.index
+        order = EXPLAINED if case.is_explained else NEW, case.slices, case.index
         self._state.triage.put(partial(WorkerLoop.go_on, case=case), FINDING, *order)
 
     def go_on(self, case: Case) -> None:
@@ -444,9 +481,6 @@ class WorkerLoop:
         case.confirmation.worker = self.worker
         try:
             self._go_on(case)
-        except NodeLost:
-            self._let_wait(case)
-            raise
         except FaultyEnvironment as error:
             self._give_up_on(case.violation, error)
         self.busy = False
@@ -464,7 +498,7 @@ class WorkerLoop:
             is_reduced = case.confirmation.reduce(min(SLICE_SECONDS, limit - case.seconds, overtime))
             case.seconds += time.monotonic() - began
             case.slices += 1
-            if not is_reduced and case.seconds < limit and not state.stopping.is_set():
+            if not is_reduced and case.seconds < limit and state.left() != 0:
                 self._let_wait(case)
                 return
             best = case.confirmation.finish()
@@ -481,18 +515,20 @@ class WorkerLoop:
         if explained is None:
             return False
         case.is_explained = explained.is_finding = True
-        case.confirmation.finish(reduced=case.is_reduced)
+        if not case.is_reduced:
+            case.confirmation.finish(reduced=False)
         with state.lock:
             state.store.recognize(case.name, Cause(""), case.violation)
         state.let_settle(explained, partial(WorkerLoop._settle_case, case=case))
-        state.triage.put(WorkerLoop.prove, FINDING, 1)
+        self._let_prove()
         return True
 
-    def _settle_case(self, cause: Cause, case: Case) -> None:
-        """Take it that a bug explains a finding. Without its name the finding is reduced, and compared once more."""
+    def _settle_case(self, cause: Cause | None, case: Case) -> None:
+        """Take it that a bug explains a finding. Without its name, or an answer, the finding is reduced, and compared
+        once more."""
         if case.name not in self._state.store.findings:
             return
-        if cause.name or case.is_reduced:
+        if cause and (cause.name or case.is_reduced):
             Sorter(self._state, self.worker).recognized(case.name, cause, case.violation)
         else:
             self._let_wait(case)
@@ -505,34 +541,42 @@ class WorkerLoop:
         self._announce(f"comparing {violation.signature} with known bugs")
         try:
             with state.triage.timed("identity"), state.triage.alone():
-                return recognizer.explains(trace, violation)
+                explained = recognizer.explains(trace, violation)
         except TargetError as error:
             self._recognize_no_more(error)
             return None
+        state.compared(trace, violation, is_known=explained is not None)
+        return explained
 
-    def prove(self) -> None:
-        """Find out which known bugs the failures are that wait for it: test one bug on all of them."""
+    def _let_prove(self) -> None:
+        """Let a test wait if there are enough failures for it: a finding, or some further ones."""
         state, recognizer = self._state, self._state.recognizer
-        failures = dict(state.unsettled())
+        waiting = [failure for failure, _ in state.unsettled()]
+        has_finding = any(failure.is_finding for failure in waiting)
+        rank = FINDING if has_finding else FURTHER
+        if recognizer and (has_finding or len(waiting) >= PROOF_MIN) and state.let_prove(rank):
+            order = (TEST, 2 * recognizer.tests) if has_finding else (0,)
+            state.triage.put(partial(WorkerLoop.prove, rank=rank), rank, *order)
+
+    def prove(self, rank: int) -> None:
+        """Find out which known bugs the failures are that wait for it: run one test on all of them."""
+        state, recognizer = self._state, self._state.recognizer
+        failures = dict(state.prove(rank))
         if not failures:
             return
         self.busy = True
         self._announce("testing which known bug explains a failure")
-        settled = [(failure, Cause("")) for failure in failures]
+        settled: Sequence[tuple[Explained, Cause | None]] = [(failure, None) for failure in failures]
         try:
             if recognizer:
                 with state.triage.timed("identity"), state.triage.alone():
-                    settled = recognizer.prove(list(failures), self.worker)
+                    settled = recognizer.prove(list(failures))
         except TargetError as error:
             self._recognize_no_more(error)
         state.settled(dict(settled))
         for failure, cause in settled:
             failures[failure](self, cause)
-        left = [failure for failure, _ in state.unsettled()]
-        if any(failure.is_finding for failure in left):
-            state.triage.put(WorkerLoop.prove, FINDING, 1)
-        elif len(left) >= PROOF_MIN:
-            state.triage.put(WorkerLoop.prove, FURTHER, 0)
+        self._let_prove()
         self.busy = False
         self._announce("fuzzing")
 

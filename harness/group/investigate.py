@@ -175,25 +175,3 @@ class Investigation:
             needed |= facts - set(facts_of(each.trace, seen.steps, violation))
             needed |= traits_of(trace) - traits_of(each.trace)
         return lines, needed
-
-
-def glimpse(engine: Runner, trace: Trace) -> Evidence | None:
-    """Return what two runs of a failing trace show about its cause, None if it does not fail: no votes, no switches.
-
-    Raises TraceError if the target refuses the trace.
-    """
-    seen = engine.observe(trace)
-    violation = seen.outcome.violation
-    if violation is None:
-        return None
-    _, history = engine.explain(trace)
-    return Evidence(
-        signature=violation.signature,
-        relation=relation(violation, names_of(trace)),
-        events=tuple(tag_of(event) for event in trace.events),
-        facts=facts_of(trace, seen.steps, violation),
-        origins=origins_of(trace, seen.steps, history, violation),
-        traits=tuple(sorted(traits_of(trace))),
-        values=switch_values(trace.config),
-        complete=False,
-    )

@@ -8,8 +8,9 @@ Everything is computed from the parts, in an order that depends on their content
 steps, or twice gives the same files. If ALL is the result of an earlier merge, its parts count, too. A campaign that
 comes again replaces what it reported before.
 
-Findings of different parts are one if the evidence says that they have one cause (`group.same_cause`); without
-evidence, if they have one signature. They are taken in the order of their first traces, as one campaign meets them.
+Findings of different parts are one if one known bug explains them, or if the evidence says that they have one cause
+(`group.same_cause`); without either, if they have one signature and known bugs explain both or neither. They are taken
+in the order of their first traces, as one campaign meets them.
 
 A finding is never lost with its files: those that a copy of its campaign has lost are taken from another copy; without
 any, it stays in the result and is marked as damaged.
@@ -111,6 +112,11 @@ class _Saved(Struct, frozen=True):
         return self.files.get(_TRACE, b"")
 
     @property
+    def known_as(self) -> str | None:
+        """The known bug that explains it, "" if it is not settled which one, None if it is new."""
+        return self.finding.cause.name if self.finding.cause else None
+
+    @property
     def health(self) -> tuple[object, ...]:
         """Order of preference among the copies of one finding: the highest is kept."""
         return bool(self.trace), -len(self.damage), -self.finding.events, sorted(self.files.items())
@@ -162,6 +168,11 @@ class _Group(NamedTuple):
     def best(self) -> _Saved:
         """The finding whose trace is shown."""
         return min(self.saved, key=lambda one: one.rank)
+
+    @property
+    def known_as(self) -> str | None:
+        """The known bug that explains it, "" if it is not settled which one, None if it is new."""
+        return self.saved[0].known_as
 
     @property
     def symptoms(self) -> Counter[str]:
@@ -424,7 +435,10 @@ def _group_of(one: _Saved, groups: Mapping[str, _Group]) -> str:
     evidence = one.evidence.evidence if one.evidence else ()
     if alike := same_cause(evidence, _evidence_of(groups)):
         return alike
-    showing = [name for name, group in groups.items() if signature in group.symptoms]
+    known_alike = {name: group for name, group in groups.items() if group.known_as == one.known_as}
+    if one.known_as and known_alike:
+        return next(iter(known_alike))
+    showing = [name for name, group in known_alike.items() if signature in group.symptoms]
     if showing and not (evidence and evidence[0].complete):
         return max(showing, key=lambda name: groups[name].symptoms[signature])
     bare = [name for name in showing if not groups[name].evidence]  # the first one with evidence names its cause
@@ -574,6 +588,7 @@ def _summary(parts: Sequence[Summary], findings: Sequence[Finding]) -> Summary:
         exercised.update(part.exercised)
         reached.update(part.reached)
     first = parts[0]
+    effort = dict.fromkeys(name for part in parts for name in part.effort)
     return Summary(
         target=first.target,
         version=first.version,
@@ -599,6 +614,9 @@ def _summary(parts: Sequence[Summary], findings: Sequence[Finding]) -> Summary:
         ],
         merged=[run_name(part) for part in parts],
         known_bugs=_known_bugs(parts),
+        effort={name: round(sum(part.effort[name] for part in parts if name in part.effort), 3) for name in effort},
+        triage_share=max(part.triage_share for part in parts),
+        waiting=[one for part in parts for one in part.waiting],
     )
 
 

@@ -1,24 +1,28 @@
 """Recognizes failures that known bugs with a patch explain, before anything is reduced.
 
-Three questions, each answered by a few runs:
+Two questions, answered by one run and by a few:
 
-    is it known?      the failing trace runs on a copy of the engine with the patches of all known bugs. If it is silent
-                      there, or gets further, they explain it. Only a failure that they do not explain can be new.
-    which may it be?  two runs of the failing trace (`glimpse`) give its symptom, its facts and where the wrong value
-                      came from; the same is collected, once, from the traces of each entry with this signature. The
-                      `GUESSES` entries that are most like it are its suspects, and every bug that explains another
-                      failure of the campaign.
-    which is it?      the failing trace runs with all patches but that of a suspect. If it fails in the same way, that
-                      is its cause. The start of such a process takes seconds: all failures that wait run on it.
+    is it known?    the failing trace runs on a copy of the engine with the patches of all known bugs. If it is silent
+                    there, or gets further, they explain it. Only a failure that they do not explain can be new.
+    which is it?    the trace runs on copies of which each lacks the patches of some of the bugs. Each bug has its own
+                    combination of such tests, all of one size (`combinations_for`): a failure that comes back in all
+                    tests of one bug, and in no other, is this bug. Seven tests tell 35 bugs apart, however many of
+                    them a campaign meets.
 
-A failure to which several defects are needed has no such suspect: it stays explained without a name. The engine with
-all patches is one more process, started at the first failure; beside it lives, for a moment, one that lacks a patch.
+The start of a process takes seconds, a run a fraction of one: each test runs once for all failures that wait for it,
+the one that most wait for first. A failure to which several bugs are needed comes back in too few tests, one that each
+of several bugs shows in too many: both stay explained without a name. In a test an earlier failure of another bug may
+hide whether this one comes back; then the other tests decide, if they leave one bug.
+
+The engine with all patches is one more process, started at the first failure; beside it lives, for a moment, one that
+lacks some.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Sequence
+from itertools import combinations, count
+from math import comb
 from pathlib import Path
 from threading import Lock
 
@@ -28,34 +32,34 @@ from ...targets.base.trace import Trace, TraceError
 from ..campaign_events import Cause
 from ..draw.files import read_regular
 from ..judge.violation import Violation
-from ..workers.client import Stopped, WorkerClient
-from .evidence import Evidence
+from ..workers.client import WorkerClient
 from .fixes import Fixes
-from .investigate import Runner, glimpse
 from .known import TEXT_MAX, Known
-from .same_cause import likeness
+from .reduce import until
 
-GUESSES = 3
-FINDING_WEIGHT = 3.0
-"""A finding speaks for the proof of an entry as much as so many further failures."""
-SUSPECTED = 3
-"""Failures whose suspects are looked for before a test; the others are tested by the way."""
-PRIOR = 0.3
-"""A bug that explains one failure of a campaign is a suspect for every other one, with this likeness at least."""
+FINDING_WEIGHT = 3
+"""A finding speaks for the next test as much as so many further failures."""
 TEXT_BYTES_MAX = 1 << 20
+
+
+def combinations_for(bugs: int) -> list[frozenset[int]]:
+    """Return a different combination of tests for each bug, all of one size, of as few tests as possible."""
+    tests = next(each for each in count(1) if comb(each, max(each // 2, 1)) >= bugs)
+    every = list(combinations(range(tests), max(tests // 2, 1)))
+    return [frozenset(every[number * len(every) // bugs]) for number in range(bugs)]
 
 
 class Explained:
     """A failure that known bugs explain, until it is settled which one.
 
-    `suspects` are the titles of the entries that it may be and that were not tested on it, with its likeness to them;
-    None until they are needed.
+    `trace` ends with the failing event. `came_back` says by test whether the failure came back, None where another one
+    came before it.
     """
 
     def __init__(self, trace: Trace, violation: Violation) -> None:
-        self.trace = trace
+        self.trace = until(violation, trace)
         self.violation = violation
-        self.suspects: dict[str, float] | None = None
+        self.came_back: dict[int, bool | None] = {}
         self.is_finding = False
 
 
@@ -70,16 +74,16 @@ class Recognizer:
     ) -> None:
         self._fixes = fixes
         self._entries = {entry.title: entry for entry in entries}
-        self._patches = {patch.name: patch for patch in fixes.patches}
+        self._tests_of = dict(zip(self._entries, combinations_for(len(self._entries)), strict=True))
+        self._kinds = sorted(frozenset[int]().union(*self._tests_of.values()))
         self._target = target
         self._open_worker = open_worker
         self._all = open_worker(fixes.launch)
-        self._one: WorkerClient | None = None
+        self._some: WorkerClient | None = None
+        self.tests = 0
+        """How many tests it has run."""
         self._has_started = self._is_stopped = False
         self._lock = Lock()
-        self._glimpses: dict[str, list[Evidence]] = {}
-        """Of the traces of entries, by title."""
-        self._proven: dict[str, Cause] = {}
 
     def explains(self, trace: Trace, violation: Violation) -> Explained | None:
         """Return a failure that known bugs explain, None for another one."""
@@ -89,53 +93,45 @@ class Recognizer:
                 self._has_started = True
             return Explained(trace, violation) if _is_silenced(self._all, trace, violation) else None
 
-    def prove(self, failures: Sequence[Explained], engine: Runner) -> list[tuple[Explained, Cause]]:
-        """Test the likeliest suspect of failures on all of them. `engine` runs without patches.
+    def prove(self, failures: Sequence[Explained]) -> list[tuple[Explained, Cause]]:
+        """Run the test that most failures wait for on all of these. Return those that are settled by it, without a
+        name where no single bug shows them."""
+        waits = {test: [one for one in failures if test not in one.came_back] for test in self._kinds}
+        weights = {test: sum(FINDING_WEIGHT if one.is_finding else 1 for one in waits[test]) for test in waits}
+        test = max(weights, key=lambda each: weights[each])
+        self._run_test(test, waits[test])
+        self.tests += 1
+        return [(one, cause) for one in failures if (cause := self._settled(one))]
 
-        Return those that are settled: by this suspect, or as it was the last one, without a name.
-        """
-        self._suspect(failures, engine)
-        wanted = defaultdict[str, float](float)
-        for one in failures:
-            for title, like in (one.suspects or {}).items():
-                wanted[title] += max(like, PRIOR * (title in self._proven)) * (FINDING_WEIGHT if one.is_finding else 1)
-        shown: list[Explained] = []
-        if wanted:
-            title = max(wanted, key=lambda each: wanted[each])
-            shown = self._shown_by(title, failures)
-            if shown:
-                self._proven[title] = cause_of(self._entries[title])
-            for one in failures:
-                if one.suspects:
-                    one.suspects.pop(title, None)
-        settled = [(one, self._proven[title]) for one in shown]
-        return settled + [(one, Cause("")) for one in failures if one.suspects == {} and one not in shown]
-
-    def _suspect(self, failures: Sequence[Explained], engine: Runner) -> None:
-        """Find the suspects of a few failures, of findings first."""
-        unknown = sorted((one for one in failures if one.suspects is None), key=lambda one: not one.is_finding)
-        for one in unknown[:SUSPECTED]:
-            seen = glimpse(engine, one.trace)
-            candidates = self._candidates(one.violation.signature) if seen else []
-            scores = {entry.title: self._score(entry, seen, engine) for entry in candidates if seen}
-            likely = sorted(scores, key=lambda title: -scores[title])[:GUESSES]
-            one.suspects = {title: scores.get(title, 0.0) for title in (*likely, *self._proven)}
-
-    def _shown_by(self, title: str, failures: Sequence[Explained]) -> list[Explained]:
-        """Return the failures that an entry's bug alone shows: all other known bugs are fixed."""
-        others = [patch for name, patch in self._patches.items() if name != title]
+    def _run_test(self, test: int, failures: Sequence[Explained]) -> None:
+        """Find out which failures come back without the patches of the bugs of a test."""
+        lacking = {title for title, tests in self._tests_of.items() if test in tests}
+        others = [patch for patch in self._fixes.patches if patch.name not in lacking]
         with self._lock:
-            self._one = self._open_worker(patched(self._fixes.unpatched, others))
+            self._some = self._open_worker(patched(self._fixes.unpatched, others))
             if self._is_stopped:
-                self._one.stop()
-            with self._one as worker:
+                self._some.stop()
+            with self._some as worker:
                 worker.start()
-                return [one for one in failures if _is_shown(worker, one.trace, one.violation)]
+                for one in failures:
+                    one.came_back[test] = _comes_back(worker, one)
+
+    def _settled(self, failure: Explained) -> Cause | None:
+        """Return the bug that a failure is, a cause without a name if it is no single one, None if that is open."""
+        clear = {test: back for test, back in failure.came_back.items() if back is not None}
+        bugs = [
+            title
+            for title, tests in self._tests_of.items()
+            if all((test in tests) == back for test, back in clear.items())
+        ]
+        if bugs and len(failure.came_back) < len(self._kinds):
+            return None
+        return cause_of(self._entries[bugs[0]]) if len(bugs) == 1 and any(clear.values()) else Cause("")
 
     def stop(self) -> None:
         """End its processes; methods then raise Stopped."""
         self._is_stopped = True
-        for worker in (self._all, self._one):
+        for worker in (self._all, self._some):
             if worker:
                 worker.stop()
 
@@ -143,25 +139,6 @@ class Recognizer:
         """Wait until its processes have ended."""
         with self._all:
             pass
-
-    def _candidates(self, signature: str) -> list[Known]:
-        """Return the entries that list a signature, all if none does."""
-        entries = self._entries.values()
-        return [one for one in entries if one.has_symptom(signature, self._target)] or list(entries)
-
-    def _score(self, entry: Known, seen: Evidence, engine: Runner) -> float:
-        """Return how like a failure is to the trace of an entry that is most like it."""
-        if entry.title not in self._glimpses:
-            found = []
-            for trace in entry.read_traces():
-                if self._is_stopped:
-                    raise Stopped
-                try:
-                    found.append(glimpse(engine, trace))
-                except TraceError:  # another version has other configurations
-                    continue
-            self._glimpses[entry.title] = [one for one in found if one]
-        return max((likeness(seen, one) for one in self._glimpses[entry.title]), default=0.0)
 
 
 def _is_silenced(worker: WorkerClient, trace: Trace, violation: Violation) -> bool:
@@ -173,13 +150,17 @@ def _is_silenced(worker: WorkerClient, trace: Trace, violation: Violation) -> bo
     return after is None or after.event > violation.event
 
 
-def _is_shown(worker: WorkerClient, trace: Trace, violation: Violation) -> bool:
-    """Return True if a trace fails on a patched engine in the same way as without patches."""
+def _comes_back(worker: WorkerClient, failure: Explained) -> bool | None:
+    """Return True if a failure shows on a patched engine as it does without patches, None if another one comes before
+    it, or if the engine refuses the trace."""
     try:
-        after = worker.run(trace).violation
+        after = worker.run(failure.trace).violation
     except TraceError:
+        return None
+    before = failure.violation
+    if after is None or after.event > before.event:
         return False
-    return after is not None and (after.signature, after.event) == (violation.signature, violation.event)
+    return True if (after.signature, after.event) == (before.signature, before.event) else None
 
 
 def cause_of(entry: Known) -> Cause:

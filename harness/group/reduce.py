@@ -79,6 +79,9 @@ class Reducer:
             outcome = self._run(candidate)
         except (TraceError, TargetError):
             return False
+        except BaseException:  # it did not run: its node was lost
+            self._refused.discard(digest)
+            raise
         violation = outcome.violation
         if violation is None or violation.signature != self.signature:
             return False

@@ -221,6 +221,8 @@ class FindingStore:
         self.findings: dict[str, Finding] = {}
         self.evidence: dict[str, FindingEvidence] = {}
         """By name, also of findings that an earlier campaign left in this folder and that this one has not met yet."""
+        self._gone = set[str]()
+        """Names of findings that became part of another one: no other finding is announced under them."""
         self.problems: list[str] = []
         """Files of earlier findings that cannot be read, in one line each. They are written again."""
         make_folder(folder, FINDINGS_FOLDER)
@@ -246,10 +248,22 @@ class FindingStore:
             return self.findings[finding.id]
         return None
 
+    def holder(self, name: str, signature: str) -> str:
+        """Return the name of the finding that counts an unsorted trace that was counted for `name`: another one if that
+        was merged meanwhile; "" if there is none."""
+        finding = max(
+            self._all_showing(signature),
+            key=lambda one: (one.unsorted > 0, one.id == name, one.symptoms.get(signature, 1)),
+            default=None,
+        )
+        return finding.id if finding else ""
+
     def _showing(self, signature: str) -> Finding | None:
         """Return the finding that shows a signature most often, None if none does."""
-        showing = [one for one in self.findings.values() if signature == one.signature or signature in one.symptoms]
-        return max(showing, key=lambda one: one.symptoms.get(signature, 1), default=None)
+        return max(self._all_showing(signature), key=lambda one: one.symptoms.get(signature, 1), default=None)
+
+    def _all_showing(self, signature: str) -> list[Finding]:
+        return [one for one in self.findings.values() if signature == one.signature or signature in one.symptoms]
 
     def _counted(self, finding: Finding, signature: str, change: int) -> Finding:
         """Return a finding with one trace more or less of a signature."""
@@ -296,7 +310,7 @@ class FindingStore:
             self.findings[finding.id] = structs.replace(counted, unsorted=counted.unsorted + times)
 
     def _is_free(self, name: str) -> bool:
-        return name not in self.findings and name not in self.evidence
+        return name not in self.findings and name not in self.evidence and name not in self._gone
 
     def sort(self, counted: str, signature: str, into: str) -> Finding:
         """Count a trace that was counted, unsorted, for finding `counted` for the finding that it belongs to."""
@@ -319,6 +333,7 @@ class FindingStore:
         """Make two findings of one cause one: add the counts of `name` to `into`, which may be one that an earlier
         campaign left. Returns the finding that is gone, whose files stay until `remove`, and the other one."""
         gone = self.findings.pop(name)
+        self._gone.add(name)
         kept = self.findings.get(into)
         if kept is None:
             kept = structs.replace(gone, name=into, trace=str(self._path(into)), extras=self._extras(into))

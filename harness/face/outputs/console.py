@@ -60,6 +60,7 @@ END_WORDS = {
     "interrupted": "interrupted",
     "error": "ended by an error",
 }
+EFFORT_WORDS = {"identity": "finding out causes"}
 
 
 def make_handler(options: argparse.Namespace) -> Console:
@@ -415,19 +416,25 @@ def verdict(summary: Summary) -> Text:
 
 def effort_line(summary: Summary) -> str:
     """Return where the workers' time went, "" if that is unknown."""
-    total = sum(summary.effort.values())
-    shares = ", ".join(f"{seconds / total:.0%} {name}" for name, seconds in summary.effort.items()) if total else ""
-    return shares and f"workers' time: {shares}; share for failures while traces run: {summary.triage_share:.0%}"
+    if not (total := sum(summary.effort.values())):
+        return ""
+    shares = {name: seconds / total for name, seconds in summary.effort.items()}
+    fuzzing = shares.pop("fuzzing", 0.0)
+    parts = ", ".join(f"{EFFORT_WORDS.get(name, name)} {part:.0%}" for name, part in shares.items() if part)
+    failures = f"looking into failures {1 - fuzzing:.0%}" + (f" ({parts})" if parts else "")
+    return f"workers' time: fuzzing {fuzzing:.0%}, {failures}; the share is {summary.triage_share:.0%} while traces run"
 
 
 def open_lines(summary: Summary) -> Iterator[str]:
     """Yield what nobody has looked into."""
-    unreduced = [one for one in summary.findings if one.reproduced and not one.reduced and not one.cause]
+    unreduced = [one for one in summary.findings if one.unfinished]
     if unreduced:
         yield f"not looked into for lack of time: {', '.join(one.id for one in unreduced)}"
     if summary.waiting:
-        count = plural(len(summary.waiting), "further failing trace")
-        yield f"{count} not looked into, kept in waiting/; the next campaign in this folder does that as time allows"
+        count, where = plural(len(summary.waiting), "further failing trace"), "this folder"
+        if summary.merged:
+            where = "the folder of each campaign"
+        yield f"{count} not looked into, kept in waiting/; the next campaign in {where} does that as time allows"
 
 
 def notes(summary: Summary) -> Iterator[str]:

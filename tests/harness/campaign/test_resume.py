@@ -7,6 +7,7 @@ import pytest
 from cli_process import Cli
 
 from hybridfuzz.harness.campaign import campaign, corpus, resume
+from hybridfuzz.harness.campaign.backlog import Backlog
 from hybridfuzz.harness.campaign.resume import exclusive, unfinished
 from hybridfuzz.harness.campaign_events import Summary
 from hybridfuzz.harness.group import merge
@@ -23,7 +24,8 @@ def test_a_campaign_with_another_workload_is_another_campaign() -> None:
 
 def test_every_folder_that_is_written_to_is_checked(tmp_path: Path) -> None:
     used = {FINDINGS_FOLDER, COVERAGE_FOLDER, campaign.HYPOTHESIS_FOLDER, merge.PARTS_FOLDER, merge.CORPUS_FOLDER}
-    assert set(OWN_FOLDERS) == used | {corpus.CampaignCorpus(tmp_path).folder.name}
+    used |= {corpus.CampaignCorpus(tmp_path).folder.name, Backlog(tmp_path, ()).folder.name}
+    assert set(OWN_FOLDERS) == used
 
 
 def test_one_campaign_at_a_time(tmp_path: Path) -> None:

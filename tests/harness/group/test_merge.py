@@ -359,6 +359,36 @@ def test_verdicts_on_known_bugs_are_kept(tmp_path: Path) -> None:
         assert [bug.name for bug in merged.outdated] == ["a"]
 
 
+def test_what_known_bugs_explain_is_one_finding_for_each(tmp_path: Path) -> None:
+    """By signature alone a new bug, and another known one, went into the finding of a known one."""
+    shown = [("S3-x", "four"), ("S3-x", "five"), ("M1-y", "four"), ("S3-x", ""), ("S3-x", None)]
+    several = []
+    for seed, (signature, cause) in enumerate(shown):
+        one = part(tmp_path / str(seed), seed, {"one": (signature, None)})
+        [finding] = json.loads((one / "campaign.json").read_text())["findings"]
+        named = None if cause is None else {"name": cause}
+        several.append(change(one, findings=[{**finding, "index": seed, "cause": named}]))
+    for order in (several, several[::-1]):
+        merged = merge_folders(order, tmp_path / order[0].name / "all", (), "now").summary
+        found = {one.name: (one.cause and one.cause.name, dict(one.symptoms)) for one in merged.findings}
+        assert found == {
+            "S3-x": ("four", {"M1-y": 2, "S3-x": 2}),
+            "S3-x.2": ("five", {"S3-x": 2}),
+            "S3-x.3": ("", {"S3-x": 2}),
+            "S3-x.4": (None, {"S3-x": 2}),
+        }
+
+
+def test_what_was_not_looked_into_is_still_listed(tmp_path: Path) -> None:
+    waiting = [{"seed": 1, "index": 7, "finding": "S3-x", "signature": "S3-x"}]
+    effort, share = {"fuzzing": 7.0, "reducing": 2.0}, 0.3
+    one = change(part(tmp_path / "1", 1, {}), effort=effort, triage_share=share, waiting=waiting)
+    other = change(part(tmp_path / "2", 2, {}), effort={"fuzzing": 1.0}, triage_share=share)
+    merged = merge_folders([one, other], tmp_path / "all", (), "now").summary
+    assert (merged.effort, merged.triage_share) == ({"fuzzing": 8.0, "reducing": 2.0}, share)
+    assert msgspec.to_builtins(merged.waiting) == waiting
+
+
 @pytest.mark.parametrize(
     "parts, words",
     [(None, "parts: cannot be read: No such file"), ([], "parts: it is empty"), (["x"], "parts/x: not the campaign")],

@@ -11,9 +11,7 @@ from hybridfuzz.harness.campaign.campaign import Campaign
 from hybridfuzz.harness.campaign.state import Settings
 from hybridfuzz.harness.campaign_events import CampaignEnded, Cause, Finding, Recognized
 from hybridfuzz.harness.group import recognition
-from hybridfuzz.harness.group.evidence import Evidence
 from hybridfuzz.harness.group.fixes import Fixes, apply_fixes
-from hybridfuzz.harness.group.investigate import Runner
 from hybridfuzz.harness.group.known import Known, load_known
 from hybridfuzz.harness.group.recognition import Recognizer, cause_of
 from hybridfuzz.harness.group.store import cause_words
@@ -25,23 +23,25 @@ from hybridfuzz.targets.base.registry import prepare
 from hybridfuzz.targets.base.trace import Trace
 
 CORPUS = Path(__file__).parents[3] / "corpus"
-SYMPTOM = Violation(oracle="S3", event_kind="step", group_kind="mamba", field="conv", event=4)
-LATER = Violation(oracle="S3", event_kind="step", group_kind="mamba", field="conv", event=9)
+
+
+def violation(event: int) -> Violation:
+    return Violation(oracle="S3", event_kind="step", group_kind="mamba", field="conv", event=event)
+
+
+SYMPTOM, EARLIER, LATER = violation(4), violation(2), violation(9)
 NAMES = ("one", "two", "three")
 
 
 class Engines:
-    """Fake workers: which bugs each trace shows decides whether it fails where all other bugs are fixed."""
+    """Fake workers. A trace shows each of its bugs, "one+two" only where both are there, "early one", earlier."""
 
     def __init__(self, bugs: dict[str, set[str]], monkeypatch: pytest.MonkeyPatch) -> None:
         self.bugs = bugs
         self.started: list[str] = []
+        self.runs = 0
         monkeypatch.setattr(
             recognition, "patched", lambda launch, patches: Launch(",".join(p.name for p in patches), {})
-        )
-        monkeypatch.setattr(recognition, "glimpse", lambda engine, one: Evidence(name_of(one)))
-        monkeypatch.setattr(
-            Recognizer, "_score", lambda self, known, seen, engine: float(known.title in seen.signature)
         )
 
     def open(self, launch: Launch) -> Any:
@@ -72,55 +72,85 @@ class FakeWorker:
     def stop(self) -> None: ...
 
     def run(self, one: Trace) -> Outcome:
-        left = self._engines.bugs[name_of(one)] - self._fixed
-        found = LATER if "later" in left else SYMPTOM if left else None
+        self._engines.runs += 1
+        bugs = self._engines.bugs[name_of(one)]
+        left = {bug for bug in bugs if not self._fixed & set(bug.removeprefix("early ").split("+"))}
+        early = any(bug.startswith("early") for bug in left)
+        found = EARLIER if early else LATER if "later" in left else SYMPTOM if left else None
         return Outcome(found, 1, 1, {}, {}, 0)
 
 
-def explained(recognizer: Recognizer, names: Sequence[str]) -> list[recognition.Explained | None]:
-    return [recognizer.explains(make_trace(arrive(name, 3), *steps(6)), SYMPTOM) for name in names]
-
-
-ENGINE = None
+def explained(recognizer: Recognizer, names: Sequence[str]) -> list[recognition.Explained]:
+    found = [recognizer.explains(make_trace(arrive(name, 3), *steps(6)), SYMPTOM) for name in names]
+    return [one for one in found if one]
 
 
 def prove(recognizer: Recognizer, failures: Sequence[recognition.Explained]) -> dict[str, str]:
-    engine: Runner = ENGINE  # type: ignore[assignment]
-    return {name_of(one.trace): cause.name for one, cause in recognizer.prove(failures, engine)}
+    return {name_of(one.trace): cause.name for one, cause in recognizer.prove(failures)}
+
+
+def names(bugs: dict[str, set[str]], monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Return how failures are settled."""
+    recognizer = Engines(bugs, monkeypatch).recognizer()
+    left, settled = explained(recognizer, list(bugs)), dict[str, str]()
+    for _ in NAMES:
+        settled |= prove(recognizer, left)
+        left = [one for one in left if name_of(one.trace) not in settled]
+    assert not left
+    return settled
 
 
 def test_a_failure_that_the_fixes_do_not_silence_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
     engines = Engines({"r0": {"one"}, "r1": {"unknown"}, "r2": {"later"}}, monkeypatch)
-    known, new, further = explained(engines.recognizer(), ["r0", "r1", "r2"])
-    assert known and not new
-    assert further, "what fails behind it is another failure"
+    known, further = explained(engines.recognizer(), ["r0", "r1", "r2"])
+    assert (name_of(known.trace), name_of(further.trace)) == ("r0", "r2"), "what fails behind it is another failure"
     assert engines.started == [""], "one process for all of them"
 
 
-def test_one_test_settles_all_failures_of_a_bug(monkeypatch: pytest.MonkeyPatch) -> None:
-    engines = Engines({"two-a": {"two"}, "b": {"two"}, "one-c": {"one"}}, monkeypatch)
-    recognizer = engines.recognizer()
-    failures = [one for one in explained(recognizer, ["two-a", "b", "one-c"]) if one]
-    failures[0].is_finding = True
-    assert prove(recognizer, failures) == {"two-a": "two", "b": "two"}
-    assert prove(recognizer, failures[2:]) == {"one-c": "one"}
-    assert engines.started == ["", "two", "one"]
+@pytest.mark.parametrize(("bugs", "tests"), [(1, 1), (2, 2), (3, 3), (6, 4), (20, 6), (32, 7), (35, 7), (36, 8)])
+def test_each_bug_has_its_own_combination_of_few_tests(bugs: int, tests: int) -> None:
+    found = recognition.combinations_for(bugs)
+    assert len(set(found)) == bugs and len({len(one) for one in found}) == 1
+    assert frozenset().union(*found) == frozenset(range(tests))
 
 
-def test_a_failure_is_not_named_by_its_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It looks like bug one, and is bug two, which is tested next."""
-    engines = Engines({"one-a": {"two"}}, monkeypatch)
+def test_a_test_runs_once_for_all_failures(monkeypatch: pytest.MonkeyPatch) -> None:
+    engines = Engines({"a": {"two"}, "b": {"two"}, "c": {"one"}, "late": {"three"}}, monkeypatch)
     recognizer = engines.recognizer()
-    failures = [one for one in explained(recognizer, ["one-a"]) if one]
+    failures = explained(recognizer, ["a", "b", "c"])
     assert prove(recognizer, failures) == {}
-    assert prove(recognizer, failures) == {"one-a": "two"}
+    failures += explained(recognizer, ["late"])
+    assert prove(recognizer, failures) == {}
+    assert prove(recognizer, failures) == {"a": "two", "b": "two", "c": "one"}
+    assert prove(recognizer, failures[3:]) == {"late": "three"}, "it lacked the first one"
+    assert engines.started == ["", "one", "two", "three", "one"]
+    assert engines.runs == 4 + 3 + 4 + 4 + 1
 
 
-def test_a_failure_that_needs_a_bug_that_is_not_listed_stays_without_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    engines = Engines({"a": set()}, monkeypatch)
+def test_the_test_that_findings_wait_for_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    engines = Engines({"a": {"two"}, "b": {"two"}}, monkeypatch)
     recognizer = engines.recognizer()
-    failures = [one for one in explained(recognizer, ["a"]) if one]
-    assert [prove(recognizer, failures) for _ in NAMES] == [{}, {}, {"a": ""}]
+    further, finding = explained(recognizer, ["a", "b"])
+    finding.is_finding = True
+    finding.came_back = {0: False, 2: False}
+    further.came_back = {1: True}
+    prove(recognizer, [further, finding])
+    assert engines.started == ["", "two"]
+
+
+def test_no_bug_is_named_where_none_alone_shows_the_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    bugs = {"both are needed": {"one+two"}, "each shows it": {"one", "two"}, "one of them": {"one"}}
+    assert names(bugs, monkeypatch) == {"both are needed": "", "each shows it": "", "one of them": "one"}
+
+
+def test_an_earlier_failure_leaves_it_to_the_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    bugs = {"a": {"two", "early three"}, "b": {"two", "early two"}}
+    assert names(bugs, monkeypatch) == {"a": "two", "b": ""}, "in no test did b come back"
+
+
+def test_what_comes_after_the_failure_does_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    [one] = explained(Engines({"a": {"two"}}, monkeypatch).recognizer(), ["a"])
+    assert len(one.trace.events) == SYMPTOM.event + 1
 
 
 def test_number_and_phrase_come_from_the_text_beside_the_patch() -> None:
@@ -158,7 +188,7 @@ signature = "M4-*-mamba-dead-write"
 TARGET = "python:mine:FACTORY"
 
 
-def campaign(folder: Path, behind: str) -> tuple[list[Finding], list[str]]:
+def campaign(folder: Path, behind: str, **limit: int) -> tuple[list[Finding], list[str]]:
     """Fuzz an engine with one bug, which the patch of the known bug replaces by another one or by none."""
     import datetime
 
@@ -169,9 +199,12 @@ def campaign(folder: Path, behind: str) -> tuple[list[Finding], list[str]]:
     (folder / "first.json").write_bytes(first.read_bytes())
     launch = prepare(TARGET, print)
     fixes = apply_fixes(launch, load_known(folder / "known.toml"), TARGET, datetime.date.today())
-    settings = Settings(target=TARGET, launch=launch, seed=1, out=folder / "out", traces=12, packaged=fixes)
+    settings = Settings(
+        target=TARGET, launch=launch, seed=1, out=folder / "out", packaged=fixes, **(limit or {"traces": 12})
+    )
     events = list(Campaign(settings).run())
     [ended] = [event for event in events if isinstance(event, CampaignEnded)]
+    assert all(one.count == sum(one.symptoms.values()) > one.unsorted for one in ended.summary.findings)
     return list(ended.summary.findings), [one.finding.id for one in events if isinstance(one, Recognized)]
 
 
@@ -182,8 +215,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_campaign_names_a_known_bug_and_does_not_reduce_it(folder: Path) -> None:
-    findings, announced = campaign(folder, "")
+@pytest.mark.parametrize("limit", [{"traces": 12}, {"steps": 500}])
+def test_a_campaign_names_a_known_bug_and_does_not_reduce_it(folder: Path, limit: dict[str, int]) -> None:
+    """At a number of steps the test was ended that was about to name it."""
+    findings, announced = campaign(folder, "", **limit)
     [known] = [one for one in findings if one.cause and one.cause.name == "first"]
     assert announced == [known.id], "once"
     assert (known.reduced, known.reproduced, known.known) == (False, True, ""), "it is in nobody's list"

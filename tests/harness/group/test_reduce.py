@@ -9,10 +9,18 @@ import msgspec
 import pytest
 from support import CLEAN, arrive, broken, drawn, make_trace, steps
 
-from hybridfuzz.harness.group.reduce import reduce_trace, simpler_events, smaller_numbers, turn_begun_later
+from hybridfuzz.harness.group.reduce import (
+    Reducer,
+    reduce_trace,
+    simpler_events,
+    smaller_numbers,
+    turn_begun_later,
+    with_events,
+)
 from hybridfuzz.harness.judge.outcome import Outcome
 from hybridfuzz.harness.judge.run import run_trace
 from hybridfuzz.harness.judge.violation import Violation
+from hybridfuzz.harness.workers.protocol import NodeLost
 from hybridfuzz.targets.base.protocol import TargetError
 from hybridfuzz.targets.base.registry import load_factory
 from hybridfuzz.targets.base.trace import (
@@ -199,6 +207,23 @@ def test_refused_candidates_do_not_count() -> None:
     assert best.config.num_speculative_tokens == 3
     assert len(best.config.groups) == 2
     assert size(best) < size(SLOW)
+
+
+def test_a_candidate_whose_node_was_lost_is_tried_again() -> None:
+    """It counted as one that does not fail, so that the trace stayed as long as it was."""
+    signature, lost = run_slow(SLOW).violation.signature, True  # type: ignore[union-attr]
+
+    def run(trace: Trace) -> Outcome:
+        if lost:
+            raise NodeLost("gone")
+        return run_slow(trace)
+
+    reducer = Reducer(SLOW, signature, run, 10.0, lambda trace: None)
+    shorter = with_events(SLOW, SLOW.events[:-1])
+    with pytest.raises(NodeLost):
+        reducer.attempt(shorter)
+    lost = False
+    assert reducer.attempt(shorter)
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.3])

@@ -189,6 +189,7 @@ def test_a_trace_counts_unsorted_until_it_is_sorted(tmp_path: Path) -> None:
         (1, 0, {SIGNATURE: 1}),
     ]
     assert store.count(VIOLATION)
+    assert store.holder(own.id, SIGNATURE) == SIGNATURE, "the other one counts none that is unsorted"
     moved = store.sort(SIGNATURE, SIGNATURE, own.id)
     assert (moved.count, store.findings[SIGNATURE].count, store.findings[SIGNATURE].unsorted) == (2, 1, 0)
 
@@ -206,6 +207,11 @@ def test_merged_findings_lose_no_count_and_leave_no_file(tmp_path: Path) -> None
     assert (kept.count, dict(kept.symptoms)) == (2, {SIGNATURE: 1, other.signature: 1})
     assert {path.name for path in (tmp_path / "findings").iterdir()} == {f"{SIGNATURE}.json", f"{SIGNATURE}.txt"}
     assert store.count(other), "its symptom counts for the finding that is left"
+    assert store.holder(other.signature, other.signature) == SIGNATURE, "a trace that waits is sorted out of it"
+    assert store.holder("gone", "never-seen") == ""
+    assert store.claim(other, 2, trace(2))[0].id == f"{other.signature}.2", (
+        "the name that was announced is not used again"
+    )
 
 
 def test_a_later_campaign_gives_the_same_cause_the_same_name(tmp_path: Path) -> None:

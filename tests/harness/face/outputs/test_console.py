@@ -10,15 +10,17 @@ from rich.text import Text
 
 from hybridfuzz.harness.campaign_events import (
     CampaignStarted,
+    Cause,
     Finding,
     Improved,
     Node,
     NodeLeft,
     Summary,
     Tick,
+    Waiting,
     WorkerState,
 )
-from hybridfuzz.harness.face.outputs.console import NODES_SHOWN, Dashboard, Terminal, counts
+from hybridfuzz.harness.face.outputs.console import NODES_SHOWN, Dashboard, Terminal, counts, effort_line, open_lines
 from hybridfuzz.harness.face.outputs.console import Console as Plain
 
 
@@ -84,3 +86,21 @@ def test_a_reduction_is_printed_once_not_for_every_further_trace() -> None:
         console.handle_event(Improved(structs.replace(finding, events=events, count=count)))
     printed = [line.strip() for line in out.getvalue().splitlines()]
     assert printed == ["M1-step-free: reduced to 3 events", "M1-step-free: reduced to 2 events"]
+
+
+def test_where_the_time_went_and_what_nobody_looked_into_is_said() -> None:
+    cut_off = Finding("S3-a", "S3", "m", 1, 1, 9, "findings/S3-a.json", 0)
+    known = structs.replace(cut_off, signature="S3-b", cause=Cause("mine"))
+    summary = Summary("hybrid", "", 1, {}, "time", 9, 9, 10.0, [cut_off, known], {}, {}, [], [])
+    effort = {"fuzzing": 14.0, "confirming": 1.0, "reducing": 0.0, "identity": 5.0}
+    summary = structs.replace(summary, effort=effort, triage_share=0.3, waiting=[Waiting(1, 7, "S3-a", "S3-a")])
+    assert effort_line(summary) == (
+        "workers' time: fuzzing 70%, looking into failures 30% (confirming 5%, finding out causes 25%); "
+        "the share is 30% while traces run"
+    )
+    unfinished, waiting = open_lines(summary)
+    assert unfinished == "not looked into for lack of time: S3-a", "a known bug is not reduced"
+    assert "1 further failing trace not looked into, kept in waiting/; the next campaign in this folder" in waiting
+    *_, waiting = open_lines(structs.replace(summary, merged=["hybrid#1"]))
+    assert "in the folder of each campaign" in waiting
+    assert effort_line(structs.replace(summary, effort={})) == ""
