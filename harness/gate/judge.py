@@ -12,7 +12,6 @@ times its budget, the remaining traces are skipped, which the summary reports.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -47,7 +46,6 @@ OVERTIME = 5
 TWICE_EVERY = 50
 EVIDENCE_SECONDS = 60.0
 """Rarely used up: a verdict should not depend on the machine."""
-TRACE_SECONDS = 60.0
 
 
 class ItemVerdict(Struct, frozen=True):
@@ -76,7 +74,7 @@ class Judge:
         self._known_causes: dict[str, FindingEvidence] | None = None
         self._fixes = fixes
         self._memory = memory_share(2 * processes)
-        self._worker = WorkerClient(settings.target, fixes.launch, trace_seconds(), self._memory)
+        self._worker = WorkerClient(settings.target, fixes.launch, memory_limit=self._memory)
         self._unpatched: WorkerClient | None = None
         self._searched = 0.0
         self._capabilities: Capabilities | None = None
@@ -128,7 +126,7 @@ class Judge:
         del item
         if entry.traces and self._unpatched is None:
             unpatched = self._fixes.unpatched
-            self._unpatched = WorkerClient(self.settings.target, unpatched, trace_seconds(), self._memory)
+            self._unpatched = WorkerClient(self.settings.target, unpatched, memory_limit=self._memory)
             self._unpatched.start()
         [bug] = check([entry], self._fixes.problems, self._unpatched or self._worker)
         text = terminal_line(f"known bug {bug.name} ({bug.reason}): {bug.verdict}: {bug.detail}")
@@ -187,14 +185,6 @@ class Judge:
         evidence = investigation.evidence(investigation.reduce(trace, violation))
         entry = matching(evidence, entries, self._known_causes) if evidence else None
         return entry.reason if entry else ""
-
-
-def trace_seconds() -> float:
-    """Return the seconds after which a trace hangs: on a machine with more to do than processors as many times more.
-
-    There a trace takes longer, and a limit that is reached for that reason would blame the engine.
-    """
-    return TRACE_SECONDS * max(os.getloadavg()[0] / (os.cpu_count() or 1), 1.0)
 
 
 def misfit_text(error: MisfitError | str) -> str:

@@ -183,14 +183,6 @@ def test_processes_share_the_memory_of_the_machine() -> None:
     assert limits == [memory_share(2), memory_share(8)]
 
 
-@pytest.mark.parametrize(("load", "seconds"), [(0.5, 60.0), (2.0, 60.0), (10.0, 300.0)])
-def test_a_busy_machine_is_no_hang(monkeypatch: pytest.MonkeyPatch, load: float, seconds: float) -> None:
-    """On two processors with forty processes a trace of vLLM took longer than a minute."""
-    monkeypatch.setattr("os.getloadavg", lambda: (load, load, load))
-    monkeypatch.setattr("os.cpu_count", lambda: 2)
-    assert judge.trace_seconds() == seconds
-
-
 def test_choosing_items(pytester: pytest.Pytester) -> None:
     gate = ["--hybridfuzz-target=hybrid", FIVE, "-v"]
     assert states(pytester.runpytest(*gate, "-k", "search and not 0001")).keys() == {

@@ -125,7 +125,9 @@ class TestLaunch:
     @pytest.mark.parametrize("number", ["1.0", "1.0rc1", "1.0.post1", "1.0+cpu"])
     def test_a_number_without_a_patch_is_refused(self, engine: releases.EngineReleases, number: str) -> None:
         """An index takes it for the first patch, a reader for the newest."""
-        with pytest.raises(TargetError, match=f"'engine@{re.escape(number)}' may be any patch of 1.0: name one, such as engine@1.0.0"):
+        with pytest.raises(
+            TargetError, match=f"'engine@{re.escape(number)}' may be any patch of 1.0: name one, such as engine@1.0.0"
+        ):
             releases.prepare(engine, number, print)
 
     def test_the_package_may_lie_where_the_engine_keeps_its_sources(
