@@ -3,8 +3,9 @@
     python benchmarks/refactorings.py [--only SLUG,...] [--budget SECONDS] [--items EXPRESSION] [--results FILE]
 
 Each refactoring is made in a checkout of its own, on which the gate runs as documented: with the packaged patches of
-the release. A verdict is "green" (exit status 0, all that could be drawn ran), "does not fit" (exit status 0, and the
-gate says that it does not fit) or "red". Exit status 1 if one is red: an author could do nothing about it.
+the release. A verdict is "green" (exit status 0), "does not fit" (exit status 0, and the gate says that it does not fit),
+"stopped early" (exit status 0, but the machine was too slow for the budget) or "red". Exit status 1 if one is red: an
+author could do nothing about it.
 """
 
 from __future__ import annotations
@@ -30,10 +31,11 @@ from hybridfuzz.targets.base.registry import prepare
 
 RELEASE = "0.33.0"
 SAYS = "does not fit this version of the engine"
+STOPPED = "stopped early: "
 MANAGERS, POOL = "vllm/v1/core/single_type_kv_cache_manager.py", "vllm/v1/core/block_pool.py"
 UTILS, SCHEDULER = "vllm/v1/core/kv_cache_utils.py", "vllm/v1/core/sched/scheduler.py"
 OFFLOAD = "vllm/v1/simple_kv_offload/manager.py"
-Verdict = Literal["green", "does not fit", "red"]
+Verdict = Literal["green", "does not fit", "stopped early", "red"]
 
 
 class Refactoring(Struct, frozen=True):
@@ -174,10 +176,17 @@ def judged(one: Refactoring, budget: float, items: str) -> Ran:
         began = time.monotonic()
         status, text = gate(tree, budget, items)
         seconds = time.monotonic() - began
-    said = [line for line in text.splitlines() if SAYS in line or line.startswith("in this version: ")]
-    said += [line for line in text.splitlines() if status and line.startswith(("signature ", "FAILED", "ERROR"))]
-    verdict: Verdict = "red" if status else "does not fit" if SAYS in text else "green"
-    return Ran(one.slug, verdict, seconds, text.splitlines()[-1].strip("= "), said)
+    lines = text.splitlines()
+    said = [line for line in lines if SAYS in line or line.startswith(("in this version: ", "warning: "))]
+    said += [line for line in lines if status and line.startswith(("signature ", "FAILED", "ERROR"))]
+    return Ran(one.slug, verdict_of(status, text), seconds, lines[-1].strip("= "), said)
+
+
+def verdict_of(status: int, text: str) -> Verdict:
+    """Return what a run of the gate says about a refactoring."""
+    if status:
+        return "red"
+    return "does not fit" if SAYS in text else "stopped early" if STOPPED in text else "green"
 
 
 def table(runs: Sequence[Ran]) -> str:
