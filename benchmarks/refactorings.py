@@ -3,9 +3,9 @@
     python benchmarks/refactorings.py [--only SLUG,...] [--budget SECONDS] [--items EXPRESSION] [--results FILE]
 
 Each refactoring is made in a checkout of its own, on which the gate runs as documented: with the packaged patches of
-the release. A verdict is "green" (exit status 0), "does not fit" (exit status 0, and the gate says that it does not fit),
-"stopped early" (exit status 0, but the machine was too slow for the budget) or "red". Exit status 1 if one is red: an
-author could do nothing about it.
+the release. A verdict is "green" (exit status 0), "does not fit" (exit status 0, and the gate says that it does not
+fit), "stopped early" (exit status 0, but the machine was too slow for the budget) or "red". The exit status is 1 if one
+is red: an author could do nothing about it.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ needed on a CPU.
 from __future__ import annotations
 
 import re
+import shutil
 import sys
 from collections.abc import Callable
 from hashlib import sha256
@@ -66,8 +67,18 @@ def prepare(engine: EngineReleases, wanted: str, progress: Progress) -> Launch:
         return _launch(engine, tree, wanted, home / wanted, progress)
     package = _package(engine, wanted)
     tree = Path(wanted).expanduser().absolute()
-    own = home / f"path-{sha256(str(tree).encode()).hexdigest()[:12]}"
+    own = _folder_for(engine.name, tree)
     return _launch(engine, make_view(package, engine.unwanted, own), str(tree), own, progress)
+
+
+def _folder_for(engine: str, tree: Path) -> Path:
+    """Return the folder in the cache for a checkout of an engine: its view, and what its workers write."""
+    return cache_folder() / engine / f"path-{sha256(str(tree).encode()).hexdigest()[:12]}"
+
+
+def forget(engine: str, tree: Path) -> None:
+    """Remove from the cache what was made for a checkout that is there no more."""
+    shutil.rmtree(_folder_for(engine, tree.absolute()), ignore_errors=True)
 
 
 def _check_whole(engine: EngineReleases, wanted: str) -> None:

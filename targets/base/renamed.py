@@ -100,9 +100,13 @@ def put(owner: object, name: str, value: object) -> None:
 
 
 def install(renames: Iterable[Renamed]) -> None:
-    """Give the classes their aliases. Imports their modules."""
+    """Give the classes their aliases. Imports their modules; one that cannot be imported here has none, and an adapter
+    that needs it meets its error by itself."""
     for one in renames:
-        owner: Any = importlib.import_module(one.module)
+        try:
+            owner: Any = importlib.import_module(one.module)
+        except Exception:  # whatever it asks of the machine
+            continue
         if not one.owner:
             vars(owner).setdefault(IN_MODULE, {})[one.old] = one.new
             setattr(owner, one.old, getattr(owner, one.new))
@@ -110,6 +114,24 @@ def install(renames: Iterable[Renamed]) -> None:
         for part in one.owner.split("."):
             owner = getattr(owner, part)
         setattr(owner, one.old, Alias(one.new))
+        _hand_down(owner, one)
+
+
+def _hand_down(owner: Any, one: Renamed) -> None:
+    """Make the engine find what a class of the adapter, which derives from one of the engine's, defines under the old
+    name."""
+    before = vars(owner).get("__init_subclass__")
+    engine = owner.__module__.partition(".")[0]
+
+    def init_subclass(cls: type, /, **keywords: Any) -> None:
+        if before:
+            before.__get__(None, cls)(**keywords)
+        else:
+            super(owner, cls).__init_subclass__(**keywords)
+        if one.old in vars(cls) and cls.__module__.partition(".")[0] != engine:
+            setattr(cls, one.new, vars(cls)[one.old])
+
+    owner.__init_subclass__ = classmethod(init_subclass)
 
 
 def renames(names: Names, root: Path, adapter: Path) -> list[Renamed]:
@@ -119,7 +141,10 @@ def renames(names: Names, root: Path, adapter: Path) -> list[Renamed]:
         path = root.joinpath(*module.split(".")).with_suffix(".py")
         data = path.read_bytes() if path.is_file() else b""
         if data and crc32(data) != names.sources[module]:
-            now = classes_of(data.decode())
+            try:
+                now = classes_of(data.decode())
+            except (SyntaxError, ValueError):  # its import says so, if the adapter needs it
+                continue
             for owner, before in classes.items():
                 found += [Renamed(module, owner, old, new) for old, new in _pairs(before, now.get(owner, []))]
     wanted = mentioned(adapter) if found else set()

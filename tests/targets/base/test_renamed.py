@@ -122,6 +122,37 @@ def test_an_alias_reads_and_sets_the_new_name(adapter: Path, monkeypatch: pytest
     assert (pool.allocate(), my_pool.label_of(block)) == ("wrapped", "wrapped"), "the engine calls what was put there"
 
 
+def test_the_engine_calls_what_a_class_of_the_adapter_defines(adapter: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found(adapter, BEFORE.replace("take", "allocate"))
+    root = adapter.parent / "new"
+    monkeypatch.syspath_prepend(str(root))
+    monkeypatch.delitem(sys.modules, "my_pool", raising=False)
+    assert aliased(adapter, root, "2.0")
+    import my_pool
+
+    class Mine(my_pool.Pool):  # type: ignore[misc]
+        def take(self) -> str:
+            return "mine"
+
+    of_engine = type("Other", (my_pool.Pool,), {"take": lambda self: "unrelated", "__module__": "my_pool"})
+    assert Mine(1).allocate() == "mine"
+    assert of_engine.allocate is my_pool.Pool.allocate
+
+
+@pytest.mark.parametrize("text", ["def broken(:\n", "x = '\0'\n"])
+def test_a_module_that_cannot_be_read_has_no_new_names(adapter: Path, text: str) -> None:
+    assert found(adapter, text) == set()
+
+
+def test_a_module_that_cannot_be_imported_here_gets_no_aliases(adapter: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It asks for a device, say."""
+    found(adapter, BEFORE.replace("take", "allocate") + "raise RuntimeError('no device')\n")
+    root = adapter.parent / "new"
+    monkeypatch.syspath_prepend(str(root))
+    monkeypatch.delitem(sys.modules, "my_pool", raising=False)
+    assert [one.new for one in aliased(adapter, root, "2.0")] == ["allocate"]
+
+
 def test_an_older_release_has_names_of_its_own(adapter: Path) -> None:
     found(adapter, BEFORE.replace("by_key", "blocks"))
     assert aliased(adapter, adapter.parent / "new", "0.9") == []

@@ -59,10 +59,10 @@ class ItemVerdict(Struct, frozen=True):
     failure: ItemFailure | None = None
 
 
-class Judge:
-    """One target with known bugs fixed. Methods raise TargetError or InternalError.
+class Verdicts:
+    """Gives the verdicts on one target with known bugs fixed. Methods raise TargetError or InternalError.
 
-    There are `processes` judges on this machine, each with a worker, and one more for known bugs.
+    On this machine there are `processes` of these, each with a worker, and one more for known bugs.
     """
 
     def __init__(
@@ -87,6 +87,10 @@ class Judge:
             check_overrides(self.settings.overrides, self._capabilities)
         return self._capabilities
 
+    def _start(self) -> None:
+        """Start the worker, unless it has been."""
+        _ = self.capabilities
+
     @property
     def search_count(self) -> int:
         """The number of traces that the budget stands for, at least 1."""
@@ -109,7 +113,7 @@ class Judge:
             check_config(trace.config)
         except TraceError as error:
             return ItemVerdict("failed", f"{error}\nThe file is broken: fix or remove it.")
-        assert self.capabilities
+        self._start()
         try:
             outcome = self._worker.run(trace, twice=True)
         except TraceError as error:
@@ -136,7 +140,7 @@ class Judge:
 
     def search(self, item: str, index: int) -> ItemVerdict:
         """Run trace `index` of the search."""
-        assert self.capabilities
+        self._start()
         limit = OVERTIME * self.settings.budget
         if self._searched > limit:
             return ItemVerdict("skipped", f"stopped early: the search took {OVERTIME} times its budget")
@@ -177,7 +181,6 @@ class Judge:
         entries = with_conditions(self._known, self.settings.target)
         if not entries or violation.oracle in UNEXPLAINED:
             return ""
-        assert self.capabilities
         if self._known_causes is None:
             found = {one.title: evidence_of(one, self._worker, self.capabilities, EVIDENCE_SECONDS) for one in entries}
             self._known_causes = {title: evidence for title, (evidence, _) in found.items() if evidence}
