@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import re
-import subprocess
 import sys
 import tempfile
 import time
@@ -22,7 +21,7 @@ from pathlib import Path
 from typing import Literal
 
 import msgspec
-from checkouts import make_checkout
+from checkouts import make_checkout, only, run_gate
 from msgspec import Struct
 from trees import Edit
 
@@ -161,20 +160,12 @@ def refactored(one: Refactoring, folder: Path) -> Path:
     return tree
 
 
-def gate(tree: Path, budget: float, items: str) -> tuple[int, str]:
-    """Run the gate in a checkout. Return its exit status and output."""
-    command = [sys.executable, "-m", "pytest", "--hybridfuzz-target", "vllm@.", f"--hybridfuzz-budget={budget}s"]
-    command += ["--hybridfuzz-fixes=builtin", *(["-k", items] if items else [])]
-    ran = subprocess.run(command, cwd=tree, capture_output=True, text=True, check=False)
-    return ran.returncode, ran.stdout + ran.stderr
-
-
 def judged(one: Refactoring, budget: float, items: str) -> Ran:
     """Run the gate on one refactoring."""
     with tempfile.TemporaryDirectory(dir=cache_folder()) as folder:
         tree = refactored(one, Path(folder, one.slug))
         began = time.monotonic()
-        status, text = gate(tree, budget, items)
+        status, text = run_gate(tree, "vllm@.", budget, "--hybridfuzz-fixes=builtin", *only(items))
         seconds = time.monotonic() - began
     lines = text.splitlines()
     said = [line for line in lines if SAYS in line or line.startswith(("in this version: ", "warning: "))]
@@ -208,9 +199,9 @@ def main() -> int:
     prepare(f"vllm@{RELEASE}", print)
     kept: Path | None = arguments.results
     runs = msgspec.json.decode(kept.read_bytes(), type=list[Ran]) if kept and kept.exists() else []
-    only = set(filter(None, arguments.only.split(",")))
+    wanted = set(filter(None, arguments.only.split(",")))
     for one in REFACTORINGS:
-        if one.slug in {ran.slug for ran in runs} or (only and one.slug not in only):
+        if one.slug in {ran.slug for ran in runs} or (wanted and one.slug not in wanted):
             continue
         runs.append(ran := judged(one, arguments.budget, arguments.items))
         print(f"{ran.slug}: {ran.verdict} ({ran.seconds:.0f} s; {ran.outcome})", *ran.said, sep="\n    ", flush=True)
