@@ -1,4 +1,4 @@
-"""Git checkouts made out of releases: what `actions/checkout` gives, which is less than a wheel. And the gate on them."""
+"""Git checkouts made out of releases (what `actions/checkout` gives, which is less than a wheel), and the gate on them."""
 
 from __future__ import annotations
 
