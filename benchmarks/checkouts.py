@@ -1,4 +1,4 @@
-"""Git checkouts made out of releases (what `actions/checkout` gives, which is less than a wheel), and the gate on them."""
+"""Makes git checkouts out of releases, as `actions/checkout` gives them (less than a wheel), and runs the gate there."""
 
 from __future__ import annotations
 
