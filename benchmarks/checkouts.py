@@ -1,4 +1,4 @@
-"""Makes git checkouts out of releases, as `actions/checkout` gives them (less than a wheel), and runs the gate there."""
+"""Makes git checkouts out of releases, as `actions/checkout` gives them (less than a wheel); runs the gate on them."""
 
 from __future__ import annotations
 
