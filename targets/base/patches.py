@@ -159,6 +159,18 @@ def _hunks(lines: Sequence[str], index: int, name: str) -> tuple[list[Hunk], int
     return hunks, index
 
 
+def with_words(patch: Patch, words: Mapping[str, str]) -> Patch:
+    """Return a patch with some words of its lines exchanged."""
+    word = re.compile(rf"\b({'|'.join(map(re.escape, words))})\b")
+
+    def exchanged(hunk: Hunk) -> Hunk:
+        lines = [(marker, word.sub(lambda found: words[found[1]], text)) for marker, text in hunk.lines]
+        return Hunk(hunk.start, tuple(lines))
+
+    files = [FilePatch(file.path, tuple(map(exchanged, file.hunks)), file.new) for file in patch.files]
+    return Patch(patch.name, tuple(files), patch.about)
+
+
 def located(patch: Patch, read: Callable[[str], str | None]) -> Iterator[tuple[str, list[Change]]]:
     """Yield (path, changes) for each file of a patch. `read` returns a file's text, None if there is no such file.
 

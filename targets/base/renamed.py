@@ -29,8 +29,11 @@ from msgspec import Struct
 
 from .checkout import UNBUILT
 from .pip import version_numbers
+from .regular import start_of_regular
 
+ADAPTERS = Path(__file__).parents[1]
 NAMES_FILE = "names.json"
+SOURCE_BYTES_MAX = 4 << 20
 IN_MODULE = "__hybridfuzz_renamed__"
 """The attribute of a module that holds its aliases, old name -> new one."""
 
@@ -134,21 +137,28 @@ def _hand_down(owner: Any, one: Renamed) -> None:
     owner.__init_subclass__ = classmethod(init_subclass)
 
 
-def renames(names: Names, root: Path, adapter: Path) -> list[Renamed]:
-    """Return what an engine, whose packages are below `root`, has renamed of what the adapter in a folder mentions."""
+def renames(names: Names, root: Path) -> list[Renamed]:
+    """Return what an engine, whose packages are below `root`, has renamed."""
     found = []
     for module, classes in names.classes.items():
-        path = root.joinpath(*module.split(".")).with_suffix(".py")
-        data = path.read_bytes() if path.is_file() else b""
-        if data and crc32(data) != names.sources[module]:
-            try:
-                now = classes_of(data.decode())
-            except (SyntaxError, ValueError):  # its import says so, if the adapter needs it
-                continue
-            for owner, before in classes.items():
-                found += [Renamed(module, owner, old, new) for old, new in _pairs(before, now.get(owner, []))]
-    wanted = mentioned(adapter) if found else set()
-    return [one for one in found if one.old in wanted]
+        try:
+            data = start_of_regular(root.joinpath(*module.split(".")).with_suffix(".py"), SOURCE_BYTES_MAX)
+            now = classes_of(data.decode()) if crc32(data) != names.sources[module] else classes
+        except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+            continue  # it is gone, or no source: its import says so, if the adapter needs it
+        for owner, before in classes.items():
+            found += [Renamed(module, owner, old, new) for old, new in _pairs(before, now.get(owner, []))]
+    return found
+
+
+def new_words(root: Path, adapters: Path = ADAPTERS) -> dict[str, str]:
+    """Return old name -> new one of all that the engine below `root` has renamed, without names that became several."""
+    found: dict[str, set[str]] = {}
+    for path in adapters.glob(f"*/{NAMES_FILE}"):
+        if names := load(path.parent):
+            for one in renames(names, root):
+                found.setdefault(one.old, set()).add(one.new)
+    return {old: new.pop() for old, new in found.items() if len(new) == 1}
 
 
 def _pairs(before: Sequence[Named], now: Sequence[Named]) -> list[tuple[str, str]]:
@@ -283,7 +293,8 @@ def load(folder: Path) -> Names | None:
 
 
 def aliased(folder: Path, root: Path, version: str) -> list[Renamed]:
-    """Find what an engine has renamed since the release that its adapter was tested with, and give it aliases.
+    """Find what an engine has renamed, of what its adapter mentions, since the release that this was tested with, and
+    give it aliases.
 
     `root` is what the engine is imported from. Returns what was renamed; nothing for an older release, which the
     adapter knows by its own names, and for an adapter without the file.
@@ -291,7 +302,9 @@ def aliased(folder: Path, root: Path, version: str) -> list[Renamed]:
     names = load(folder)
     if names is None or (version not in ("", UNBUILT) and version_numbers(version) < version_numbers(names.release)):
         return []
-    found = renames(names, root, folder)
+    found = renames(names, root)
+    wanted = mentioned(folder) if found else set()
+    found = [one for one in found if one.old in wanted]
     install(found)
     return found
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from hybridfuzz.targets.base.registry import FOLDERS, prepare
-from hybridfuzz.targets.base.renamed import NAMES_FILE, aliased, load, main, old_name, put, record, renames
+from hybridfuzz.targets.base.renamed import NAMES_FILE, aliased, load, main, new_words, old_name, put, record, renames
 
 BEFORE = """\
 from dataclasses import dataclass
@@ -57,7 +57,7 @@ def found(adapter: Path, text: str) -> set[tuple[str, str, str]]:
     (root / "my_pool.py").write_text(text)
     names = load(adapter)
     assert names
-    return {(one.owner, one.old, one.new) for one in renames(names, root, adapter)}
+    return {(one.owner, one.old, one.new) for one in renames(names, root)}
 
 
 @pytest.mark.parametrize(
@@ -97,8 +97,19 @@ def test_what_is_not_certain_stays_missing(adapter: Path, old: str, new: str) ->
     assert not lost
 
 
-def test_names_that_the_adapter_does_not_mention_are_left_alone(adapter: Path) -> None:
-    assert found(adapter, BEFORE.replace("size", "length")) == set()
+def test_names_that_the_adapter_does_not_mention_are_left_alone(adapter: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert found(adapter, BEFORE.replace("size", "length")) == {("Pool", "size", "length")}
+    root = adapter.parent / "new"
+    monkeypatch.syspath_prepend(str(root))
+    assert aliased(adapter, root, "2.0") == []
+
+
+def test_words_of_a_patch_have_their_new_names(adapter: Path) -> None:
+    """All but those that became several."""
+    found(adapter, BEFORE.replace("size", "length").replace("key_of", "label_of"))
+    root = adapter.parent / "new"
+    assert new_words(root, adapter.parent) == {"size": "length", "key_of": "label_of"}
+    assert new_words(adapter.parent / "old", adapter.parent) == {}
 
 
 def test_an_alias_reads_and_sets_the_new_name(adapter: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,7 +150,7 @@ def test_the_engine_calls_what_a_class_of_the_adapter_defines(adapter: Path, mon
     assert of_engine.allocate is my_pool.Pool.allocate
 
 
-@pytest.mark.parametrize("text", ["def broken(:\n", "x = '\0'\n"])
+@pytest.mark.parametrize("text", ["def broken(:\n", "x = '\0'\n", f"x = {'(' * 5000}{')' * 5000}\n"])
 def test_a_module_that_cannot_be_read_has_no_new_names(adapter: Path, text: str) -> None:
     assert found(adapter, text) == set()
 
