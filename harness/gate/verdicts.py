@@ -32,7 +32,7 @@ from ..group.known import Known, reason_for
 from ..group.same_symptom import UNEXPLAINED
 from ..group.store import replay_command
 from ..judge.outcome import Outcome
-from ..judge.target_exception import is_misfit
+from ..judge.target_exception import misfit
 from ..judge.violation import Violation
 from ..quoting import terminal_line
 from ..units import plural
@@ -161,8 +161,8 @@ class Verdicts:
     def _violated(self, outcome: Outcome, failure: ItemFailure, again: str) -> ItemVerdict:
         """Return the verdict on a violation: known, of the adapter, or new."""
         violation = failure.violation
-        if is_misfit(violation):
-            return ItemVerdict("misfit", misfit_text(violation.sentence), outcome)
+        if lacking := misfit(violation):
+            return ItemVerdict("misfit", misfit_text(lacking), outcome)
         if reason := self._reason(violation, failure.trace):
             return ItemVerdict("known", terminal_line(f"{violation.signature}: {reason}"), outcome)
         lines = [

@@ -23,7 +23,7 @@ from ...targets.base.protocol import TargetError
 from ...targets.base.trace import Trace, TraceError
 from ..draw.files import file_name
 from ..judge.outcome import Outcome
-from ..judge.target_exception import is_misfit
+from ..judge.target_exception import misfit
 from ..workers.messages import Ported
 
 State = Literal["bad", "good", "other", "not applicable"]
@@ -198,8 +198,8 @@ def _try(release: str, signature: str, attempt: Attempt) -> Tried:
     seconds = time.monotonic() - began
     if violation is None:
         return Tried(release, "good", "clean", seconds=seconds)
-    if is_misfit(violation):
-        return Tried(release, "not applicable", violation.message, seconds=seconds)
+    if lacking := misfit(violation):
+        return Tried(release, "not applicable", f"the adapter does not fit: {lacking}", seconds=seconds)
     is_it = not signature or file_name(violation.signature) == file_name(signature)
     state: State = "bad" if is_it else "other"
     return Tried(release, state, violation.message, violation.signature, seconds)

@@ -305,6 +305,24 @@ class TestAnEngineThatTheAdapterDoesNotFit:
         reasons = [str(case.get("message")) for case in ET.parse(pytester.path / "../out.xml").iter("skipped")]
         assert len(reasons) == counts["skipped"] and all("no attribute 'free'" in reason for reason in reasons)
 
+    def test_it_is_said_once_whatever_the_event(self, pytester: pytest.Pytester) -> None:
+        """It was said for each number of the first event that met it."""
+        path = pytester.path / "my_adapter.py"
+        path.write_text(path.read_text().replace("my_engine.Pool(3).free", "return Late(GOOD.open(config))"))
+        with path.open("a") as file:
+            file.write(
+                "\nclass Late:\n"
+                "    def __init__(self, target): self._target = target\n"
+                "    def __getattr__(self, name): return getattr(self._target, name)\n"
+                "    def apply(self, event):\n"
+                "        if type(event).__name__ == 'Step': my_engine.Pool(3).free\n"
+                "        return self._target.apply(event)\n"
+            )
+        result = pytester.runpytest(*self.gate)
+        assert result.ret == 0
+        [said] = [line for line in result.outlines if "does not fit" in line]
+        assert f"nothing is known about {result.parseoutcomes()['skipped']} traces" in said
+
     def test_strictly_it_is_one_failure(self, pytester: pytest.Pytester) -> None:
         result = pytester.runpytest(*self.gate, "--hybridfuzz-strict")
         assert result.ret == 1

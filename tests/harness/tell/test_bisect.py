@@ -14,6 +14,7 @@ from hybridfuzz.harness.campaign_events import Summary
 from hybridfuzz.harness.face.commands.bisect import conclusions, named_by, signature_of_finding
 from hybridfuzz.harness.group.store import FindingStore
 from hybridfuzz.harness.judge.outcome import Outcome
+from hybridfuzz.harness.judge.verdict import Quoted
 from hybridfuzz.harness.judge.violation import Violation
 from hybridfuzz.harness.tell.bisect import Nearest, Tried, bisect, changes
 from hybridfuzz.harness.tell.commits import commits_between, subject, worktree
@@ -35,7 +36,9 @@ def releases(states: str) -> Callable[[str], Outcome]:
         violation = {
             "b": Violation("S3", "x", "S3: x"),
             "o": Violation("CRASH", "y", "CRASH: y"),
-            "m": Violation("ADAPTER", "AttributeError-view", "ADAPTER: no such name", details={"moved": "yes"}),
+            "m": Violation(
+                "ADAPTER", "AttributeError-view", details={"error": Quoted("x"), "where": Quoted("y"), "moved": "yes"}
+            ),
         }.get(state)
         return Outcome(violation, 1, 1, {}, {}, 0)
 
@@ -163,6 +166,7 @@ def test_what_does_not_fit_the_adapter_is_stepped_over() -> None:
     tried = results("ggmmmbb")
     assert {one.release: one.state for one in tried.values() if one.state == "not applicable"}
     assert "other" not in {one.state for one in tried.values()}
+    assert tried["0.3"].detail == "the adapter does not fit: x at y"
     [change] = changes(RELEASES[:7], tried)
     assert (change.before, change.after, change.kind) == ("0.1", "0.5", "introduced")
     said = conclusions(RELEASES[:7], tried, [change])[0]
