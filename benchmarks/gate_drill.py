@@ -49,7 +49,7 @@ PLANTED = (
     "same-step-hit", "evictable-not-counted", "hits-not-truncated", "dummy-tables-stale", "zero-draft-row",
     "accepted-after-copy", "boundary-not-saved", "row-not-cleared", "mamba2-first-token", "window-freed-early",
 )  # fmt: skip
-"""Slugs of vllm_breaks.py, for --planted."""
+"""Slugs of vllm_breaks.py, for --planted. The line of row-not-cleared is one that a packaged patch changes."""
 BROKEN = "a checkout, broken: "
 STATES = ("PASSED", "FAILED", "XFAIL", "SKIPPED")
 

@@ -19,7 +19,7 @@ from msgspec import structs
 from .checkout import fill
 from .environment import cache_folder
 from .launch import Launch
-from .patches import FILE_BYTES_MAX, FilePatch, Patch, PatchError, merged, with_words
+from .patches import FILE_BYTES_MAX, FilePatch, Patch, PatchError, has_word, merged, with_words
 from .protocol import TargetError
 from .renamed import new_words
 
@@ -75,8 +75,9 @@ def in_tree(patch: Patch, tree: Path, words: Callable[[], Mapping[str, str]]) ->
     """Return what a patch changes in the packages of `tree`. Raises PatchError if that is nothing.
 
     A patch made in a repository may name a folder above the package (python/sglang/... of SGLang), which is dropped,
-    and tests and documents, which are left out. One that does not fit is rewritten with the names that the engine has
-    renamed since (`words`, old name -> new one), if it fits then.
+    and tests and documents, which are left out. It is rewritten with the names that the engine has renamed since
+    (`words`, old name -> new one), if it fits then: also where only its added lines have an old name, unless that still
+    stands in the file.
     """
     files = []
     for file in patch.files:
@@ -88,10 +89,13 @@ def in_tree(patch: Patch, tree: Path, words: Callable[[], Mapping[str, str]]) ->
     if not files:
         raise PatchError(f"patch {patch.name} does not apply: it changes nothing in the packages of {tree}")
     found = structs.replace(patch, files=tuple(files))
-    if _fits(found, tree) or not words():
+    if not words():
         return found
-    rewritten = with_words(found, words())
-    return rewritten if _fits(rewritten, tree) else found
+    read = _reader(tree)
+    texts = {file.path: read(file.path) or "" for file in found.files}
+    gone = {path: {old: new for old, new in words().items() if not has_word(text, old)} for path, text in texts.items()}
+    ways = (with_words(found, gone), found, with_words(found, dict.fromkeys(texts, words())))
+    return next((way for way in ways if _fits(way, tree)), found)
 
 
 def _fits(patch: Patch, tree: Path) -> bool:
