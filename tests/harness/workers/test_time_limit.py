@@ -25,7 +25,9 @@ def crowded() -> Iterator[int]:
     if not Path("/proc/self/schedstat").exists() or not hasattr(os, "sched_setaffinity"):
         pytest.skip("the kernel does not tell for how long a process waited")
     processor = min(os.sched_getaffinity(0))
-    others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(OTHERS)]
+    command = [sys.executable, "-c", "while True: pass"]
+    # In sessions of their own, as workers are: a kernel may divide its time among sessions first.
+    others = [subprocess.Popen(command, start_new_session=True) for _ in range(OTHERS)]
     try:
         for other in others:
             os.sched_setaffinity(other.pid, {processor})
