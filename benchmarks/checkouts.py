@@ -1,9 +1,10 @@
-"""Git checkouts made out of releases: what `actions/checkout` gives, which is less than a wheel."""
+"""Makes git checkouts out of releases, as `actions/checkout` gives them (less than a wheel); runs the gate on them."""
 
 from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -62,3 +63,15 @@ def changes(checkout: Path) -> list[str]:
     """What git says has been changed or added since."""
     ran = subprocess.run(["git", "status", "--porcelain"], cwd=checkout, capture_output=True, text=True, check=True)
     return ran.stdout.splitlines()
+
+
+def run_gate(folder: Path, target: str, budget: float, *more: str) -> tuple[int, str]:
+    """Run the gate in a folder, with a budget in seconds and more arguments. Return its exit status and output."""
+    command = [sys.executable, "-m", "pytest", "--hybridfuzz-target", target, f"--hybridfuzz-budget={budget:g}s", *more]
+    ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    return ran.returncode, ran.stdout + ran.stderr
+
+
+def only(items: str) -> list[str]:
+    """Return the arguments that choose items of the gate, all without an expression (as for pytest's -k)."""
+    return ["-k", items] if items else []

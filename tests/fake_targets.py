@@ -297,12 +297,21 @@ def report_rights() -> None:
     raise RuntimeError(repr({**facts, "tmp": os.environ["TMPDIR"], "reached": reached}))
 
 
+def compute(seconds: float) -> None:
+    """Take this much time of a processor."""
+    end = time.process_time() + seconds
+    while time.process_time() < end:
+        pass
+
+
 hoard: list[bytearray] = []
 NOISY = Fake(lambda: sys.stdout.write("an engine may print\n") and sys.stdout.flush())
 SEGFAULT = Fake(segfault)
 ONCE = Fake(once_only_exit)
 KILLED = Fake(once_only_kill)
 HANG = Fake(lambda: time.sleep(3600))
+COMPUTES = Fake(lambda: compute(1))
+COMPUTES_FOR_EVER = Fake(lambda: compute(3600))
 NONSENSE = Fake(talk_nonsense)
 HUNGRY = Fake(eat_memory)
 LEAKING = Fake(leak_memory)

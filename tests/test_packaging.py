@@ -84,7 +84,7 @@ def test_wheel_has_every_source_and_data_file_and_nothing_else(sources: Path, wh
         *(sources / "harness" / "explore" / "scopes").glob("*.toml"),
         *(
             path
-            for name in ("requirements*.txt", "coverage.toml", "tested.json")
+            for name in ("requirements*.txt", "coverage.toml", "names.json", "tested.json")
             for path in (sources / "targets").glob(f"*/{name}")
         ),
         sources / "targets" / "vllm" / "model" / "config.json",

@@ -4,7 +4,7 @@ plugin          the entry point that every pytest run loads: command-line option
 settings        configuration from hybridfuzz.toml or pyproject.toml, and the command line
 pytest_session  collects the items and prints the summary
 items           one trace as one test item
-judge           runs a trace and turns its outcome into a verdict; independent of pytest
+verdicts        runs a trace and turns its outcome into a verdict; independent of pytest
 causes          failed items by cause: one bug is one failure
 packaged_bugs   known bugs: those in known.toml, and those of a release in the packaged corpus
 """

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from .judge import ItemVerdict
+from .verdicts import ItemVerdict
 
 Check = Callable[[str], ItemVerdict]
 """Runs the item with this name."""

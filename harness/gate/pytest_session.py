@@ -27,9 +27,9 @@ from ..quoting import markdown_fence, markdown_text
 from ..units import plural
 from .causes import Cause, ItemFailure
 from .items import Check, GateCollector, TraceItem
-from .judge import OVERTIME, ItemVerdict, Judge, corpus_files, misfit_text
 from .packaged_bugs import acknowledged, fixes_for
 from .settings import SettingsError, combine, own_folder
+from .verdicts import OVERTIME, ItemVerdict, Verdicts, corpus_files, misfit_text
 
 ROOT_ID = "hybridfuzz"
 PREFIX = "hybridfuzz_"
@@ -86,7 +86,7 @@ class GateSession:
             raise pytest.UsageError(f"hybridfuzz: {error}") from None
         self.acknowledged = acknowledged(self.settings.target, self.fixes)
         processes = getattr(config, "workerinput", {}).get("workercount", 1)  # of xdist
-        self.judge = Judge(self.settings, self.seed, self.fixes, self.acknowledged, processes)
+        self.verdicts = Verdicts(self.settings, self.seed, self.fixes, self.acknowledged, processes)
         self._states: Counter[str] = Counter()
         self._exercised: Counter[str] = Counter()
         self._reached: Counter[str] = Counter()
@@ -135,7 +135,7 @@ class GateSession:
         """Add the traces; -k, -m and --lf then choose among all items. One item stands for an engine that the adapter
         does not fit at all."""
         try:
-            traces = self._traces(self.judge.search_count)
+            traces = self._traces(self.verdicts.search_count)
         except MisfitError as error:
             verdict = ItemVerdict("misfit", misfit_text(error))
             traces, self._only = [("fits", self.config.rootpath, lambda _: verdict)], []
@@ -150,16 +150,16 @@ class GateSession:
 
     def _traces(self, count: int) -> list[tuple[str, Path, Check]]:
         """Return (name, file, check) of every item, with `count` traces of the search."""
-        judge, root = self.judge, self.config.rootpath
+        verdicts, root = self.verdicts, self.config.rootpath
         traces: list[tuple[str, Path, Check]] = [
-            (name, path, partial(judge.replay, path=path)) for name, path in corpus_files(self.settings)
+            (name, path, partial(verdicts.replay, path=path)) for name, path in corpus_files(self.settings)
         ]
         traces += [
-            (f"known/{entry.title}", root, partial(judge.check_known, entry=entry))
+            (f"known/{entry.title}", root, partial(verdicts.check_known, entry=entry))
             for entry in self.fixes.entries
             if entry.patch or entry.traces
         ]
-        traces += [(f"search/{index:04}", root, partial(judge.search, index=index)) for index in range(count)]
+        traces += [(f"search/{index:04}", root, partial(verdicts.search, index=index)) for index in range(count)]
         return traces
 
     @pytest.hookimpl(wrapper=True)
@@ -202,7 +202,7 @@ class GateSession:
         causes = [Cause(tuple(items), text) for text, items in self._misfits.items()] if self.settings.strict else []
         if self._failures:
             try:
-                causes += self.judge.causes(self._failures)
+                causes += self.verdicts.causes(self._failures)
             except TargetError as error:  # the target does not start again after a crash: each item speaks for itself
                 self._warnings.append(f"failures are not grouped: {error}")
         failed = {report.nodeid.removeprefix(f"{ROOT_ID}::"): report for report in reporter.stats.get("failed", ())}
@@ -237,20 +237,20 @@ class GateSession:
             shown = ", ".join(missing[:SHOWN_MAX]) + (", ..." if len(missing) > SHOWN_MAX else "")
             line = f"never reached, so nothing is known about them ({len(missing)}): {shown}"
             terminalreporter.write_line(f"{line}; raise the budget, or fix less by config")
-        if notes := self.judge.capabilities.notes:
+        if notes := self.verdicts.capabilities.notes:
             terminalreporter.write_line(f"in this version: {'; '.join(notes)}")
-        if line := narrower(self.settings.target, self.launch.version, self.judge.capabilities):
+        if line := narrower(self.settings.target, self.launch.version, self.verdicts.capabilities):
             terminalreporter.write_line(f"warning: {line}")
 
     def _never_met(self) -> list[str]:
-        capabilities = self.judge.capabilities
+        capabilities = self.verdicts.capabilities
         required = required_oracles(capabilities, self.settings.overrides)
         oracles = [oracle for oracle in required if not self._exercised[oracle]]
         return [*oracles, *missing_states(capabilities, self._reached, self.settings.overrides)]
 
     def pytest_unconfigure(self) -> None:
         """End the worker."""
-        self.judge.close()
+        self.verdicts.close()
 
 
 def _within(name: str, chosen: str) -> bool:

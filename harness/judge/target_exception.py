@@ -84,9 +84,13 @@ def has_moved(error: BaseException) -> bool:
     return isinstance(error, ImportError) or (isinstance(error, TypeError) and "'NoneType'" not in text_of(error))
 
 
-def is_misfit(violation: Violation) -> bool:
-    """Return True if a failure shows that the adapter does not fit this version of its engine."""
-    return violation.oracle == "ADAPTER" and "moved" in violation.details
+def misfit(violation: Violation) -> str:
+    """Return what does not fit, and where in the adapter, if a failure shows that this adapter does not fit this
+    version of its engine; "" for any other failure. It is the same text for each trace that meets it."""
+    if violation.oracle != "ADAPTER" or "moved" not in violation.details:
+        return ""
+    error, where = violation.details["error"], violation.details["where"]
+    return " at ".join(one.text for one in (error, where) if isinstance(one, Quoted))
 
 
 def is_own(module: str) -> bool:

@@ -3,9 +3,9 @@
 A release that is known to fail is tried first, then the ends, then the middle between two neighbours that differ. As
 long as no release fails in the way that is looked for, the middle of the largest gap is tried. A release that fails in
 another way does not tell whether it has the bug; the place where one failure gives way to another is looked for all
-the same. Releases that cannot be installed or refuse the configuration are stepped over, at both ends by halving, as a
-configuration that one release refuses is taken to be refused by those beyond it. Nothing is concluded about a release
-that was not tried.
+the same. Releases that cannot be installed, refuse the configuration or do not fit the adapter are stepped over, at
+both ends by halving, as a configuration that one release refuses is taken to be refused by those beyond it. Nothing is
+concluded about a release that was not tried.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from ...targets.base.protocol import TargetError
 from ...targets.base.trace import Trace, TraceError
 from ..draw.files import file_name
 from ..judge.outcome import Outcome
+from ..judge.target_exception import misfit
 from ..workers.messages import Ported
 
 State = Literal["bad", "good", "other", "not applicable"]
@@ -197,6 +198,8 @@ def _try(release: str, signature: str, attempt: Attempt) -> Tried:
     seconds = time.monotonic() - began
     if violation is None:
         return Tried(release, "good", "clean", seconds=seconds)
+    if lacking := misfit(violation):
+        return Tried(release, "not applicable", f"the adapter does not fit: {lacking}", seconds=seconds)
     is_it = not signature or file_name(violation.signature) == file_name(signature)
     state: State = "bad" if is_it else "other"
     return Tried(release, state, violation.message, violation.signature, seconds)

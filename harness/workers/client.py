@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from threading import Event
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from msgspec import structs
 
@@ -53,7 +53,7 @@ from .messages import (
     Supported,
     Supports,
 )
-from .process import TIME_LIMIT, Lost, Process, memory_share
+from .process import TIME_LIMIT, Limit, Lost, Process, memory_share
 
 Kind = TypeVar("Kind", bound=Reply)
 START_SECONDS = 600.0
@@ -76,13 +76,6 @@ class InternalError(Exception):
     def __init__(self, message: str, details: str) -> None:
         super().__init__(message)
         self.details = details
-
-
-class Limit(NamedTuple):
-    """A point of the monotonic clock, and the seconds between it and the start of the request."""
-
-    deadline: float
-    seconds: float
 
 
 class WorkerClient:
@@ -355,7 +348,9 @@ class WorkerClient:
         self._process.send(request)
 
     def _limit(self, seconds: float) -> Limit:
-        return Limit(time.monotonic() + seconds, seconds)
+        """Return the limit for a request that was just sent."""
+        assert self._process
+        return self._process.limit(seconds)
 
     def _trace_limit(self, *, twice: bool = False) -> Limit:
         """Return the limit for one trace: `trace_seconds` for each of its runs."""
@@ -381,11 +376,11 @@ class WorkerClient:
             self._process.kill()
             raise Stopped
         try:
-            reply, was_busy = self._process.receive(limit.deadline, limit.seconds), False
+            reply, was_busy = self._process.receive(limit), False
             while isinstance(reply, Busy):
                 was_busy = True
                 self.on_busy(reply.what)
-                reply = self._process.receive(limit.deadline, limit.seconds)
+                reply = self._process.receive(limit)
         except Lost:
             if self._stopped.is_set():
                 raise Stopped from None

@@ -15,6 +15,7 @@ import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -33,6 +34,18 @@ TIME_LIMIT = "time-limit"
 """Field of the loss of a process that did not reply in time."""
 GLANCE_SECONDS = 0.5
 """Interval between checks of the memory limit."""
+
+
+class Limit(NamedTuple):
+    """The time for a request. Seconds in which the process waited for a processor are not counted: on a busy machine
+    they are most of them, and an engine that only waits does not hang.
+
+    `began` is of the monotonic clock; `queued` are the seconds that the process had waited for a processor by then.
+    """
+
+    seconds: float
+    began: float
+    queued: float
 
 
 class Lost(Exception):
@@ -102,17 +115,23 @@ class Process:
             while data:
                 data = data[os.write(self._input, data) :]
 
-    def receive(self, deadline: float, limit: float) -> Reply:
-        """Return the next reply.
+    def limit(self, seconds: float) -> Limit:
+        """Return the time for a request that begins now."""
+        return Limit(seconds, time.monotonic(), self._queued())
 
-        Raises Lost if there is none before `deadline` (of the monotonic clock); `limit` is for the message: the
-        seconds that the whole request may take.
-        """
+    def _queued(self) -> float:
+        """Return for how many seconds the process has had work to do and no processor, 0 where nothing tells."""
+        with suppress(OSError, IndexError, ValueError):
+            return int(Path(f"/proc/{self.pid}/schedstat").read_text().split()[1]) / 1e9
+        return 0.0
+
+    def receive(self, limit: Limit) -> Reply:
+        """Return the next reply. Raises Lost if there is none in time."""
         while b"\n" not in self._buffer:
-            left = deadline - time.monotonic()
+            left = limit.seconds - (time.monotonic() - limit.began) + self._queued() - limit.queued
             if left <= 0:
                 self.kill()
-                raise Lost("HANG", TIME_LIMIT, f"did not end within {limit:g} s", self._last_words())
+                raise Lost("HANG", TIME_LIMIT, f"did not end within {limit.seconds:g} s", self._last_words())
             self._check_memory()
             if select.select([self._output], [], [], min(left, GLANCE_SECONDS))[0]:
                 data = os.read(self._output, 1 << 20)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache, partial
 from hashlib import sha256
 from pathlib import Path
 
@@ -18,8 +19,9 @@ from msgspec import structs
 from .checkout import fill
 from .environment import cache_folder
 from .launch import Launch
-from .patches import FILE_BYTES_MAX, FilePatch, Patch, PatchError, merged
+from .patches import FILE_BYTES_MAX, FilePatch, Patch, PatchError, has_word, merged, with_words
 from .protocol import TargetError
+from .renamed import new_words
 
 FOLDER = "patched"
 NO_TREE = "patches cannot be applied to this target; they can to a release or a path, such as vllm@0.33.0"
@@ -36,7 +38,8 @@ def patched(launch: Launch, patches: Sequence[Patch]) -> Launch:
     if not launch.tree:
         raise TargetError(NO_TREE)
     tree = Path(launch.tree)
-    folder = str(make_overlay(tree, [in_tree(patch, tree) for patch in patches]))
+    words = cache(partial(new_words, tree))
+    folder = str(make_overlay(tree, [in_tree(patch, tree, words) for patch in patches]))
     if "PYTHONPATH" in launch.env:
         path = [folder if part == launch.tree else part for part in launch.env["PYTHONPATH"].split(os.pathsep)]
     else:  # a user's module: its worker inherits ours, and looks in the working directory
@@ -55,10 +58,11 @@ def misfits(launch: Launch, patches: Sequence[Patch]) -> Mapping[str, str]:
         raise TargetError(NO_TREE)
     problems: dict[str, str] = {}
     kept: list[Patch] = []
+    tree = Path(launch.tree)
+    words = cache(partial(new_words, tree))
     for patch in patches:
-        tree = Path(launch.tree)
         try:
-            one = in_tree(patch, tree)
+            one = in_tree(patch, tree, words)
             merged([*kept, one], _reader(tree))
         except PatchError as error:
             problems[patch.name] = str(error)
@@ -67,11 +71,13 @@ def misfits(launch: Launch, patches: Sequence[Patch]) -> Mapping[str, str]:
     return problems
 
 
-def in_tree(patch: Patch, tree: Path) -> Patch:
+def in_tree(patch: Patch, tree: Path, words: Callable[[], Mapping[str, str]]) -> Patch:
     """Return what a patch changes in the packages of `tree`. Raises PatchError if that is nothing.
 
     A patch made in a repository may name a folder above the package (python/sglang/... of SGLang), which is dropped,
-    and tests and documents, which are left out.
+    and tests and documents, which are left out. It is rewritten with the names that the engine has renamed since
+    (`words`, old name -> new one), if it fits then: also where only its added lines have an old name, unless that still
+    stands in the file.
     """
     files = []
     for file in patch.files:
@@ -82,7 +88,22 @@ def in_tree(patch: Patch, tree: Path) -> Patch:
                 break
     if not files:
         raise PatchError(f"patch {patch.name} does not apply: it changes nothing in the packages of {tree}")
-    return structs.replace(patch, files=tuple(files))
+    found = structs.replace(patch, files=tuple(files))
+    if not words():
+        return found
+    read = _reader(tree)
+    texts = {file.path: read(file.path) or "" for file in found.files}
+    gone = {path: {old: new for old, new in words().items() if not has_word(text, old)} for path, text in texts.items()}
+    ways = (with_words(found, gone), found, with_words(found, dict.fromkeys(texts, words())))
+    return next((way for way in ways if _fits(way, tree)), found)
+
+
+def _fits(patch: Patch, tree: Path) -> bool:
+    try:
+        merged([patch], _reader(tree))
+    except PatchError:
+        return False
+    return True
 
 
 def make_overlay(tree: Path, patches: Sequence[Patch]) -> Path:

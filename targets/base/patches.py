@@ -159,6 +159,26 @@ def _hunks(lines: Sequence[str], index: int, name: str) -> tuple[list[Hunk], int
     return hunks, index
 
 
+def with_words(patch: Patch, words: Mapping[str, Mapping[str, str]]) -> Patch:
+    """Return a patch with some words exchanged in the lines of each file, by path."""
+    files = [
+        FilePatch(file.path, tuple(_exchanged(hunk, words[file.path]) for hunk in file.hunks), file.new)
+        for file in patch.files
+    ]
+    return Patch(patch.name, tuple(files), patch.about)
+
+
+def _exchanged(hunk: Hunk, words: Mapping[str, str]) -> Hunk:
+    word = re.compile(r"\w+")
+    lines = [(marker, word.sub(lambda one: words.get(one[0], one[0]), text)) for marker, text in hunk.lines]
+    return Hunk(hunk.start, tuple(lines))
+
+
+def has_word(text: str, word: str) -> bool:
+    """Return True if a text has a word."""
+    return re.search(rf"\b{re.escape(word)}\b", text) is not None
+
+
 def located(patch: Patch, read: Callable[[str], str | None]) -> Iterator[tuple[str, list[Change]]]:
     """Yield (path, changes) for each file of a patch. `read` returns a file's text, None if there is no such file.
 

@@ -8,6 +8,7 @@ needed on a CPU.
 from __future__ import annotations
 
 import re
+import shutil
 import sys
 from collections.abc import Callable
 from hashlib import sha256
@@ -66,16 +67,27 @@ def prepare(engine: EngineReleases, wanted: str, progress: Progress) -> Launch:
         return _launch(engine, tree, wanted, home / wanted, progress)
     package = _package(engine, wanted)
     tree = Path(wanted).expanduser().absolute()
-    own = home / f"path-{sha256(str(tree).encode()).hexdigest()[:12]}"
+    own = _folder_for(engine.name, tree)
     return _launch(engine, make_view(package, engine.unwanted, own), str(tree), own, progress)
+
+
+def _folder_for(engine: str, tree: Path) -> Path:
+    """Return the folder in the cache for a checkout of an engine: its view, and what its workers write."""
+    return cache_folder() / engine / f"path-{sha256(str(tree).encode()).hexdigest()[:12]}"
+
+
+def forget(engine: str, tree: Path) -> None:
+    """Remove from the cache what was made for a checkout that is there no more."""
+    shutil.rmtree(_folder_for(engine, tree.absolute()), ignore_errors=True)
 
 
 def _check_whole(engine: EngineReleases, wanted: str) -> None:
     """Raise TargetError for a number without a patch: an index takes 0.33 for 0.33.0, a reader for the newest 0.33."""
-    if len(version_numbers(wanted.partition("+")[0])) < NUMBERS:
-        here = [one for one in available(engine) if one.startswith(f"{engine.name}@{wanted}.")]
-        patch = here[-1] if here else f"{engine.name}@{wanted}.0"
-        raise TargetError(f"target '{engine.name}@{wanted}' may be any patch of {wanted}: name one, such as {patch}")
+    [number] = re.findall(r"^\d+(?:\.\d+)*", wanted)
+    if len(version_numbers(number)) < NUMBERS:
+        here = [one for one in available(engine) if one.startswith(f"{engine.name}@{number}.")]
+        patch = here[-1] if here else f"{engine.name}@{number}.0"
+        raise TargetError(f"target '{engine.name}@{wanted}' may be any patch of {number}: name one, such as {patch}")
 
 
 def prepare_tree(engine: EngineReleases, wanted: str, progress: Progress) -> Launch:
@@ -124,10 +136,11 @@ def cannot_import(title: str, example: str, error: ImportError) -> TargetError:
     A name that the engine's modules do not have any more is not for lack of a file: the adapter does not fit.
     """
     package = (error.name or "").partition(".")[0]
-    frame = extract_tb(error.__traceback__)[-1]
-    if package and find_spec(package) and Path(frame.filename).is_relative_to(ADAPTERS):
+    frames = extract_tb(error.__traceback__)
+    raised = Path(frames[-1].filename) if frames else Path()
+    if package and find_spec(package) and raised.is_relative_to(ADAPTERS):
         return MisfitError(
-            f"{title} cannot be imported: {error.msg} ({Path(frame.filename).relative_to(ADAPTERS)}:{frame.lineno})"
+            f"{title} cannot be imported: {error.msg} ({raised.relative_to(ADAPTERS)}:{frames[-1].lineno})"
         )
     if not Path(sys.prefix).is_relative_to(cache_folder()):
         return TargetError(f"{title} cannot be imported here ({error}); use {example} for an environment of its own")

@@ -29,8 +29,11 @@ from msgspec import Struct
 
 from .checkout import UNBUILT
 from .pip import version_numbers
+from .regular import start_of_regular
 
+ADAPTERS = Path(__file__).parents[1]
 NAMES_FILE = "names.json"
+SOURCE_BYTES_MAX = 4 << 20
 IN_MODULE = "__hybridfuzz_renamed__"
 """The attribute of a module that holds its aliases, old name -> new one."""
 
@@ -100,9 +103,13 @@ def put(owner: object, name: str, value: object) -> None:
 
 
 def install(renames: Iterable[Renamed]) -> None:
-    """Give the classes their aliases. Imports their modules."""
+    """Give the classes their aliases. Imports their modules; one that cannot be imported here has none, and an adapter
+    that needs it meets its error by itself."""
     for one in renames:
-        owner: Any = importlib.import_module(one.module)
+        try:
+            owner: Any = importlib.import_module(one.module)
+        except Exception:  # whatever it asks of the machine
+            continue
         if not one.owner:
             vars(owner).setdefault(IN_MODULE, {})[one.old] = one.new
             setattr(owner, one.old, getattr(owner, one.new))
@@ -110,20 +117,48 @@ def install(renames: Iterable[Renamed]) -> None:
         for part in one.owner.split("."):
             owner = getattr(owner, part)
         setattr(owner, one.old, Alias(one.new))
+        _hand_down(owner, one)
 
 
-def renames(names: Names, root: Path, adapter: Path) -> list[Renamed]:
-    """Return what an engine, whose packages are below `root`, has renamed of what the adapter in a folder mentions."""
+def _hand_down(owner: Any, one: Renamed) -> None:
+    """Make the engine find what a class of the adapter, which derives from one of the engine's, defines under the old
+    name."""
+    before = vars(owner).get("__init_subclass__")
+    engine = owner.__module__.partition(".")[0]
+
+    def init_subclass(cls: type, /, **keywords: Any) -> None:
+        if before:
+            before.__get__(None, cls)(**keywords)
+        else:
+            super(owner, cls).__init_subclass__(**keywords)
+        if one.old in vars(cls) and cls.__module__.partition(".")[0] != engine:
+            setattr(cls, one.new, vars(cls)[one.old])
+
+    owner.__init_subclass__ = classmethod(init_subclass)
+
+
+def renames(names: Names, root: Path) -> list[Renamed]:
+    """Return what an engine, whose packages are below `root`, has renamed."""
     found = []
     for module, classes in names.classes.items():
-        path = root.joinpath(*module.split(".")).with_suffix(".py")
-        data = path.read_bytes() if path.is_file() else b""
-        if data and crc32(data) != names.sources[module]:
-            now = classes_of(data.decode())
-            for owner, before in classes.items():
-                found += [Renamed(module, owner, old, new) for old, new in _pairs(before, now.get(owner, []))]
-    wanted = mentioned(adapter) if found else set()
-    return [one for one in found if one.old in wanted]
+        try:
+            data = start_of_regular(root.joinpath(*module.split(".")).with_suffix(".py"), SOURCE_BYTES_MAX)
+            now = classes_of(data.decode()) if crc32(data) != names.sources[module] else classes
+        except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+            continue  # it is gone, or no source: its import says so, if the adapter needs it
+        for owner, before in classes.items():
+            found += [Renamed(module, owner, old, new) for old, new in _pairs(before, now.get(owner, []))]
+    return found
+
+
+def new_words(root: Path, adapters: Path = ADAPTERS) -> dict[str, str]:
+    """Return old name -> new one of all that the engine below `root` has renamed, without names that became several."""
+    found: dict[str, set[str]] = {}
+    for path in adapters.glob(f"*/{NAMES_FILE}"):
+        if names := load(path.parent):
+            for one in renames(names, root):
+                found.setdefault(one.old, set()).add(one.new)
+    return {old: new.pop() for old, new in found.items() if len(new) == 1}
 
 
 def _pairs(before: Sequence[Named], now: Sequence[Named]) -> list[tuple[str, str]]:
@@ -258,7 +293,8 @@ def load(folder: Path) -> Names | None:
 
 
 def aliased(folder: Path, root: Path, version: str) -> list[Renamed]:
-    """Find what an engine has renamed since the release that its adapter was tested with, and give it aliases.
+    """Find what an engine has renamed, of what its adapter mentions, since the release that this was tested with, and
+    give it aliases.
 
     `root` is what the engine is imported from. Returns what was renamed; nothing for an older release, which the
     adapter knows by its own names, and for an adapter without the file.
@@ -266,7 +302,9 @@ def aliased(folder: Path, root: Path, version: str) -> list[Renamed]:
     names = load(folder)
     if names is None or (version not in ("", UNBUILT) and version_numbers(version) < version_numbers(names.release)):
         return []
-    found = renames(names, root, folder)
+    found = renames(names, root)
+    wanted = mentioned(folder) if found else set()
+    found = [one for one in found if one.old in wanted]
     install(found)
     return found
 

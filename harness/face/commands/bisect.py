@@ -154,6 +154,7 @@ def signature_of_finding(path: Path) -> str:
 def started(options: argparse.Namespace, release: str, repository: Path | None) -> Iterator[WorkerClient]:
     """Yield a worker on one release, or on a commit of a repository."""
     from ....targets.base.registry import prepare
+    from ....targets.base.releases import forget
     from ...tell.commits import worktree
     from ...workers.client import WorkerClient
     from .common import memory_limit, progress_line
@@ -161,9 +162,13 @@ def started(options: argparse.Namespace, release: str, repository: Path | None) 
     engine = options.target.partition("@")[0]
     with worktree(repository, release) if repository else nullcontext(release) as version:
         spec = f"{engine}@{version}"
-        with WorkerClient(spec, prepare(spec, progress_line), options.timeout, memory_limit(options)) as worker:
-            worker.start()
-            yield worker
+        try:
+            with WorkerClient(spec, prepare(spec, progress_line), options.timeout, memory_limit(options)) as worker:
+                worker.start()
+                yield worker
+        finally:
+            if repository:
+                forget(engine, Path(version))
 
 
 def conclusions(releases: list[str], tried: dict[str, Tried], found: list[ReleaseChange]) -> list[str]:
@@ -171,6 +176,9 @@ def conclusions(releases: list[str], tried: dict[str, Tried], found: list[Releas
     lines = []
     for change in found:
         between = f"; not tried between them: {', '.join(change.open)}" if change.open else ""
+        inside = releases[releases.index(change.before) + 1 : releases.index(change.after)]
+        if undecided := [release for release in inside if release in tried]:
+            between += f"; between them, and not decisive: {', '.join(undecided)}"
         before, after = tried[change.before], tried[change.after]
         if change.kind == "other":
             bad, other = (before, after) if before.state == "bad" else (after, before)

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from hybridfuzz.harness.draw.files import load_trace, save_trace
-from hybridfuzz.harness.gate import judge
-from hybridfuzz.harness.gate.judge import PACKAGED_CORPUS, Judge
+from hybridfuzz.harness.gate import verdicts
 from hybridfuzz.harness.gate.packaged_bugs import packaged_fixes, shipped
 from hybridfuzz.harness.gate.settings import combine
+from hybridfuzz.harness.gate.verdicts import PACKAGED_CORPUS, Verdicts
 from hybridfuzz.harness.group.fixes import Fixes
 from hybridfuzz.harness.group.investigate import Investigation
 from hybridfuzz.harness.group.known import Known
@@ -118,7 +118,7 @@ def fakes(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]), prepend=os.pathsep)
     monkeypatch.setenv("HYBRIDFUZZ_TEST_FLAG", str(pytester.path / "flag"))
     monkeypatch.setattr("hybridfuzz.harness.workers.client.RESTART_WAITS", ())
-    monkeypatch.setattr(judge, "OVERTIME", 1000)
+    monkeypatch.setattr(verdicts, "OVERTIME", 1000)
 
 
 def search(pytester: pytest.Pytester, name: str, *more: str) -> pytest.RunResult:
@@ -178,17 +178,9 @@ def test_a_crash_after_which_nothing_starts_is_told(pytester: pytest.Pytester, o
 def test_processes_share_the_memory_of_the_machine() -> None:
     settings = combine({"target": "hybrid"}, Path())
     launch = prepare("hybrid", print)
-    judges = [Judge(settings, 0, Fixes(launch, launch), (), processes) for processes in (1, 4)]
-    limits = [one._worker.memory_limit for one in judges]
+    gates = [Verdicts(settings, 0, Fixes(launch, launch), (), processes) for processes in (1, 4)]
+    limits = [one._worker.memory_limit for one in gates]
     assert limits == [memory_share(2), memory_share(8)]
-
-
-@pytest.mark.parametrize(("load", "seconds"), [(0.5, 60.0), (2.0, 60.0), (10.0, 300.0)])
-def test_a_busy_machine_is_no_hang(monkeypatch: pytest.MonkeyPatch, load: float, seconds: float) -> None:
-    """On two processors with forty processes a trace of vLLM took longer than a minute."""
-    monkeypatch.setattr("os.getloadavg", lambda: (load, load, load))
-    monkeypatch.setattr("os.cpu_count", lambda: 2)
-    assert judge.trace_seconds() == seconds
 
 
 def test_choosing_items(pytester: pytest.Pytester) -> None:
@@ -312,6 +304,24 @@ class TestAnEngineThatTheAdapterDoesNotFit:
         assert f"nothing is known about {counts['skipped']} traces" in said
         reasons = [str(case.get("message")) for case in ET.parse(pytester.path / "../out.xml").iter("skipped")]
         assert len(reasons) == counts["skipped"] and all("no attribute 'free'" in reason for reason in reasons)
+
+    def test_it_is_said_once_whatever_the_event(self, pytester: pytest.Pytester) -> None:
+        """It was said for each number of the first event that met it."""
+        path = pytester.path / "my_adapter.py"
+        path.write_text(path.read_text().replace("my_engine.Pool(3).free", "return Late(GOOD.open(config))"))
+        with path.open("a") as file:
+            file.write(
+                "\nclass Late:\n"
+                "    def __init__(self, target): self._target = target\n"
+                "    def __getattr__(self, name): return getattr(self._target, name)\n"
+                "    def apply(self, event):\n"
+                "        if type(event).__name__ == 'Step': my_engine.Pool(3).free\n"
+                "        return self._target.apply(event)\n"
+            )
+        result = pytester.runpytest(*self.gate)
+        assert result.ret == 0
+        [said] = [line for line in result.outlines if "does not fit" in line]
+        assert f"nothing is known about {result.parseoutcomes()['skipped']} traces" in said
 
     def test_strictly_it_is_one_failure(self, pytester: pytest.Pytester) -> None:
         result = pytester.runpytest(*self.gate, "--hybridfuzz-strict")
@@ -507,20 +517,19 @@ def test_a_condition_knows_one_bug_and_not_another_with_the_same_signature(
         folder=str(PACKAGED_CORPUS),
     )
     settings = combine({"target": target, "out": tmp_path / "out"}, tmp_path)
-    judge = Judge(settings, 0, Fixes(launch, launch, (entry,)), [entry])
+    gate = Verdicts(settings, 0, Fixes(launch, launch, (entry,)), [entry])
     try:
-        assert judge.capabilities
-        verdicts = {slug: judge.replay(slug, trace) for slug, trace in traces.items()}
+        said = {slug: gate.replay(slug, trace) for slug, trace in traces.items()}
     finally:
-        judge.close()
-    assert verdicts[known].state == "known" and verdicts[known].text == f"{seen.signature}: ticket 7"
-    assert verdicts[other].state == "failed" and f"signature  {seen.signature}" in verdicts[other].text
+        gate.close()
+    assert said[known].state == "known" and said[known].text == f"{seen.signature}: ticket 7"
+    assert said[other].state == "failed" and f"signature  {seen.signature}" in said[other].text
 
 
 def test_an_engine_that_became_slow_is_not_waited_for(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(judge, "OVERTIME", 0)
+    monkeypatch.setattr(verdicts, "OVERTIME", 0)
     result = pytester.runpytest("--hybridfuzz-target=hybrid", FIVE, "-k", "search")
     result.assert_outcomes(passed=1, skipped=4)
     result.stdout.fnmatch_lines(["5 traces (1 clean, 4 stopped early)*", "stopped early: *"])

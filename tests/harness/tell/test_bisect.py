@@ -14,6 +14,7 @@ from hybridfuzz.harness.campaign_events import Summary
 from hybridfuzz.harness.face.commands.bisect import conclusions, named_by, signature_of_finding
 from hybridfuzz.harness.group.store import FindingStore
 from hybridfuzz.harness.judge.outcome import Outcome
+from hybridfuzz.harness.judge.verdict import Quoted
 from hybridfuzz.harness.judge.violation import Violation
 from hybridfuzz.harness.tell.bisect import Nearest, Tried, bisect, changes
 from hybridfuzz.harness.tell.commits import commits_between, subject, worktree
@@ -26,13 +27,19 @@ RELEASES = [f"0.{number}" for number in range(9)]
 
 
 def releases(states: str) -> Callable[[str], Outcome]:
-    """b bad, g good, o another failure first, n cannot be had."""
+    """b bad, g good, o another failure first, n cannot be had, m does not fit the adapter."""
 
     def attempt(release: str) -> Outcome:
         state = states[RELEASES.index(release)]
         if state == "n":
             raise TargetError("no such thing")
-        violation = {"b": Violation("S3", "x", "S3: x"), "o": Violation("CRASH", "y", "CRASH: y")}.get(state)
+        violation = {
+            "b": Violation("S3", "x", "S3: x"),
+            "o": Violation("CRASH", "y", "CRASH: y"),
+            "m": Violation(
+                "ADAPTER", "AttributeError-view", details={"error": Quoted("x"), "where": Quoted("y"), "moved": "yes"}
+            ),
+        }.get(state)
         return Outcome(violation, 1, 1, {}, {}, 0)
 
     return attempt
@@ -152,6 +159,19 @@ def test_nothing_can_be_asked() -> None:
     assert len(tried) == 5
     assert changes(RELEASES[:5], tried) == []
     assert tried["0.0"].detail == "no such thing"
+
+
+def test_what_does_not_fit_the_adapter_is_stepped_over() -> None:
+    """It counted as another failure, beside which nothing can be concluded."""
+    tried = results("ggmmmbb")
+    assert {one.release: one.state for one in tried.values() if one.state == "not applicable"}
+    assert "other" not in {one.state for one in tried.values()}
+    assert tried["0.3"].detail == "the adapter does not fit: x at y"
+    [change] = changes(RELEASES[:7], tried)
+    assert (change.before, change.after, change.kind) == ("0.1", "0.5", "introduced")
+    said = conclusions(RELEASES[:7], tried, [change])[0]
+    assert said.startswith("first bad: 0.5 (0.1 is good)")
+    assert said.endswith("between them, and not decisive: 0.2, 0.3, 0.4"), "one of them may be the first"
 
 
 def test_versions_between_are_in_order_and_final() -> None:

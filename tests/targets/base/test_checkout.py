@@ -101,7 +101,7 @@ class TestLaunch:
         return releases.EngineReleases(
             name="engine",
             title="Engine",
-            example="1.0",
+            example="1.0.0",
             requirements=tmp_path / "none",
             venv_gigabytes=0,
             release_gigabytes=0,
@@ -120,7 +120,15 @@ class TestLaunch:
 
     def test_a_release_is_imported_even_in_a_checkout(self, engine: releases.EngineReleases, package: Path) -> None:
         """Python puts the working directory first unless told otherwise: the checkout ran under the release's name."""
-        assert self.imported(releases.prepare(engine, "1.0", print), package.parent) == "release"
+        assert self.imported(releases.prepare(engine, "1.0.0", print), package.parent) == "release"
+
+    @pytest.mark.parametrize("number", ["1.0", "1.0rc1", "1.0.post1", "1.0+cpu"])
+    def test_a_number_without_a_patch_is_refused(self, engine: releases.EngineReleases, number: str) -> None:
+        """An index takes it for the first patch, a reader for the newest."""
+        with pytest.raises(
+            TargetError, match=f"'engine@{re.escape(number)}' may be any patch of 1.0: name one, such as engine@1.0.0"
+        ):
+            releases.prepare(engine, number, print)
 
     def test_the_package_may_lie_where_the_engine_keeps_its_sources(
         self, engine: releases.EngineReleases, package: Path, tmp_path: Path

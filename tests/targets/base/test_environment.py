@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 from zipfile import ZipFile
 
 import pytest
@@ -12,7 +13,7 @@ from cli_process import Cli
 
 from hybridfuzz.targets.base import environment as base
 from hybridfuzz.targets.base.pip import Ended, explain
-from hybridfuzz.targets.base.protocol import TargetError
+from hybridfuzz.targets.base.protocol import MisfitError, TargetError
 from hybridfuzz.targets.base.releases import cannot_import
 
 BINARIES = re.compile(r"\.so$")
@@ -111,6 +112,27 @@ def test_an_engine_that_does_not_import_says_what_to_do_where_it_runs(
     message = str(cannot_import("vLLM", "vllm@0.33.0", error))
     assert f"remove {sys.prefix}" in message
     assert "No module named 'x'" in message
+
+
+def test_a_name_that_the_engine_does_not_have_is_a_misfit_only_where_the_adapter_asked_for_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """An import that the engine itself breaks is a broken engine, and so is one for lack of a package."""
+    adapter = tmp_path / "adapter.py"
+    adapter.write_text("def of_engine(): from json import no_such\n\ndef of_lacking(): import no_such_package\n")
+    scope: dict[str, Any] = {}
+    exec(compile(adapter.read_text(), str(adapter), "exec"), scope)
+
+    def told(function: str) -> TargetError:
+        with pytest.raises(ImportError) as caught:
+            scope[function]()
+        return cannot_import("vLLM", "vllm@0.33.0", caught.value)
+
+    assert not isinstance(told("of_engine"), MisfitError)
+    monkeypatch.setattr("hybridfuzz.targets.base.releases.ADAPTERS", tmp_path)
+    assert isinstance(told("of_engine"), MisfitError)
+    assert "'no_such'" in str(told("of_engine")) and str(told("of_engine")).endswith("(adapter.py:1)")
+    assert not isinstance(told("of_lacking"), MisfitError)
 
 
 def test_hybridfuzz_is_importable_elsewhere() -> None:

@@ -138,3 +138,34 @@ def test_the_module_of_a_user_can_be_patched(tmp_path: Path, monkeypatch: pytest
     monkeypatch.chdir(tmp_path)
     fixed = patched(prepare("python:mine:FACTORY", print), [patch("a", path="mine.py")])
     assert ask(fixed, "import mine; print(mine.a)") == "2"
+
+
+def test_a_patch_is_rewritten_with_what_the_engine_has_renamed(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A renamed name in a line beside it is no reason that it does not fit; a patch that fits is left alone."""
+    monkeypatch.setattr("hybridfuzz.targets.base.overlay.new_words", lambda tree: {"b": "beta", "c": "gamma"})
+    pool = tree / "engine" / "core" / "pool.py"
+    ask_all = "import engine.core.pool as p; print(vars(p).get('b'), vars(p).get('beta'), p.c)"
+    assert ask(patched(launch(tree), [patch("b")]), ask_all) == "2 None 1"
+    pool.write_text(POOL.replace("b", "beta"))
+    assert misfits(launch(tree), [patch("b"), patch("c", "two")]) == {}, "c is not renamed there"
+    pool.write_text(POOL.replace("b", "delta"))
+    assert list(misfits(launch(tree), [patch("b"), patch("c", "two")])) == ["one", "two"]
+    pool.write_text(POOL.replace("b", "beta").replace("c", "gamma"))
+    assert misfits(launch(tree), [patch("b"), patch("a", "two")]) == {}
+    ask_new = "import engine.core.pool as p; print(p.a, p.beta, p.gamma)"
+    assert ask(patched(launch(tree), [patch("b"), patch("a", "two")]), ask_new) == "2 2 1"
+    assert "beta" in pool.read_text() and "= 2" not in pool.read_text()
+
+
+def test_added_lines_have_the_new_name_too(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The patch fits as it is; what it adds asked for a name that is gone, which was a crash of the engine."""
+    monkeypatch.setattr("hybridfuzz.targets.base.overlay.new_words", lambda tree: {"b": "beta"})
+    pool = tree / "engine" / "core" / "pool.py"
+    pool.write_text("a = 1\nc = 1\nother = 1\nbeta = 5\nlast = 1\n")
+    added = parse_patch(
+        "--- a/engine/core/pool.py\n+++ b/engine/core/pool.py\n@@ -5,1 +5,2 @@\n last = 1\n+p = b\n", "x"
+    )
+    code = "import engine.core.pool as pool; print(pool.p)"
+    assert ask(patched(launch(tree), [added]), code) == "5"
+    pool.write_text(pool.read_text().replace("other = 1", "b = 7"))
+    assert ask(patched(launch(tree), [added]), code) == "7", "another thing has the old name there"

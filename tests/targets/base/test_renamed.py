@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from hybridfuzz.targets.base.registry import FOLDERS, prepare
-from hybridfuzz.targets.base.renamed import NAMES_FILE, aliased, load, main, old_name, put, record, renames
+from hybridfuzz.targets.base.renamed import NAMES_FILE, aliased, load, main, new_words, old_name, put, record, renames
 
 BEFORE = """\
 from dataclasses import dataclass
@@ -57,7 +57,7 @@ def found(adapter: Path, text: str) -> set[tuple[str, str, str]]:
     (root / "my_pool.py").write_text(text)
     names = load(adapter)
     assert names
-    return {(one.owner, one.old, one.new) for one in renames(names, root, adapter)}
+    return {(one.owner, one.old, one.new) for one in renames(names, root)}
 
 
 @pytest.mark.parametrize(
@@ -97,8 +97,19 @@ def test_what_is_not_certain_stays_missing(adapter: Path, old: str, new: str) ->
     assert not lost
 
 
-def test_names_that_the_adapter_does_not_mention_are_left_alone(adapter: Path) -> None:
-    assert found(adapter, BEFORE.replace("size", "length")) == set()
+def test_names_that_the_adapter_does_not_mention_are_left_alone(adapter: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert found(adapter, BEFORE.replace("size", "length")) == {("Pool", "size", "length")}
+    root = adapter.parent / "new"
+    monkeypatch.syspath_prepend(str(root))
+    assert aliased(adapter, root, "2.0") == []
+
+
+def test_words_of_a_patch_have_their_new_names(adapter: Path) -> None:
+    """All but those that became several."""
+    found(adapter, BEFORE.replace("size", "length").replace("key_of", "label_of"))
+    root = adapter.parent / "new"
+    assert new_words(root, adapter.parent) == {"size": "length", "key_of": "label_of"}
+    assert new_words(adapter.parent / "old", adapter.parent) == {}
 
 
 def test_an_alias_reads_and_sets_the_new_name(adapter: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,6 +131,37 @@ def test_an_alias_reads_and_sets_the_new_name(adapter: Path, monkeypatch: pytest
     put(my_pool.Pool, "take", lambda self: "wrapped")
     put(my_pool, "key_of", lambda block: "wrapped")
     assert (pool.allocate(), my_pool.label_of(block)) == ("wrapped", "wrapped"), "the engine calls what was put there"
+
+
+def test_the_engine_calls_what_a_class_of_the_adapter_defines(adapter: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found(adapter, BEFORE.replace("take", "allocate"))
+    root = adapter.parent / "new"
+    monkeypatch.syspath_prepend(str(root))
+    monkeypatch.delitem(sys.modules, "my_pool", raising=False)
+    assert aliased(adapter, root, "2.0")
+    import my_pool
+
+    class Mine(my_pool.Pool):  # type: ignore[misc]
+        def take(self) -> str:
+            return "mine"
+
+    of_engine = type("Other", (my_pool.Pool,), {"take": lambda self: "unrelated", "__module__": "my_pool"})
+    assert Mine(1).allocate() == "mine"
+    assert of_engine.allocate is my_pool.Pool.allocate
+
+
+@pytest.mark.parametrize("text", ["def broken(:\n", "x = '\0'\n", f"x = {'(' * 5000}{')' * 5000}\n"])
+def test_a_module_that_cannot_be_read_has_no_new_names(adapter: Path, text: str) -> None:
+    assert found(adapter, text) == set()
+
+
+def test_a_module_that_cannot_be_imported_here_gets_no_aliases(adapter: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It asks for a device, say."""
+    found(adapter, BEFORE.replace("take", "allocate") + "raise RuntimeError('no device')\n")
+    root = adapter.parent / "new"
+    monkeypatch.syspath_prepend(str(root))
+    monkeypatch.delitem(sys.modules, "my_pool", raising=False)
+    assert [one.new for one in aliased(adapter, root, "2.0")] == ["allocate"]
 
 
 def test_an_older_release_has_names_of_its_own(adapter: Path) -> None:

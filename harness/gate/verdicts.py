@@ -12,7 +12,6 @@ times its budget, the remaining traces are skipped, which the summary reports.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -33,7 +32,7 @@ from ..group.known import Known, reason_for
 from ..group.same_symptom import UNEXPLAINED
 from ..group.store import replay_command
 from ..judge.outcome import Outcome
-from ..judge.target_exception import is_misfit
+from ..judge.target_exception import misfit
 from ..judge.violation import Violation
 from ..quoting import terminal_line
 from ..units import plural
@@ -47,7 +46,6 @@ OVERTIME = 5
 TWICE_EVERY = 50
 EVIDENCE_SECONDS = 60.0
 """Rarely used up: a verdict should not depend on the machine."""
-TRACE_SECONDS = 60.0
 
 
 class ItemVerdict(Struct, frozen=True):
@@ -61,10 +59,10 @@ class ItemVerdict(Struct, frozen=True):
     failure: ItemFailure | None = None
 
 
-class Judge:
-    """One target with known bugs fixed. Methods raise TargetError or InternalError.
+class Verdicts:
+    """Gives the verdicts on one target with known bugs fixed. Methods raise TargetError or InternalError.
 
-    There are `processes` judges on this machine, each with a worker, and one more for known bugs.
+    On this machine there are `processes` of these, each with a worker, and one more for known bugs.
     """
 
     def __init__(
@@ -76,7 +74,7 @@ class Judge:
         self._known_causes: dict[str, FindingEvidence] | None = None
         self._fixes = fixes
         self._memory = memory_share(2 * processes)
-        self._worker = WorkerClient(settings.target, fixes.launch, trace_seconds(), self._memory)
+        self._worker = WorkerClient(settings.target, fixes.launch, memory_limit=self._memory)
         self._unpatched: WorkerClient | None = None
         self._searched = 0.0
         self._capabilities: Capabilities | None = None
@@ -88,6 +86,10 @@ class Judge:
             self._capabilities = self._worker.start().capabilities
             check_overrides(self.settings.overrides, self._capabilities)
         return self._capabilities
+
+    def _start(self) -> None:
+        """Start the worker, unless it has been."""
+        _ = self.capabilities
 
     @property
     def search_count(self) -> int:
@@ -111,7 +113,7 @@ class Judge:
             check_config(trace.config)
         except TraceError as error:
             return ItemVerdict("failed", f"{error}\nThe file is broken: fix or remove it.")
-        assert self.capabilities
+        self._start()
         try:
             outcome = self._worker.run(trace, twice=True)
         except TraceError as error:
@@ -128,7 +130,7 @@ class Judge:
         del item
         if entry.traces and self._unpatched is None:
             unpatched = self._fixes.unpatched
-            self._unpatched = WorkerClient(self.settings.target, unpatched, trace_seconds(), self._memory)
+            self._unpatched = WorkerClient(self.settings.target, unpatched, memory_limit=self._memory)
             self._unpatched.start()
         [bug] = check([entry], self._fixes.problems, self._unpatched or self._worker)
         text = terminal_line(f"known bug {bug.name} ({bug.reason}): {bug.verdict}: {bug.detail}")
@@ -138,7 +140,7 @@ class Judge:
 
     def search(self, item: str, index: int) -> ItemVerdict:
         """Run trace `index` of the search."""
-        assert self.capabilities
+        self._start()
         limit = OVERTIME * self.settings.budget
         if self._searched > limit:
             return ItemVerdict("skipped", f"stopped early: the search took {OVERTIME} times its budget")
@@ -159,8 +161,8 @@ class Judge:
     def _violated(self, outcome: Outcome, failure: ItemFailure, again: str) -> ItemVerdict:
         """Return the verdict on a violation: known, of the adapter, or new."""
         violation = failure.violation
-        if is_misfit(violation):
-            return ItemVerdict("misfit", misfit_text(violation.sentence), outcome)
+        if lacking := misfit(violation):
+            return ItemVerdict("misfit", misfit_text(lacking), outcome)
         if reason := self._reason(violation, failure.trace):
             return ItemVerdict("known", terminal_line(f"{violation.signature}: {reason}"), outcome)
         lines = [
@@ -179,7 +181,6 @@ class Judge:
         entries = with_conditions(self._known, self.settings.target)
         if not entries or violation.oracle in UNEXPLAINED:
             return ""
-        assert self.capabilities
         if self._known_causes is None:
             found = {one.title: evidence_of(one, self._worker, self.capabilities, EVIDENCE_SECONDS) for one in entries}
             self._known_causes = {title: evidence for title, (evidence, _) in found.items() if evidence}
@@ -187,14 +188,6 @@ class Judge:
         evidence = investigation.evidence(investigation.reduce(trace, violation))
         entry = matching(evidence, entries, self._known_causes) if evidence else None
         return entry.reason if entry else ""
-
-
-def trace_seconds() -> float:
-    """Return the seconds after which a trace hangs: on a machine with more to do than processors as many times more.
-
-    There a trace takes longer, and a limit that is reached for that reason would blame the engine.
-    """
-    return TRACE_SECONDS * max(os.getloadavg()[0] / (os.cpu_count() or 1), 1.0)
 
 
 def misfit_text(error: MisfitError | str) -> str:
