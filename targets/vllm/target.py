@@ -174,10 +174,14 @@ class VllmTarget:
 
     def _let_go(self, name: str, records: list[Record]) -> None:
         """Run what is left of a session that timed out: vLLM's front end makes ids unique, a trace's names are not."""
-        # vLLM keeps the request until its blocks have been transferred.
-        records += self._run_until(lambda: name not in self.scheduler.requests, Step(), f"the timed out session {name}")
-        while any(name in plan.num_scheduled_tokens for _, plan, _, _ in self.in_flight):
-            self._complete(records)
+
+        def is_gone() -> bool:
+            # vLLM keeps the request until its blocks have been transferred. Results are processed after the next step
+            # was planned, as `EngineCore.step_with_batch_queue` does while there are requests.
+            in_flight = any(name in plan.num_scheduled_tokens for _, plan, _, _ in self.in_flight)
+            return name not in self.scheduler.requests and not in_flight
+
+        records += self._run_until(is_gone, Step(), f"the timed out session {name}")
 
     def has_work(self) -> bool:
         """Return True if there are requests, ended ones that the worker has not dropped yet, or results in flight."""

@@ -44,6 +44,21 @@ def test_a_client_times_out_where_blocks_are_few_and_sends_everything_again(work
     assert outcome.reached["prefix hit"] == 1
 
 
+def test_a_client_that_timed_out_leaves_no_step_without_a_next_one(worker: WorkerClient) -> None:
+    """Its last step in flight ends behind the plan of the next one, as a server's does: results that were processed
+    before it had made the V1 runner correct accepted drafts twice, and blocks published wrong states."""
+    groups = (Group("mamba", 8), Group("attention", 8))
+    config = Config(
+        num_blocks=9, groups=groups, conv_width=4, num_speculative_tokens=1, max_model_len=24, max_num_seqs=3,
+        async_depth=1, options={"runner": "v1"},
+    )  # fmt: skip
+    events = (
+        Arrive("r0", (("a", 1),), 2, session=True, stop_at=1), Arrive("r3", (("a", 4), ("~", 3)), 4), Step(), Step(),
+        Resume("r0", (("a", 13),), 3),
+    )  # fmt: skip
+    assert worker.run(Trace(config, events)).violation is None
+
+
 def test_an_idle_session_is_closed(worker: WorkerClient) -> None:
     assert run(worker, Abort("x"), *STEPS).reached["session closed while parked"] == 1
 
