@@ -36,7 +36,7 @@ from .sizes import Sizes, layer_groups, sizes_of
 
 ABOUT = "Needs vLLM and torch, no GPU. Fails with an AssertionError where the bug is.\n"
 _REQUIRED = object()
-SOURCES = Sources(__package__, {"Bounds", "Columns", "Recorder"})
+SOURCES = Sources(__package__, {"Bounds", "Columns", "Recorder", "put"})
 IDLE_MAX = 8
 """Steps in a row that may schedule nothing while requests wait, as the oracle of liveness allows."""
 ENVIRONMENT = """\

@@ -25,6 +25,7 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec
 
 VOCABULARY = 128
 STATES = {}
+put = setattr  # a script uses the names of the release that it was written for
 
 
 def fold(tokens, state=0):
