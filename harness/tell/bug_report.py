@@ -153,8 +153,13 @@ def _lines(case: ReproCase, has_picture: bool, with_script: bool, with_timeline:
 
 
 OWNER = """\
-> **Reported by:** (your name) — I have run the reproduction below, read the code that it points to, and searched the
-> issues today. hybridfuzz wrote this text; a report without a person who answers for it should not be filed.
+> **Reported by:** (your name). Tick what you have done:
+>
+> - [ ] I have run the reproduction below myself.
+> - [ ] I have read the code that it is about.
+> - [ ] I have searched the issues today.
+>
+> hybridfuzz wrote this text; a report without a person who answers for it should not be filed.
 """
 
 
@@ -306,7 +311,10 @@ def _reproduction(case: ReproCase, with_script: bool) -> Iterator[str]:
     yield markdown_fence("\n".join(["$ python repro.py", *shown]), "console") + "\n"
     yield "`pytest test_repro.py` runs the same check as a test, which passes once the bug is fixed.\n"
     lines = script.text.count("\n")
-    if not with_script:
+    if script.scenario:
+        yield f"Its first lines, behind which there is only machinery (`repro.py`, {lines} lines, is attached):\n"
+        yield markdown_fence(script.scenario, "python") + "\n"
+    elif not with_script:
         yield f"`repro.py` ({lines} lines) is too long for this text and is attached.\n"
     elif lines <= SCRIPT_LINES_SHOWN:
         yield markdown_fence(script.text.rstrip("\n"), "python") + "\n"

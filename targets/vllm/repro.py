@@ -8,20 +8,19 @@ memory that is wrong.
 from __future__ import annotations
 
 import json
-import sys
 import textwrap
 from collections.abc import Callable, Collection, Iterator, Sequence
 from importlib.resources import files
-from itertools import groupby
 from typing import NamedTuple
 
 from msgspec import structs
 
 from ...reference.layout import cdiv
 from ...reference.tokens import Truth, kind_of
-from ..base.inlined import Part, Sources, import_block
+from ..base.client_script import MORE_TOKENS, WAITING, WRONG_TOKENS, End, Frame, asked_again, asking, leaking
+from ..base.inlined import Part, Sources
 from ..base.protocol import TargetError
-from ..base.repro import Failure, Script, python_comment
+from ..base.repro import Failure, Script
 from ..base.trace import (
     Abort,
     Arrive,
@@ -43,51 +42,23 @@ from ..base.trace import (
 from .kit_limits import CRASH, HANG, HIT, LEAK, TOKENS, Case, refusal, shown
 from .options import DROPPED_TOKENS, PLAIN, has_peer, options_of, reports_all
 
-MORE_TOKENS = 4
-"""New tokens of a client that sends its tokens once more, and further ones of a longer answer: a wrong state gives the
-right token once in 126 times."""
 HIDDEN = frozenset({"M2", "M4", "M5", "S1", "S5"})
 """Oracles of what no client has met yet."""
 PLAIN_GROUP = Group("mamba", 1)
-ABOUT = """\
+FRAME = Frame(
+    """\
 Needs vLLM and torch, no GPU and no model. Prints what each client receives and what it should receive. Exits with
 status 1 where the bug is, with 0 on a fixed vLLM.
-"""
-ENVIRONMENT = """\
-os.environ |= {"CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TRITON_INTERPRET": "1"}
-os.environ |= {"VLLM_TARGET_DEVICE": "cpu", "VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
-"""
-MACHINERY = """\
-# ---- Machinery. vLLM's own scheduler, cache manager and model runner run on a CPU, without processes and sockets.
+""",
+    """vLLM's own scheduler, cache manager and model runner run on a CPU, without processes and sockets.
 # Stand-ins take the place of the model's layers and of the drafter. A state, a key and a value are numbers that stand
 # for "exactly these tokens, in this order", kept in vLLM's own tensors.
-"""
-End = tuple[str, Sequence[str], Sequence[str]]
-"""How a script ends: the beginning of its last line of output, what it reads when the trace is over, its last lines."""
-WRONG_TOKENS: End = (
-    "AssertionError: clients receive wrong tokens",
-    [],
-    [
-        "wrong = [turn.name for turn in engine.turns if not turn.is_right()]",
-        'assert not wrong, f"clients receive wrong tokens: {wrong}"',
-    ],
-)
-WAITING: End = (
-    "AssertionError: nothing is scheduled any more",
-    [],
-    [
-        'waiting = [turn.name for turn in engine.turns if turn.end == "still waits for tokens"]',
-        'assert not waiting, f"nothing is scheduled any more, but clients wait: {waiting}"',
-    ],
-)
-LEAKED: End = (
-    "AssertionError: memory is not given back",
-    [],
-    [
-        "leaked = engine.leaked()",
-        'print("left when nothing runs:", leaked)',
-        'assert not leaked, f"memory is not given back: {leaked}"',
-    ],
+""",
+    """\
+os.environ |= {"CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TRITON_INTERPRET": "1"}
+os.environ |= {"VLLM_TARGET_DEVICE": "cpu", "VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
+""",
+    "prepare_import",
 )
 
 
@@ -104,14 +75,14 @@ def _attempts(failure: Failure, config: Config) -> Iterator[tuple[_Clients, _Aga
     """Yield the clients, what they send once more behind the trace, and the end of each script."""
     how, clients, nothing = shown(failure), _Clients(config, failure.events), _Again()
     if how == CRASH:
-        yield clients, nothing, (failure.field.partition("-")[0], [], [])
+        yield clients, nothing, End(failure.field.partition("-")[0], [])
     elif how != TOKENS:
-        yield clients, nothing, {HANG: WAITING, LEAK: LEAKED, HIT: _short_hit(failure)}[how]
+        yield clients, nothing, {HANG: WAITING, LEAK: leaking("when nothing runs"), HIT: _short_hit(failure)}[how]
     else:
         if failure.oracle not in HIDDEN:
             yield clients, nothing, WRONG_TOKENS
             # What was computed from a wrong state may lie behind the end of an answer.
-            longer = _Clients(_with_room(config, config.max_model_len), failure.events, MORE_TOKENS)
+            longer = _Clients(_with_room(config, config.max_model_len), failure.events, failure.request)
             yield longer, nothing, WRONG_TOKENS
         if tokens := clients.prefix(failure.holder, failure.depth):
             yield clients, _Again([tokens]), WRONG_TOKENS
@@ -133,6 +104,9 @@ def _memory(failure: Failure, clients: _Clients) -> End | None:
     if key == ("M2", "key"):
         promise = f"block {block} can be hit, but the content of its key was never computed"
         return _fact(promise, f"hits = engine.is_published({block})", "not hits", "(a lookup finds it)")
+    if key == ("S1", "stored"):
+        promise = "content is stored outside the pool that is not what its key names"
+        return _fact(promise, "wrong = engine.wrongly_stored()", "not wrong", "({wrong})")
     if failure.oracle in ("S1", "S5") and (tokens := clients.prefix(failure.holder, failure.depth)[:-1]):
         promise = f"block {block} is published as the state after {len(tokens)} tokens"
         found = f"wrong = engine.wrong_states({group}, {block}, {tokens})"
@@ -146,7 +120,7 @@ def _short_hit(failure: Failure) -> End:
 
 
 def _fact(promise: str, found: str, holds: str, more: str) -> End:
-    return f"AssertionError: {promise}", [found], [f'assert {holds}, f"{promise} {more}"']
+    return End(f"AssertionError: {promise}", [f'assert {holds}, f"{promise} {more}"'], [found])
 
 
 class _Again(NamedTuple):
@@ -157,13 +131,9 @@ class _Again(NamedTuple):
 
     def calls(self) -> Iterator[str]:
         """Yield the calls."""
-        if self.prompts:
-            yield "# A cache holds wrong content by now, which a client meets that sends the same tokens."
         if self.evicted:
             yield f"engine.evict({self.evicted})"
-        for index, tokens in enumerate(self.prompts):
-            yield f"engine.add('again {index}', {list(tokens)}, new_tokens={MORE_TOKENS})"
-            yield "engine.finish()"
+        yield from asked_again(self.prompts, "A cache")
 
 
 class _Clients:
@@ -173,10 +143,10 @@ class _Clients:
     truths  the tokens of each client when its last turn has ended
     """
 
-    def __init__(self, config: Config, events: Sequence[Event], more: int = 0) -> None:
-        """`more`: further tokens that each asks for."""
+    def __init__(self, config: Config, events: Sequence[Event], longer: str = "") -> None:
+        """`longer`: a client that asks for `MORE_TOKENS` more than in the trace."""
         self.config = config
-        self.more = more
+        self.longer = longer
         self.truths: dict[str, Truth] = {}
         self.lines = [line for event in events for line in self._call(event)]
 
@@ -225,7 +195,7 @@ class _Clients:
     def _turn(self, event: Turn, truth: Truth, first: int) -> str:
         """Return the arguments of a turn whose own tokens begin at position `first`."""
         self.truths[event.name] = truth
-        most = event.max_new_tokens + self.more
+        most = event.max_new_tokens + MORE_TOKENS * (event.name == self.longer)
         prompt: list[int | tuple[str, int]] = []
         for document, length in event.prompt:
             start = first + sum(1 if isinstance(one, int) else one[1] for one in prompt)
@@ -239,59 +209,15 @@ class _Clients:
 
 
 def _script(failure: Failure, clients: _Clients, again: _Again, end: End) -> Script:
-    promise, read, last = end
     config = _with_room(clients.config, max(map(len, again.prompts), default=0))
-    parts = list(_parts(config))
-    imports = import_block(parts)
-    modules = {line: line.split()[1].partition(".")[0] for line in imports}
-    own = [line for line in imports if modules[line] not in sys.stdlib_module_names]
     model = json.loads((files(__package__) / "model" / "config.json").read_text(encoding="utf-8"))
-    body = [
-        *_opening(config),
-        "",
-        *_folded(clients.lines),
-        *read,
-        "engine.finish()",
-        *again.calls(),
-        "",
-        "for turn in engine.turns:",
-        "    print(turn)",
-        *last,
-    ]
-    text = "\n".join(
-        [
-            f'"""{python_comment(failure.message)}\n\n{ABOUT}"""\n',
-            "from __future__ import annotations\n",
-            *[line for line in imports if line not in own],
-            "",
-            "",
-            "def reproduce():",
-            *(f"    {line}".rstrip() for line in body),
-            "",
-            "",
-            MACHINERY,
-            ENVIRONMENT,
-            parts[0].text,
-            "",
-            "",
-            f"{PREPARE[1]}()",
-            *(f"{line}  # noqa: E402" for line in own),
-            "",
-            *textwrap.wrap(f"MODEL_CONFIG = {model!r}", 118, break_long_words=False, break_on_hyphens=False),
-            "",
-            *(f"\n{part.text}\n" for part in parts[1:]),
-            "",
-            'if __name__ == "__main__":',
-            "    reproduce()",
-            '    print("passed: the bug is not here")',
-            "",
-        ]
-    )
-    return Script(text, promise, "vllm, torch")
+    constants = textwrap.wrap(f"MODEL_CONFIG = {model!r}", 118, break_long_words=False, break_on_hyphens=False)
+    body = asking(list(_opening(config)), clients.lines, list(again.calls()), end)
+    text = FRAME.module(failure.message, body, list(_parts(config)), constants)
+    return Script(text, end.promise, "vllm, torch")
 
 
 STAND_INS, CLIENTS = "repro_engine/stand_ins.py", "repro_engine/clients.py"
-PREPARE = ("versions/old_releases.py", "prepare_import")
 _OWN = Sources(__package__)
 SOURCES = Sources(__package__, _OWN.names(STAND_INS))
 _OPTIONAL: Sequence[tuple[Callable[[Config], bool], Collection[str]]] = (
@@ -312,7 +238,8 @@ def _parts(config: Config) -> Iterator[Part]:
     sources = Sources(__package__, SOURCES.left_out | unused)
     more = _CONNECTOR if has_connector(config) else []
     group = ("../../reference/layout.py", "Group")
-    first, *shared = sources.definitions(PREPARE, *sources.uses(STAND_INS), group, *sources.uses(CLIENTS), *more)
+    prepare = ("versions/old_releases.py", FRAME.prepare)
+    first, *shared = sources.definitions(prepare, *sources.uses(STAND_INS), group, *sources.uses(CLIENTS), *more)
     yield from (first, sources.whole(STAND_INS), *shared, sources.whole(CLIENTS))
 
 
@@ -351,14 +278,3 @@ def _opening(config: Config) -> Iterator[str]:
             yield f"        {name}={value!r},"
     yield "    )"
     yield ")"
-
-
-def _folded(lines: Sequence[str]) -> Iterator[str]:
-    """Yield lines; three and more equal ones as a loop."""
-    for line, equal in groupby(lines):
-        count = len(list(equal))
-        if count > 2:
-            yield f"for _ in range({count}):"
-            yield f"    {line}"
-        else:
-            yield from [line] * count

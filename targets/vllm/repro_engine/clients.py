@@ -7,7 +7,7 @@ from functools import partial
 from itertools import groupby
 
 from ....reference.tokens import EMPTY, NO_INPUT, chain
-from ...base.observe import Delivered, Forward, Planned, SlotRead, StateWrite
+from ...base.observe import Delivered, Forward, Planned, SlotContent, SlotRead, StateWrite
 from ..shadow.layers import ShadowAttention
 from ..target import VllmTarget
 from .stand_ins import (
@@ -54,6 +54,13 @@ def path_of(prompt):
         together = tuple(run)
         parts += [(together, len(together))] if plain else together
     return tuple(parts)
+
+
+def tag_of(content):
+    """Return the tag of the last token that a page holds."""
+    if isinstance(content, SlotContent):
+        return content.tags[-1]
+    return content.window[-1] if content.temporal is None else content.temporal
 
 
 def attend(layer, run, truths, forward, below):
@@ -188,8 +195,12 @@ class Serving:
         if key is None or (key.depth, key.tag) != (len(tokens), tag) or layout.kind != "mamba":
             return []
         states = [self.target.read(group, layer, block) for layer in range(layout.layers)]
-        found = [state.window[-1] if state.temporal is None else state.temporal for state in states]
-        return [layer for layer, state in enumerate(found) if state != tag]
+        return [layer for layer, state in enumerate(states) if tag_of(state) != tag]
+
+    def wrongly_stored(self):
+        """Return (tokens, group) of what is stored outside the pool and is not the content of its key."""
+        pages = self.target.store.pages.items()
+        return [(key.depth, key.group) for key, layers in pages if any(tag_of(page) != key.tag for page in layers)]
 
     def leaked(self):
         """Return what is left when all sessions are closed and nothing runs."""
