@@ -40,7 +40,7 @@ from ..base.trace import (
     tag_of,
 )
 from .kit_limits import CRASH, HANG, HIT, LEAK, TOKENS, Case, refusal, shown
-from .options import DROPPED_TOKENS, PLAIN, has_peer, options_of, reports_all
+from .options import DROPPED_TOKENS, PLAIN, drafts_on_device, has_graphs, has_peer, is_v2, options_of, reports_all
 
 HIDDEN = frozenset({"M2", "M4", "M5", "S1", "S5"})
 """Oracles of what no client has met yet."""
@@ -220,14 +220,30 @@ def _script(failure: Failure, clients: _Clients, again: _Again, end: End) -> Scr
 STAND_INS, CLIENTS = "repro_engine/stand_ins.py", "repro_engine/clients.py"
 _OWN = Sources(__package__)
 SOURCES = Sources(__package__, _OWN.names(STAND_INS))
+_MAMBA2 = ("mamba1", "mamba2", "short_conv")
+"""Values of `mixer` whose layers read vLLM's metadata in the same way."""
 _OPTIONAL: Sequence[tuple[Callable[[Config], bool], Collection[str]]] = (
+    (is_v2, {"RunnerV2", "Speculator", "load_v2_model"}),
+    (lambda config: not is_v2(config), {"RunnerV1", "ngram_proposer", "v1_runner"}),
+    (drafts_on_device, {"device_proposer"}),
+    (has_graphs, {"capture", "widen"}),
+    (lambda config: _rows(config) == "gdn", {"state_rows"}),
+    (lambda config: _rows(config) == "linear", {"linear_rows", "linear_backend"}),
+    (lambda config: _rows(config) in _MAMBA2, {"mamba2_rows"}),
+    (lambda config: _rows(config) == "all", {"all_rows"}),
     (lambda config: options_of(config).inputs != "tokens", {"Inputs", "capture_with_adapters"}),
     (has_peer, {"Peer", "one_of_two"}),
     (lambda config: any(group.draft for group in config.groups), {"ShadowMtp"}),
     (reports_all, {"Subscriber", "switch_on"}),
-    (lambda config: config.mamba_cache_mode == "all", {"all_rows"}),
 )
-"""Definitions that are imported where a trace needs them only."""
+"""Definitions that only some configurations need: the others never reach the branch that names them."""
+
+
+def _rows(config: Config) -> str:
+    """Return what reads the metadata of state layers: "all" for mode all, else the mixer."""
+    return "all" if config.mamba_cache_mode == "all" else options_of(config).mixer
+
+
 _CONNECTOR = [("counterparts/kv_connector.py", name) for name in ("connect", "begin_worker", "TraceConnector")]
 
 

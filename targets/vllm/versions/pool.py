@@ -1,7 +1,4 @@
-"""The adapter's only reader of vLLM's block pool, hash map, free queue and block tables.
-
-One exception: `repro_engine` is copied into scripts that import nothing of ours, so `key` and `evict` in its
-`engine.py` read three of these fields themselves. A renamed field is changed here, and there if it is one of the three.
+"""The adapter's only reader of vLLM's block pool, hash map, free queue and block tables: a renamed field is changed here.
 """
 
 from __future__ import annotations
