@@ -8,6 +8,8 @@
     python benchmarks/repros.py --count sglang:sessions@0.5.23 --run --jobs 4
                                                    the same, and each script runs on the release as it is and with the
                                                    packaged fix of its cause
+    python benchmarks/repros.py --count vllm@0.33.0 --run --findings out/findings
+                                                   the same of a campaign's findings, and with all packaged fixes
 
 Good code is the correct built-in target, and for vLLM a copy of the release in which the cause is fixed, or the later
 release that has the fix (docs/explanation/vllm.md).
@@ -43,7 +45,7 @@ HEAD = """\
 # Reproducers
 
 Each was made by `hybridfuzz repro` from a trace of the corpus and run: on the code with the bug, where it has to fail
-as promised, and on good code, where it has to pass. Lines are those of the script; for vLLM 1,050 to 1,250 of them are
+as promised, and on good code, where it has to pass. Lines are those of the script; for vLLM and SGLang most of them are
 the inlined engine, for the built-in target the script uses its package. Seconds are wall time on 2 shared cores,
 imports included; vLLM's small kernels run in Triton's own interpreter.
 
@@ -126,17 +128,18 @@ def releases(folder: Path) -> Iterator[Row]:
         yield Row(spec, f"{cause}: {signature}", script, bad, name, run_script(folder / "repro.py", script, better))
 
 
-def count(spec: str, folder: Path | None, jobs: int) -> int:
-    """Print which packaged traces of a release get a script, and how many; with a folder, run the scripts there."""
+def count(spec: str, paths: list[Path], folder: Path | None, jobs: int) -> int:
+    """Print which traces that fail on a release get a script, and how many; with a folder, run the scripts there."""
     launch, scripts, traces = prepare(spec, print), dict[str, list[Script]](), 0
     with WorkerClient(spec, launch, trace_seconds=300) as worker:
         worker.start()
-        for path in sorted((ROOT / "corpus" / parse(spec).name).glob(f"{parse(spec).version}--*.json")):
+        for path in paths:
             trace = load_trace(path)
             history = worker.explain(trace)[1]
-            if history.violation is None:
-                raise SystemExit(f"a trace runs clean on {spec}: {path.stem}")
             traces += 1
+            if history.violation is None:
+                print(f"{path.stem}: runs clean on {spec}", flush=True)
+                continue
             try:
                 failure = failure_of(trace, history, history.violation)
                 scripts[path.name] = list(write_scripts(spec, trace, failure))
@@ -154,18 +157,16 @@ def count(spec: str, folder: Path | None, jobs: int) -> int:
 
 
 def run_both(spec: str, launch: Launch, folder: Path, name: str, scripts: list[Script]) -> tuple[bool, bool, bool]:
-    """Run the scripts of a trace on the release and with its packaged fix; print and return (it fails as promised,
-    there is a fix, it passes with the fix)."""
+    """Run the scripts of a trace on the release, and with its packaged fix or, if no fix is for it, with all of them;
+    print and return (it fails as promised, there is a fix, it passes with the fix)."""
     place = folder / Path(name).stem
     place.mkdir()
     script, bad = tried(place, scripts, launch)
-    found = ["fails as promised" if bad.promised else f"does not fail as promised:\n{bad.tail}\n"]
-    fixes = [
-        entry.read_patch()
-        for entry in read_fixes(BUILTIN, spec)
-        if entry.patch and name in entry.traces and launch.version in entry.releases
-    ]
-    good = run_script(place / "repro.py", script, patched(launch, fixes[:1])) if fixes else None
+    found = [f"fails as promised ({script.promise})" if bad.promised else f"does not fail as promised:\n{bad.tail}\n"]
+    entries = [entry for entry in read_fixes(BUILTIN, spec) if entry.patch and launch.version in entry.releases]
+    fixes = [entry.read_patch() for entry in entries if name in entry.traces][:1]
+    fixes = fixes or [entry.read_patch() for entry in entries]
+    good = run_script(place / "repro.py", script, patched(launch, fixes)) if fixes else None
     if good:
         found.append("passes with the fix" if good.status == 0 else f"fails with the fix:\n{good.tail}\n")
     print(f"{Path(name).stem}: {', '.join(found)}", flush=True)
@@ -178,11 +179,15 @@ def main() -> int:
     parser.add_argument("--engines", action="store_true", help="released vLLM as well")
     parser.add_argument("--count", metavar="TARGET", help="only count the packaged traces of a release with a script")
     parser.add_argument("--run", action="store_true", help="with --count: run the scripts, too")
+    parser.add_argument("--findings", type=Path, metavar="DIR", help="with --count: traces of a campaign's findings")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="with --run: scripts that run at once")
     options = parser.parse_args()
     if options.count:
+        target = parse(options.count)
+        packaged = (ROOT / "corpus" / target.name).glob(f"{target.version}--*.json")
+        paths = sorted(options.findings.glob("*.json") if options.findings else packaged)
         with tempfile.TemporaryDirectory() as place:
-            return count(options.count, Path(place) if options.run else None, options.jobs)
+            return count(options.count, paths, Path(place) if options.run else None, options.jobs)
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for rows_of in (mutants, releases)[: 1 + options.engines]:

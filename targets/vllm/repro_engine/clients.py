@@ -96,7 +96,11 @@ class Serving:
         return self.target.engine.drafter.truths
 
     def add(self, name, prompt, new_tokens, priority=0, session=False, stop_at=0):
-        """Send a request, or the first turn of a session. Its answer ends at token `stop_at`, if that is not 0."""
+        """Send a request, or the first turn of a session.
+
+        `prompt`: token ids, and (name, tokens) for an image, and for tokens with an adapter or a cache salt.
+        `stop_at`: the answer ends with this token, 1 for its first; 0 for no stop token.
+        """
         self._apply(Arrive(name, path_of(prompt), new_tokens, priority, session, stop_at))
         self._begin_turn(name, new_tokens, stop_at)
 

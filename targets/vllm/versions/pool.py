@@ -1,4 +1,6 @@
-"""The adapter's only reader of vLLM's block pool, hash map, free queue and block tables: a renamed field is changed here.
+"""The adapter's only reader of vLLM's block pool, hash map, free queue and block tables.
+
+A renamed field is changed here.
 """
 
 from __future__ import annotations

@@ -80,8 +80,7 @@ def scripts_for(changes: dict[str, Any], wanted: Failure) -> list[Script]:
 
 def calls(script: Script) -> list[str]:
     """Return what a script asks of the engine."""
-    asked = script.text.split("# ---- Machinery")[0]
-    return [line.strip() for line in asked.splitlines() if line.strip().startswith("engine.")]
+    return [line.strip() for line in script.scenario.splitlines() if line.strip().startswith("engine.")]
 
 
 @pytest.mark.parametrize(("changes", "wanted"), KINDS)
@@ -159,7 +158,7 @@ def test_the_calls_are_those_of_the_trace() -> None:
     ], "a name is used once, no one resumes a session that there is not, and what does not fit is ignored"
     assert "for _ in range(3):" in first.text
     plain = scripts_for({}, failure("S2", "temporal", events))[0]
-    assert "engine.store" not in plain.text.split("# ---- Machinery")[0], "without a connector nothing is stored"
+    assert "engine.store" not in plain.scenario, "without a connector nothing is stored"
 
 
 def test_prompts_are_tokens_except_for_images() -> None:
@@ -172,7 +171,11 @@ def test_prompts_are_tokens_except_for_images() -> None:
 def test_only_settings_that_are_not_usual_are_given() -> None:
     first = scripts_for({"options": {"runner": "v1", "retention": "dense"}}, failure("S2", "temporal"))[0]
     assert "options={'runner': 'v1'},\n" in first.text
-    assert "policy=" not in first.text.split("# ---- Machinery")[0]
+    assert "policy=" not in first.scenario
+    unused = {"graph_sizes": (2,)}
+    assert "graph_sizes" not in scripts_for(unused, failure("S2", "temporal"))[0].scenario
+    captured = {**unused, "options": {"graphs": "decode"}}
+    assert "graph_sizes=(2,)," in scripts_for(captured, failure("S2", "temporal"))[0].scenario
 
 
 def test_a_client_that_sends_the_same_tokens_has_room() -> None:
