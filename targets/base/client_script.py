@@ -70,10 +70,12 @@ def asked_again(again: Sequence[Sequence[int]], cache: str) -> Iterator[str]:
 
 
 def folded(lines: Sequence[str]) -> Iterator[str]:
-    """Yield lines; three and more equal ones as a loop."""
+    """Yield lines; three and more equal ones as a loop, equal comments once."""
     for line, equal in groupby(lines):
         count = len(list(equal))
-        if count > 2:
+        if line.startswith("#"):
+            yield line
+        elif count > 2:
             yield f"for _ in range({count}):"
             yield f"    {line}"
         else:

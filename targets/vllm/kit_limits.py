@@ -51,14 +51,15 @@ _SHADOW_ONLY = (
     "conv_layout",
 )
 """Options that real models lack."""
-TOKENS, HANG, LEAK, HIT, CRASH = "tokens", "hang", "leak", "hit", "crash"
+TOKENS, HANG, LEAK, HIT, ROOM, CRASH = "tokens", "hang", "leak", "hit", "room", "crash"
 """What a script shows: a client receives wrong tokens or none, memory is not given back, a prefix that is cached is
-computed again, vLLM raises."""
+computed again, a request is admitted without room for it, vLLM raises."""
 SHOWN: Mapping[tuple[str, str], str] = {
     **{(f"M{number}", ""): TOKENS for number in range(2, 7)},
     **{(f"S{number}", ""): TOKENS for number in range(1, 9)},
     ("M8", "stall"): HANG,
     ("M8", "hit"): HIT,
+    ("M7", "blocks"): ROOM,
     ("M1", ""): LEAK,
     ("M9", ""): LEAK,
     ("CRASH", ""): CRASH,

@@ -39,7 +39,7 @@ from ..base.trace import (
     fits,
     tag_of,
 )
-from .kit_limits import CRASH, HANG, HIT, LEAK, TOKENS, Case, refusal, shown
+from .kit_limits import CRASH, HANG, HIT, LEAK, ROOM, TOKENS, Case, refusal, shown
 from .options import DROPPED_TOKENS, PLAIN, drafts_on_device, has_graphs, has_peer, is_v2, options_of, reports_all
 
 HIDDEN = frozenset({"M2", "M4", "M5", "S1", "S5"})
@@ -60,6 +60,13 @@ os.environ |= {"VLLM_TARGET_DEVICE": "cpu", "VLLM_NO_USAGE_STATS": "1", "VLLM_LO
 """,
     "prepare_import",
 )
+NO_ROOM = End(
+    "AssertionError: requests are admitted without room for them",
+    [
+        'print("(request, blocks that its admission checks for, blocks that it takes):", engine.without_room)',
+        'assert not engine.without_room, f"requests are admitted without room for them: {engine.without_room}"',
+    ],
+)
 
 
 def write_scripts(variant: str, trace: Trace, failure: Failure) -> list[Script]:
@@ -77,7 +84,8 @@ def _attempts(failure: Failure, config: Config) -> Iterator[tuple[_Clients, _Aga
     if how == CRASH:
         yield clients, nothing, End(failure.field.partition("-")[0], [])
     elif how != TOKENS:
-        yield clients, nothing, {HANG: WAITING, LEAK: leaking("when nothing runs"), HIT: _short_hit(failure)}[how]
+        ends = {HANG: WAITING, LEAK: leaking("when nothing runs"), HIT: _short_hit(failure), ROOM: NO_ROOM}
+        yield clients, nothing, ends[how]
     else:
         if failure.oracle not in HIDDEN:
             yield clients, nothing, WRONG_TOKENS

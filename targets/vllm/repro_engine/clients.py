@@ -88,7 +88,7 @@ class Serving:
         for layer in self.target.engine.layers:
             if isinstance(layer, ShadowAttention):
                 layer.run = partial(attend, layer, layer.run, self.truths)
-        self.turns, self.last, self.forwards, self.hits = [], {}, {}, {}
+        self.turns, self.last, self.forwards, self.hits, self.without_room = [], {}, {}, {}, []
 
     @property
     def truths(self):
@@ -164,6 +164,8 @@ class Serving:
             if isinstance(record, Planned):
                 scheduled |= bool(record.rows)
                 self.hits |= {row.name: row.hit for row in record.rows if row.admitted}
+                counts = [(row.name, row.estimated, row.taken) for row in record.rows]
+                self.without_room += [one for one in counts if one[2] > one[1] >= 0]
             elif isinstance(record, Forward):
                 self.forwards[record.step] = record
             elif isinstance(record, Delivered):

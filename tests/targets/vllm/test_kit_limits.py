@@ -41,7 +41,7 @@ def test_a_reason_names_the_value_of_the_trace() -> None:
 
 def test_whatever_the_table_shows_has_a_script_and_nothing_else() -> None:
     trace = Trace(config(), (Arrive("r0", (("a", 3),), 2), Step()))
-    for oracle, field in (*SHOWN, ("M7", "blocks"), ("M8", "publish")):
+    for oracle, field in (*SHOWN, ("M7", "budget"), ("M8", "publish")):
         failure = Failure(oracle, field or "x", "broken", trace.events, 1, "r0", 0, 3, 2, "r0")
         if (oracle, field) in SHOWN:
             assert write_scripts("", trace, failure)

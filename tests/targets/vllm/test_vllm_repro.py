@@ -113,6 +113,7 @@ def test_scripts_are_one_module_that_imports_nothing_of_ours(changes: dict[str, 
         ("M8", "stall", ["nothing is scheduled any more"]),
         ("M8", "hit", ["r0 finds only 3 of its tokens in the prefix cache"]),
         ("M9", "blocks", ["memory is not given back"]),
+        ("M7", "blocks", ["requests are admitted without room for them"]),
         ("CRASH", "ValueError-get_new_blocks", ["ValueError"]),
     ],
 )
@@ -195,7 +196,7 @@ def test_an_answer_is_longer_where_a_wrong_state_lies_behind_its_end() -> None:
 
 def test_what_no_script_can_show_is_refused() -> None:
     with pytest.raises(TargetError, match="no stand-alone script can show M7"):
-        scripts_for({}, failure("M7", "blocks"))
+        scripts_for({}, failure("M7", "budget"))
 
 
 def test_a_definition_comes_with_all_that_it_uses() -> None:
