@@ -20,7 +20,9 @@ def test_a_script_begins_with_what_is_asked_and_imports_the_engine_once_it_is_pr
     text = FRAME.module('It is """broken"""', body, parts, ["THREE = 3"])
     tree = ast.parse(text)
     assert isinstance(tree.body[2], ast.FunctionDef) and tree.body[2].name == "reproduce"
-    order = ["def reproduce", "engine.add('again 0', [5, 6]", "# ---- Machinery. Of nothing.", "import os", "import sys",
-             "os.environ", "prepare()\n", "from engine import one", "THREE = 3", "two = one"]  # fmt: skip
+    order = [
+        "def reproduce", "engine.add('again 0', [5, 6]", "# ---- Machinery. Of nothing.", "import os", "import sys",
+        "os.environ", "prepare()\n", "from engine import one", "THREE = 3", "two = one",
+    ]  # fmt: skip
     places = [text.index(one) for one in order]
     assert places == sorted(places)
