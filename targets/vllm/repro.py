@@ -115,6 +115,11 @@ def _memory(failure: Failure, clients: _Clients) -> End | None:
     if key == ("S1", "stored"):
         promise = "content is stored outside the pool that is not what its key names"
         return _fact(promise, "wrong = engine.wrongly_stored()", "not wrong", "({wrong})")
+    if failure.oracle in ("S2", "S3", "S4") and failure.request and failure.depth >= 0:
+        # The row of a request that has ended in a step in flight: its tokens are dropped.
+        promise = f"step {failure.step} does not continue {failure.request} from its state"
+        where = f"{failure.step}, {failure.request!r}, {group}, {failure.depth}"
+        return _fact(promise, f"wrong = engine.wrong_reads({where})", "not wrong", "(layers, blocks): {wrong}")
     if failure.oracle in ("S1", "S5") and (tokens := clients.prefix(failure.holder, failure.depth)[:-1]):
         promise = f"block {block} is published as the state after {len(tokens)} tokens"
         found = f"wrong = engine.wrong_states({group}, {block}, {tokens})"

@@ -7,7 +7,7 @@ from functools import partial
 from itertools import groupby
 
 from ....reference.tokens import EMPTY, NO_INPUT, chain
-from ...base.observe import Delivered, Forward, Planned, SlotContent, SlotRead, StateWrite
+from ...base.observe import Delivered, Forward, Planned, SlotContent, SlotRead, StateRead, StateWrite
 from ..shadow.layers import ShadowAttention
 from ..target import VllmTarget
 from .stand_ins import (
@@ -57,7 +57,7 @@ def path_of(prompt):
 
 
 def tag_of(content):
-    """Return the tag of the last token that a page holds."""
+    """Return the tag of the last token that a page holds, or that is read from it."""
     if isinstance(content, SlotContent):
         return content.tags[-1]
     return content.window[-1] if content.temporal is None else content.temporal
@@ -187,6 +187,18 @@ class Serving:
             for one in forward.accesses
             if isinstance(one, StateWrite) and one.group == group and forward.rows[one.row].request is None
         ]
+
+    def wrong_reads(self, step, name, group, depth):
+        """Return (layer, block) of each initial state of a request in a step that is not its own after `depth` tokens,
+        (None, None) if no state is read although there is one."""
+        forward, tag = self.forwards[step], self.truths[name].tag(depth)
+        reads = [
+            one
+            for one in forward.accesses
+            if isinstance(one, StateRead) and one.group == group and forward.rows[one.row].request == name
+        ]
+        wrong = [(one.layer, one.block) for one in reads if not depth or tag_of(one) != tag]
+        return wrong or [(None, None)] * bool(depth and not reads)
 
     def is_published(self, block):
         """Return True if a lookup can find a block."""
