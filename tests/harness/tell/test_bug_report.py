@@ -226,6 +226,16 @@ def test_of_a_script_with_machinery_only_the_scenario_is_shown() -> None:
     assert "x = 1" not in text and MACHINERY not in text
 
 
+def test_the_output_of_a_script_is_shown_with_what_clients_receive() -> None:
+    """Of six lines all were the traceback's."""
+    printed = ["r0: received [1], expected [2]", *[f"  line {number} of the traceback" for number in range(8)]]
+    verdict = structs.replace(VERDICT, promised=True, tail="\n".join(printed))
+    case = structs.replace(case_of("accepted-count-zero"), verdict=verdict, script=Script("pass\n", "x", "vllm, torch"))
+    text = report(case)
+    assert "$ python repro.py\nr0: received [1], expected [2]\n" in text
+    assert "With vllm and torch installed, on a CPU" in text
+
+
 def test_it_does_not_say_that_a_person_has_done_what_nobody_has_done_yet() -> None:
     """Each said "I have run the reproduction below", also where there was none."""
     text = report(case_of("accepted-count-zero"))
