@@ -20,7 +20,7 @@ from ...reference.tokens import Truth, kind_of
 from ..base.client_script import MORE_TOKENS, WAITING, WRONG_TOKENS, End, Frame, asked_again, asking, leaking
 from ..base.inlined import Part, Sources
 from ..base.protocol import TargetError
-from ..base.repro import Failure, Script
+from ..base.repro import Failure, Script, python_format
 from ..base.trace import (
     Abort,
     Arrive,
@@ -133,7 +133,7 @@ def _short_hit(failure: Failure) -> End:
 
 
 def _fact(promise: str, found: str, holds: str, more: str) -> End:
-    return End(f"AssertionError: {promise}", [f'assert {holds}, f"{promise} {more}"'], [found])
+    return End(f"AssertionError: {promise}", [f'assert {holds}, f"{python_format(promise)} {more}"'], [found])
 
 
 class _Again(NamedTuple):
