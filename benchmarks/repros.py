@@ -1,16 +1,16 @@
 """Every reproducer, on the bad code and on good code: docs/reference/reproducers.md.
 
     python benchmarks/repros.py                    the mutants of the built-in target
-    python benchmarks/repros.py --engines          the findings in released vLLM as well (a quarter of an hour)
     python benchmarks/repros.py --count vllm@0.33.0
                                                    only which packaged traces of a release get a script, and why the
                                                    others do not; no script is run, and no page is written
     python benchmarks/repros.py --count sglang:sessions@0.5.23 --run --jobs 4
                                                    the same, and each script runs on the release as it is and with the
                                                    packaged fix of its cause
+    python benchmarks/repros.py --count vllm@0.33.0 --run --findings out/findings
+                                                   the same of a campaign's findings, and with all packaged fixes
 
-Good code is the correct built-in target, and for vLLM a copy of the release in which the cause is fixed, or the later
-release that has the fix (docs/explanation/vllm.md).
+Good code is the correct built-in target, and for an engine a copy of the release in which the cause is fixed.
 """
 
 from __future__ import annotations
@@ -21,9 +21,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
-
-from msgspec.structs import replace
-from vllm_campaign import fixes_of
 
 from hybridfuzz.harness.draw.files import load_trace
 from hybridfuzz.harness.group.fixes import BUILTIN, read_fixes
@@ -37,17 +34,16 @@ from hybridfuzz.targets.base.repro import Script
 from hybridfuzz.targets.base.trace import Trace
 
 ROOT = Path(__file__).parents[1]
-ROOM = 8
 PAGE = ROOT / "docs/reference/reproducers.md"
 HEAD = """\
 # Reproducers
 
 Each was made by `hybridfuzz repro` from a trace of the corpus and run: on the code with the bug, where it has to fail
-as promised, and on good code, where it has to pass. Lines are those of the script; for vLLM 1,050 to 1,250 of them are
-the inlined engine, for the built-in target the script uses its package. Seconds are wall time on 2 shared cores,
-imports included; vLLM's small kernels run in Triton's own interpreter.
+as promised, and on good code, where it has to pass. Lines are those of the script. Seconds are wall time on 2 shared
+cores, imports included. These are the scripts of the built-in target; `python benchmarks/repros.py --count vllm@0.33.0
+--run` makes and runs those of an engine's packaged traces, and with `--findings` those of a campaign.
 
-Written by `python benchmarks/repros.py{options}`.
+Written by `python benchmarks/repros.py`.
 
 | target | finding | lines | bad code | seconds | good code | seconds |
 | --- | --- | ---: | --- | ---: | --- | ---: |
@@ -108,35 +104,18 @@ def mutants(folder: Path) -> Iterator[Row]:
         yield Row(spec, signature, script, bad, "`hybrid`", run_script(folder / "repro.py", script, launch))
 
 
-def releases(folder: Path) -> Iterator[Row]:
-    """Released vLLM."""
-    for path in sorted((ROOT / "corpus" / "vllm").glob("*.json")):
-        release, cause, signature = path.stem.split("--")
-        spec, trace = f"vllm@{release}", load_trace(path)
-        launch = prepare(spec, print)
-        fix = next((patch for name, patch in fixes_of(release).items() if cause.startswith(name)), None)
-        if fix:
-            better, name = patched(launch, [fix]), f"{release} with the cause fixed"
-        else:
-            # The later release wants a larger pool for its longest request.
-            trace = replace(trace, config=replace(trace.config, num_blocks=trace.config.num_blocks + ROOM))
-            better, name = prepare("vllm@0.33.0", print), f"0.33.0 (pool larger by {ROOM} blocks on both)"
-        script, bad = tried(folder, script_of(spec, trace, launch), launch)
-        (folder / "repro.py").write_text(script.text, encoding="utf-8")
-        yield Row(spec, f"{cause}: {signature}", script, bad, name, run_script(folder / "repro.py", script, better))
-
-
-def count(spec: str, folder: Path | None, jobs: int) -> int:
-    """Print which packaged traces of a release get a script, and how many; with a folder, run the scripts there."""
+def count(spec: str, paths: list[Path], folder: Path | None, jobs: int) -> int:
+    """Print which traces that fail on a release get a script, and how many; with a folder, run the scripts there."""
     launch, scripts, traces = prepare(spec, print), dict[str, list[Script]](), 0
     with WorkerClient(spec, launch, trace_seconds=300) as worker:
         worker.start()
-        for path in sorted((ROOT / "corpus" / parse(spec).name).glob(f"{parse(spec).version}--*.json")):
+        for path in paths:
             trace = load_trace(path)
             history = worker.explain(trace)[1]
-            if history.violation is None:
-                raise SystemExit(f"a trace runs clean on {spec}: {path.stem}")
             traces += 1
+            if history.violation is None:
+                print(f"{path.stem}: runs clean on {spec}", flush=True)
+                continue
             try:
                 failure = failure_of(trace, history, history.violation)
                 scripts[path.name] = list(write_scripts(spec, trace, failure))
@@ -154,18 +133,16 @@ def count(spec: str, folder: Path | None, jobs: int) -> int:
 
 
 def run_both(spec: str, launch: Launch, folder: Path, name: str, scripts: list[Script]) -> tuple[bool, bool, bool]:
-    """Run the scripts of a trace on the release and with its packaged fix; print and return (it fails as promised,
-    there is a fix, it passes with the fix)."""
+    """Run the scripts of a trace on the release, and with its packaged fix or, if no fix is for it, with all of them;
+    print and return (it fails as promised, there is a fix, it passes with the fix)."""
     place = folder / Path(name).stem
     place.mkdir()
     script, bad = tried(place, scripts, launch)
-    found = ["fails as promised" if bad.promised else f"does not fail as promised:\n{bad.tail}\n"]
-    fixes = [
-        entry.read_patch()
-        for entry in read_fixes(BUILTIN, spec)
-        if entry.patch and name in entry.traces and launch.version in entry.releases
-    ]
-    good = run_script(place / "repro.py", script, patched(launch, fixes[:1])) if fixes else None
+    found = [f"fails as promised ({script.promise})" if bad.promised else f"does not fail as promised:\n{bad.tail}\n"]
+    entries = [entry for entry in read_fixes(BUILTIN, spec) if entry.patch and launch.version in entry.releases]
+    fixes = [entry.read_patch() for entry in entries if name in entry.traces][:1]
+    fixes = fixes or [entry.read_patch() for entry in entries]
+    good = run_script(place / "repro.py", script, patched(launch, fixes)) if fixes else None
     if good:
         found.append("passes with the fix" if good.status == 0 else f"fails with the fix:\n{good.tail}\n")
     print(f"{Path(name).stem}: {', '.join(found)}", flush=True)
@@ -175,24 +152,25 @@ def run_both(spec: str, launch: Launch, folder: Path, name: str, scripts: list[S
 def main() -> int:
     """Run, print, write the page."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--engines", action="store_true", help="released vLLM as well")
     parser.add_argument("--count", metavar="TARGET", help="only count the packaged traces of a release with a script")
     parser.add_argument("--run", action="store_true", help="with --count: run the scripts, too")
+    parser.add_argument("--findings", type=Path, metavar="DIR", help="with --count: traces of a campaign's findings")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="with --run: scripts that run at once")
     options = parser.parse_args()
     if options.count:
+        target = parse(options.count)
+        packaged = (ROOT / "corpus" / target.name).glob(f"{target.version}--*.json")
+        paths = sorted(options.findings.glob("*.json") if options.findings else packaged)
         with tempfile.TemporaryDirectory() as place:
-            return count(options.count, Path(place) if options.run else None, options.jobs)
+            return count(options.count, paths, Path(place) if options.run else None, options.jobs)
     rows = []
     with tempfile.TemporaryDirectory() as folder:
-        for rows_of in (mutants, releases)[: 1 + options.engines]:
-            for row in rows_of(Path(folder)):
-                rows.append(row)
-                print(row.text(), flush=True)
-                if not (row.bad.promised and row.good.status == 0):
-                    print(row.bad.tail, row.good.tail, sep="\n", flush=True)
-    head = HEAD.format(options=" --engines" if options.engines else "")
-    PAGE.write_text(head + "\n".join(row.text() for row in rows) + "\n", encoding="utf-8")
+        for row in mutants(Path(folder)):
+            rows.append(row)
+            print(row.text(), flush=True)
+            if not (row.bad.promised and row.good.status == 0):
+                print(row.bad.tail, row.good.tail, sep="\n", flush=True)
+    PAGE.write_text(HEAD + "\n".join(row.text() for row in rows) + "\n", encoding="utf-8")
     return int(not all(row.bad.promised and row.good.status == 0 for row in rows))
 
 

@@ -45,6 +45,7 @@ SHARED = "a"
 KINDS = ("image", "adapter", "salt")
 CONTINUATION = "~"
 """Document name that stands for the model's own continuation of the path so far (multi-turn prompts)."""
+PromptPath = Iterable[tuple[str | tuple[int, ...], int]]
 
 
 def mix(tag: int, token: int) -> int:
@@ -141,8 +142,9 @@ class Truth:
 
     __slots__ = ("adapter", "images", "key", "prompt_length", "salt", "tags", "tokens")
 
-    def __init__(self, path: Iterable[tuple[str, int]]) -> None:
-        """`path` is a walk down the prefix tree: (document, number of its tokens) after one another."""
+    def __init__(self, path: PromptPath) -> None:
+        """`path` is a walk down the prefix tree: (document, number of its tokens) after one another. A document of
+        plain text may be given as its tokens."""
         self.tokens: list[int] = []
         self.tags: list[int] = [EMPTY]
         self.images: list[Image] = []
@@ -150,8 +152,11 @@ class Truth:
         self.key = 0
         self._walk(path)
 
-    def _walk(self, path: Iterable[tuple[str, int]]) -> None:
+    def _walk(self, path: PromptPath) -> None:
         for document, length in path:
+            if isinstance(document, tuple):
+                self._extend(document[:length])
+                continue
             kind = kind_of(document)
             if document == CONTINUATION:
                 self.reach(len(self.tokens) + length)
@@ -196,14 +201,12 @@ class Truth:
         return found
 
     @classmethod
-    def after(cls, tokens: Iterable[int], path: Iterable[tuple[str, int]]) -> Truth:
+    def after(cls, tokens: Iterable[int], path: PromptPath) -> Truth:
         """Return the truth of a prompt that begins with `tokens`, followed by `path`."""
-        truth = cls(())
-        truth._extend(tuple(tokens))
-        truth._walk(path)
-        return truth
+        before = tuple(tokens)
+        return cls(((before, len(before)), *path))
 
-    def continued(self, length: int, path: Iterable[tuple[str, int]]) -> Truth:
+    def continued(self, length: int, path: PromptPath) -> Truth:
         """Return another truth, whose prompt is the first `length` tokens of this one, then `path`."""
         truth = self._beginning(length)
         truth._walk(path)

@@ -38,6 +38,8 @@ PATCH_LINES_MAX = 300
 """A longer patch is left out."""
 SCRIPT_LINES_SHOWN = 80
 """A longer script is collapsed."""
+OUTPUT_LINES_SHOWN = 12
+"""What clients receive is printed before the traceback."""
 EVENTS_SHOWN = 24
 """A longer scenario is collapsed."""
 TOKENS_SHOWN = 12
@@ -153,8 +155,13 @@ def _lines(case: ReproCase, has_picture: bool, with_script: bool, with_timeline:
 
 
 OWNER = """\
-> **Reported by:** (your name) — I have run the reproduction below, read the code that it points to, and searched the
-> issues today. hybridfuzz wrote this text; a report without a person who answers for it should not be filed.
+> **Reported by:** (your name). Tick what you have done:
+>
+> - [ ] I have run the reproduction below myself.
+> - [ ] I have read the code that it is about.
+> - [ ] I have searched the issues today.
+>
+> hybridfuzz wrote this text; a report without a person who answers for it should not be filed.
 """
 
 
@@ -298,15 +305,18 @@ def _reproduction(case: ReproCase, with_script: bool) -> Iterator[str]:
     if verdict.promised:
         part = " (the built-in target is part of it)" if script.needs == PACKAGE else ""
         after = "within a second" if verdict.seconds < 1 else f"after {verdict.seconds:.0f} s"
-        needs = markdown_text(script.needs)
+        needs = markdown_text(" and ".join(script.needs.rsplit(", ", 1)))
         yield f"With {needs} installed{part}, on a CPU, `python repro.py` reproduces the failure {after}:\n"
     else:
         yield "**`repro.py` did not fail as promised when it was tried: do not rely on it.** Its output:\n"
-    shown = verdict.tail.splitlines()[-6:]
+    shown = verdict.tail.splitlines()[-OUTPUT_LINES_SHOWN:]
     yield markdown_fence("\n".join(["$ python repro.py", *shown]), "console") + "\n"
     yield "`pytest test_repro.py` runs the same check as a test, which passes once the bug is fixed.\n"
     lines = script.text.count("\n")
-    if not with_script:
+    if script.scenario:
+        yield f"Its first lines, behind which there is only machinery (`repro.py`, {lines} lines, is attached):\n"
+        yield markdown_fence(script.scenario, "python") + "\n"
+    elif not with_script:
         yield f"`repro.py` ({lines} lines) is too long for this text and is attached.\n"
     elif lines <= SCRIPT_LINES_SHOWN:
         yield markdown_fence(script.text.rstrip("\n"), "python") + "\n"

@@ -64,12 +64,13 @@ class Sources:
     def definitions(self, *wanted: tuple[str, str]) -> list[Part]:
         """Return (file, name) definitions and all that they use, one part for each file, the used files first.
 
-        Raises ValueError if two files define the same name.
+        Raises ValueError if a name means two things: what two files define, or import from two modules.
         """
         needed: dict[str, list[str]] = {}
         imports: dict[str, dict[str, None]] = {}
         order: list[str] = []
         homes: dict[str, str] = {}
+        bound: dict[str, str] = {}
 
         def need(name: str, definition: str) -> None:
             found = needed.setdefault(name, [])
@@ -82,6 +83,9 @@ class Sources:
             for source in _used(file, definition, self.left_out):
                 if isinstance(source, str):
                     imports.setdefault(name, {})[source] = None
+                    known = bound.setdefault(source.split()[-1], source)
+                    if known != source:
+                        raise ValueError(f"{name} has '{source}', another file '{known}'")
                 else:
                     need(source[0] or name, source[1])
             if name not in order:
@@ -89,6 +93,8 @@ class Sources:
 
         for one in wanted:
             need(*one)
+        for both in sorted(homes.keys() & bound.keys()):
+            raise ValueError(f"{both} is defined in {homes[both]}, another file has '{bound[both]}'")
         return [Part(list(imports.get(name, {})), _text(_read(self.package, name), needed[name])) for name in order]
 
 

@@ -10,6 +10,9 @@ from msgspec import Struct
 
 from .trace import Event
 
+MACHINERY = "# ---- Machinery."
+"""Begins the line behind which nothing of a script is about its failure."""
+
 
 class Failure(Struct, frozen=True):
     """The violation that a script has to show, with facts from its history.
@@ -41,6 +44,12 @@ class Script(Struct, frozen=True):
     text: str
     promise: str
     needs: str
+
+    @property
+    def scenario(self) -> str:
+        """The part that is about the failure, "" where a script does not tell it apart."""
+        before, line, _ = self.text.partition(f"\n{MACHINERY}")
+        return before.rstrip() if line else ""
 
 
 def python_comment(text: str) -> str:

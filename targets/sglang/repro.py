@@ -8,60 +8,37 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
-from itertools import groupby
 
 from msgspec import structs
 
 from ...reference.layout import cdiv
 from ...reference.tokens import Truth
-from ..base.inlined import Part, Sources, import_block
+from ..base.client_script import MORE_TOKENS, WAITING, WRONG_TOKENS, End, Frame, asked_again, asking, leaking
+from ..base.inlined import Part, Sources
 from ..base.protocol import TargetError
-from ..base.repro import Failure, Script, python_comment
+from ..base.repro import Failure, Script
 from ..base.trace import Abort, Arrive, Config, Event, Evict, Preempt, ResetPrefixCache, Resume, Step, Trace, fits
 from .compat.sizes import Sizes, sizes_of
 from .deployment import CORES
 from .kit_limits import HANG, LEAK, TOKENS, Case, refusal, shown
 
-AGAIN_TOKENS = 4
-"""New tokens of a client that sends its tokens once more: a wrong state gives the right token once in 126 times."""
-ABOUT = """\
+FRAME = Frame(
+    """\
 Needs SGLang and torch, no GPU and no model. Prints what each client receives and what it should receive. Exits with
 status 1 where the bug is, with 0 on a fixed SGLang.
-"""
-ENVIRONMENT = """\
-os.environ |= {"CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TRITON_INTERPRET": "1"}
-os.environ |= {"SGLANG_NATIVE_MOVE_KV_CACHE": "1", "SGLANG_RUST_BUILD_MODE": "never", "PYTHONWARNINGS": "ignore"}
-"""
-MACHINERY = """\
-# ---- Machinery. SGLang's own scheduler, radix tree, pools and allocators run on a CPU, without processes and sockets.
+""",
+    """SGLang's own scheduler, radix tree, pools and allocators run on a CPU, without processes and sockets.
 # Stand-ins take the place of modules that are not installed, of the model's layers and of index kernels. A state, a key
 # and a value are numbers that stand for "exactly these tokens, in this order", kept in SGLang's own tensors.
-"""
-ENDS = {
-    TOKENS: (
-        "AssertionError: clients receive wrong tokens",
-        [
-            "wrong = [turn.name for turn in engine.turns if not turn.is_right()]",
-            'assert not wrong, f"clients receive wrong tokens: {wrong}"',
-        ],
-    ),
-    HANG: (
-        "AssertionError: nothing is scheduled any more",
-        [
-            'waiting = [turn.name for turn in engine.turns if turn.end == "still waits for tokens"]',
-            'assert not waiting, f"nothing is scheduled any more, but clients wait: {waiting}"',
-        ],
-    ),
-    LEAK: (
-        "AssertionError: memory is not given back",
-        [
-            "leaked = engine.leaked()",
-            'print("missing when nothing runs and the radix tree is evicted:", leaked)',
-            'assert not any(leaked.values()), f"memory is not given back: {leaked}"',
-        ],
-    ),
-}
-"""How a failure is shown -> the beginning of the last line of output, and the last lines of the script."""
+""",
+    """\
+os.environ |= {"CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TRITON_INTERPRET": "1"}
+os.environ |= {"SGLANG_NATIVE_MOVE_KV_CACHE": "1", "SGLANG_RUST_BUILD_MODE": "never", "PYTHONWARNINGS": "ignore"}
+""",
+    "install",
+)
+ENDS = {TOKENS: WRONG_TOKENS, HANG: WAITING, LEAK: leaking("when nothing runs and the radix tree is evicted")}
+"""How a failure is shown -> the end of the script; a crash has none."""
 
 
 def write_scripts(variant: str, trace: Trace, failure: Failure) -> list[Script]:
@@ -139,49 +116,11 @@ class _Clients:
 
 
 def _script(failure: Failure, config: Config, clients: _Clients, again: Sequence[Sequence[int]]) -> Script:
-    promise, end = ENDS.get(shown(failure), (failure.field.partition("-")[0], []))
+    end = ENDS.get(shown(failure), End(failure.field.partition("-")[0], []))
+    opening = list(_opening(config, clients, max(map(len, again), default=0)))
+    body = asking(opening, clients.lines, list(asked_again(again, "The radix tree")), end)
     parts = list(_parts(clients.sessions, config.num_speculative_tokens > 0))
-    imports = import_block(parts)
-    own = [line for line in imports if "sglang" in line]
-    body = [
-        *_opening(config, clients, max(map(len, again), default=0)),
-        "",
-        *_folded(clients.lines),
-        "engine.finish()",
-        *_asked_again(again),
-        "",
-        "for turn in engine.turns:",
-        "    print(turn)",
-        *end,
-    ]
-    text = "\n".join(
-        [
-            f'"""{python_comment(failure.message)}\n\n{ABOUT}"""\n',
-            "from __future__ import annotations\n",
-            *[line for line in imports if line not in own and line != "import os"],
-            "import os\n",
-            "",
-            "def reproduce():",
-            *(f"    {line}".rstrip() for line in body),
-            "",
-            "",
-            MACHINERY,
-            ENVIRONMENT,
-            parts[0].text,
-            "",
-            "",
-            "install()",
-            *(f"{line}  # noqa: E402" for line in own),
-            "",
-            *(f"\n{part.text}\n" for part in parts[1:]),
-            "",
-            'if __name__ == "__main__":',
-            "    reproduce()",
-            '    print("passed: the bug is not here")',
-            "",
-        ]
-    )
-    return Script(text, promise, "sglang, torch")
+    return Script(FRAME.module(failure.message, body, parts), end.promise, "sglang, torch")
 
 
 STAND_INS, CLIENTS = "repro_engine/stand_ins.py", "repro_engine/clients.py"
@@ -193,14 +132,14 @@ def _parts(sessions: bool, drafts: bool) -> Iterator[Part]:
     """Yield what is copied: what the script shares with the adapter, stand-ins for missing modules first."""
     more = [("sessions.py", "Sessions")] * sessions + [("speculation.py", "Worker")] * drafts
     inputs = ("compat/sizes.py", "Sizes")
-    stubs, *shared = SOURCES.definitions(("stubs.py", "install"), inputs, *SOURCES.uses(CLIENTS), *more)
+    stubs, *shared = SOURCES.definitions(("stubs.py", FRAME.prepare), inputs, *SOURCES.uses(CLIENTS), *more)
     yield from (stubs, SOURCES.whole(STAND_INS), *shared, SOURCES.whole(CLIENTS))
 
 
 def _opening(config: Config, clients: _Clients, longest: int) -> Iterator[str]:
     """Yield the lines that make the engine, with room for a client that sends `longest` tokens once more."""
     sizes = sizes_of(config)
-    lacking = longest + AGAIN_TOKENS - sizes.context if longest else 0
+    lacking = longest + MORE_TOKENS - sizes.context if longest else 0
     if lacking > 0:
         pages = sizes.pages + cdiv(lacking, sizes.page)
         sizes = replace(sizes, context=sizes.context + lacking, pages=pages)
@@ -215,22 +154,3 @@ def _opening(config: Config, clients: _Clients, longest: int) -> Iterator[str]:
     if sizes.drafts:
         yield "    worker=Worker,"
     yield ")"
-
-
-def _folded(lines: Sequence[str]) -> Iterator[str]:
-    """Yield lines; three and more equal ones as a loop."""
-    for line, equal in groupby(lines):
-        count = len(list(equal))
-        if count > 2:
-            yield f"for _ in range({count}):"
-            yield f"    {line}"
-        else:
-            yield from [line] * count
-
-
-def _asked_again(again: Sequence[Sequence[int]]) -> Iterator[str]:
-    if again:
-        yield "# The radix tree holds a wrong state by now, which a client meets that sends the same tokens."
-    for index, tokens in enumerate(again):
-        yield f"engine.add('again {index}', {list(tokens)}, new_tokens={AGAIN_TOKENS})"
-        yield "engine.finish()"

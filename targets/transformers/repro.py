@@ -33,14 +33,17 @@ from .kit_limits import Case, refusal
 
 STEPS_AFTER = 8
 """Steps after the violation, in which wrong content in a cache becomes a wrong number."""
-PROMISE = "differ from the same tokens alone"
+PROMISE = "the same tokens alone"
+MAY_DECLINE = "with may_decline():"
 OPENING = '''\
 """{message}
 
 Needs transformers and torch, no GPU, no downloads. Fails with an AssertionError where the bug is.
 """
 
+import contextlib
 import copy
+import traceback
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM{imports}
@@ -63,21 +66,41 @@ def forward(tokens, mask, positions, rows):
     if positions is not None:
         given["position_ids"] = torch.tensor(positions)
     with torch.no_grad():
-        output = model(**given)
-        for row, (known, new) in rows.items():
-            found = output.logits[row, -new:].log_softmax(-1)
-            alone = model(input_ids=torch.tensor([known]), use_cache=False).logits[0, -new:].log_softmax(-1)
-            greedy, right = found.argmax(-1).tolist(), alone.argmax(-1).tolist()
-            distance = (found - alone).abs().max().item()
+        alone = {{
+            row: model(input_ids=torch.tensor([known]), use_cache=False).logits[0, -new:].log_softmax(-1)
+            for row, (known, new) in rows.items()
+        }}
+        try:
+            output = model(**given)
+        except (RuntimeError, IndexError, ValueError) as error:
+            raise AssertionError(f"the model raises {{error!r}}, but takes {promise}") from error
+        for row, right in alone.items():
+            found = output.logits[row, -len(right) :].log_softmax(-1)
+            distance = (found - right).abs().max().item()
             assert distance < 0.01, (
-                f"row {{row}}: greedy tokens {{greedy}}, alone {{right}}; "
-                f"log-probabilities {promise} by {{distance:.2g}}"
+                f"row {{row}}: greedy tokens {{found.argmax(-1).tolist()}}, alone {{right.argmax(-1).tolist()}}; "
+                f"log-probabilities differ from {promise} by {{distance:.2g}}"
             )
     return output.{cache_name}
 
+{declining}
 
 kept = {{}}
 '''
+DECLINING = '''
+
+@contextlib.contextmanager
+def may_decline():
+    """End the script if the library itself refuses what is asked: then nothing can be wrong."""
+    try:
+        yield
+    except (RuntimeError, NotImplementedError) as error:
+        if not traceback.extract_tb(error.__traceback__)[-1].line.startswith("raise "):
+            raise
+        print("passed: the library declines it:", error)
+        raise SystemExit(0) from None
+'''
+"""For operations that a fixed library may decline."""
 
 
 def write_scripts(variant: str, trace: Trace, failure: Failure) -> list[Script]:
@@ -88,7 +111,10 @@ def write_scripts(variant: str, trace: Trace, failure: Failure) -> list[Script]:
     family = FAMILIES[trace.config.options["family"]]
     promise = failure.field.partition("-")[0] if failure.oracle == "CRASH" else PROMISE
     names = [name for name in ("DynamicCache", "StaticCache") if f" {name}(" in _begin(trace.config)]
+    events = [*failure.events, *(Step() for _ in range(STEPS_AFTER))]
+    calls = list(_Script(trace.config, family, declines=failure.oracle != "CRASH").lines(events))
     opening = OPENING.format(
+        declining=DECLINING if MAY_DECLINE in calls else "",
         message=python_comment(failure.message),
         imports="".join(f", {name}" for name in names),
         model_type=family.model_type,
@@ -97,8 +123,6 @@ def write_scripts(variant: str, trace: Trace, failure: Failure) -> list[Script]:
         cache_name=family.cache_name,
         promise=PROMISE,
     )
-    events = [*failure.events, *(Step() for _ in range(STEPS_AFTER))]
-    calls = _Script(trace.config, family).lines(events)
     text = "\n".join([opening, *calls, 'print("passed: the bug is not here")', ""])
     return [Script(text, promise, "transformers")]
 
@@ -106,9 +130,11 @@ def write_scripts(variant: str, trace: Trace, failure: Failure) -> list[Script]:
 class _Script:
     """The operations of a trace, as lines of Python."""
 
-    def __init__(self, config: Config, family: Family) -> None:
+    def __init__(self, config: Config, family: Family, declines: bool) -> None:
+        """`declines`: a fixed library may decline what the trace asks of it."""
         self.config = config
         self.family = family
+        self.declines = declines
         self.client = Client(config)
 
     def lines(self, events: Sequence[Event]) -> Iterator[str]:
@@ -134,22 +160,31 @@ class _Script:
                 yield from map(self._line, client.empty())
             case Crop():
                 done = [one for one in client.crop(event.tokens) if self._supported(one)]
-                yield from map(self._line, done)
+                yield from self._asked(done)
                 if done:
                     client.cropped(event.tokens)
             case Select():
                 for one in client.select(event.names):
                     if isinstance(one, do.Select) and self._supported(one):
-                        yield self._line(one)
+                        yield from self._asked([one])
                         client.batch = [client.batch[row] for row in one.rows]
             case Reorder() | Repeat():
                 done, after = (
                     client.reorder(event.sources) if isinstance(event, Reorder) else client.repeat(event.times)
                 )
                 if done and all(map(self._supported, done)):
-                    yield from map(self._line, done)
+                    yield from self._asked(done)
                     client.batch = after
                 client.names |= {row.name for row in client.live() if row.name}
+
+    def _asked(self, operations: Sequence[do.Operation]) -> Iterator[str]:
+        """Yield the lines of operations that the trace asks for."""
+        lines = list(map(self._line, operations))
+        if self.declines and any(not line.startswith("#") for line in lines):
+            yield MAY_DECLINE
+            yield from (f"    {line}" for line in lines)
+        else:
+            yield from lines
 
     def _step(self, event: Step) -> Iterator[str]:
         client = self.client

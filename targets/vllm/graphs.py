@@ -47,7 +47,7 @@ class Padding:
         """Do nothing: graphs are captured in all sizes."""
 
 
-def prepare_process() -> None:
+def provide_pool() -> None:
     """Give the CPU platform a dummy memory pool for graphs, which it lacks."""
     type(current_platform).graph_pool_handle = lambda _: object()
 
@@ -111,7 +111,7 @@ class _Graph:
 
 
 def _capture_v2(runner: Any, recorder: Recorder) -> None:
-    """Capture the V2 runner's graphs: vLLM chooses them and prepares their inputs, only the loop is hybridfuzz's."""
+    """Capture the V2 runner's graphs: vLLM chooses them and prepares their inputs, only the loop is ours."""
     from vllm.v1.worker.gpu import cudagraph_utils
 
     def capture_all(manager: Any, create_forward: Callable[..., Any], *_: Any, **__: Any) -> None:

@@ -10,7 +10,7 @@ class OutOfBounds(EngineError):
     """A kernel of vLLM touches memory that it was not given."""
 
 
-def install() -> None:
+def interpret() -> None:
     """Run kernels in the fast interpreter. A wrong access is vLLM's, and the lines that kernels execute are noted."""
     from .. import triton_interpreter
 

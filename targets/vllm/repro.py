@@ -1,20 +1,26 @@
-"""Writes stand-alone reproducers for vLLM: calls to an inlined small engine, one after the other, and an assertion.
+"""Writes stand-alone reproducers for vLLM: what clients ask for, step by step, and what they receive.
 
-The script needs vLLM and torch only. It can show the initial state of a state layer, the content of a block, and the
-block of a key; other failures are refused, never approximated.
+The script needs vLLM and torch only. It inlines the engine of this adapter, not a second one. Wrong content of the
+prefix cache is shown by a client that sends the same tokens once more; what no client of the script notices, by the
+memory that is wrong.
 """
 
 from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from importlib.resources import files
+from typing import NamedTuple
 
-from ...reference.tokens import Truth
-from ..base.inlined import Part, Sources, import_block
+from msgspec import structs
+
+from ...reference.layout import cdiv
+from ...reference.tokens import Truth, kind_of
+from ..base.client_script import MORE_TOKENS, WAITING, WRONG_TOKENS, End, Frame, asked_again, asking, leaking
+from ..base.inlined import Part, Sources
 from ..base.protocol import TargetError
-from ..base.repro import Failure, Script, python_comment, python_format
+from ..base.repro import Failure, Script, python_format
 from ..base.trace import (
     Abort,
     Arrive,
@@ -23,280 +29,282 @@ from ..base.trace import (
     Event,
     Evict,
     ExternalLoad,
+    Group,
     Preempt,
     ResetPrefixCache,
     Resume,
     Step,
     Trace,
     Turn,
+    fits,
+    tag_of,
 )
-from .kit_limits import Case, refusal
-from .options import DROPPED_TOKENS, SYNC_LOAD_TOKENS, has_graphs, options_of
-from .sizes import Sizes, layer_groups, sizes_of
+from .kit_limits import CRASH, HANG, HIT, LEAK, ROOM, TOKENS, Case, refusal, shown
+from .options import DROPPED_TOKENS, PLAIN, drafts_on_device, has_graphs, has_peer, is_v2, options_of, reports_all
 
-ABOUT = "Needs vLLM and torch, no GPU. Fails with an AssertionError where the bug is.\n"
-_REQUIRED = object()
-SOURCES = Sources(__package__, {"Bounds", "Columns", "Recorder"})
-IDLE_MAX = 8
-"""Steps in a row that may schedule nothing while requests wait, as the oracle of liveness allows."""
-ENVIRONMENT = """\
+HIDDEN = frozenset({"M2", "M4", "M5", "S1", "S5"})
+"""Oracles of what no client has met yet."""
+PLAIN_GROUP = Group("mamba", 1)
+FRAME = Frame(
+    """\
+Needs vLLM and torch, no GPU and no model. Prints what each client receives and what it should receive. Exits with
+status 1 where the bug is, with 0 on a fixed vLLM.
+""",
+    """vLLM's own scheduler, cache manager and model runner run on a CPU, without processes and sockets.
+# Stand-ins take the place of the model's layers and of the drafter. A state, a key and a value are numbers that stand
+# for "exactly these tokens, in this order", kept in vLLM's own tensors.
+""",
+    """\
 os.environ |= {"CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TRITON_INTERPRET": "1"}
 os.environ |= {"VLLM_TARGET_DEVICE": "cpu", "VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
-"""
+""",
+    "prepare_import",
+)
+NO_ROOM = End(
+    "AssertionError: requests are admitted without room for them",
+    [
+        'print("(request, blocks that its admission checks for, blocks that it takes):", engine.without_room)',
+        'assert not engine.without_room, f"requests are admitted without room for them: {engine.without_room}"',
+    ],
+)
 
 
 def write_scripts(variant: str, trace: Trace, failure: Failure) -> list[Script]:
-    """Return the reproducer. Raises TargetError for a failure that cannot be shown without hybridfuzz."""
+    """Return reproducers, those first that show what clients receive. Raises TargetError for a failure that no script
+    can show."""
     del variant
-    case = Case(trace.config, options_of(trace.config), failure=failure)
-    if reason := refusal("script", case):
+    if reason := refusal("script", Case(trace.config, options_of(trace.config), failure=failure)):
         raise TargetError(f"no stand-alone script can show {reason}")
-    assertion, promise = _assertion(failure)
-    calls = _all_calls(failure.events, trace.config)
-    parts = list(_parts(case))
-    text = "\n".join(
-        [
-            f'"""{python_comment(failure.message)}\n\n{ABOUT}"""\n',
-            "from __future__ import annotations\n",
-            "import os\n",
-            ENVIRONMENT,
-            *(f"{line}  # noqa: E402" for line in import_block(parts) if line != "import os"),
-            "",
-            *(f"\n{part.text}\n" for part in parts),
-            "\n# ---- The trace, call by call.\n",
-            _opening(case),
-            *calls,
-            "",
-            assertion,
-            'print("passed: the bug is not here")',
-            "",
-        ]
-    )
-    return [Script(text, promise, "vllm, torch")]
+    return [_script(failure, *one) for one in _attempts(failure, trace.config)]
 
 
-ROWS = {
-    "gdn": ("rows/metadata.py", "state_rows"),
-    "mamba1": ("rows/contracts.py", "mamba2_rows"),
-    "mamba2": ("rows/contracts.py", "mamba2_rows"),
-    "linear": ("rows/linear_attention.py", "linear_rows"),
-}
-"""Option `mixer` -> what reads the rows of a layer from vLLM's metadata."""
-
-
-SETTINGS = ("build", "model_config", "cache_config")
-BRINGUP = ("plan_cache", "prepare_zeroing", "scheduler_arguments", "block_hasher", "load_v2_model")
-
-
-def _parts(case: Case) -> Iterator[Part]:
-    """Yield what is copied: the stand-in engine, and what it shares with the adapter."""
-    yield SOURCES.whole("repro_engine/layers.py")
-    shared = [("sizes.py", "Sizes"), ROWS[case.options.mixer], *[("settings.py", name) for name in SETTINGS]]
-    shared += [("versions/compat.py", name) for name in BRINGUP]
-    if has_graphs(case.config):
-        shared += [("graphs.py", name) for name in ("prepare_process", "capture", "widen", "Padding")]
-    yield from SOURCES.definitions(*shared)
-    yield SOURCES.whole("repro_engine/config.py")
-    if case.options.connector != "none":
-        yield SOURCES.whole("repro_engine/connector.py")
-    yield SOURCES.whole("repro_engine/engine.py")
-
-
-def _opening(case: Case) -> str:
-    config, options, sizes = case.config, case.options, sizes_of(case.config)
-    changed = {
-        name: value for name, value in sizes._asdict().items() if value != Sizes._field_defaults.get(name, _REQUIRED)
-    }
-    model = json.loads((files(__package__) / "model" / "config.json").read_text(encoding="utf-8"))
-    rows = ROWS[options.mixer][1]
-    fields = {
-        "layers": [(group.kind, group.block_size) for group in layer_groups(config)],
-        "runner": options.runner,
-        "mixer": options.mixer,
-        "conv_width": config.conv_width,
-        "async_depth": config.async_depth,
-    }
-    if options.connector != "none":
-        fields["load_failure"] = options.load_failure
-    if options.connector == "sync":
-        fields["sync_load_tokens"] = SYNC_LOAD_TOKENS
-    lines = [
-        *textwrap.wrap(f"MODEL = {model!r}", 118, break_long_words=False, break_on_hyphens=False),
-        "sizes = Sizes(",
-        *(f"    {name}={value!r}," for name, value in changed.items()),
-        ")",
-        "engine = Engine(",
-        "    sizes,",
-        "    MODEL,",
-        *(f"    {name}={value!r}," for name, value in fields.items()),
-        f"    read_rows={f'partial({rows}, window={config.conv_width - 1})' if rows == 'mamba2_rows' else rows},",
-        ")",
-    ]
-    return "\n".join(lines)
-
-
-def _all_calls(events: Sequence[Event], config: Config) -> list[str]:
-    """Return the calls that stand for the events. Turns of a session go on from the tokens of those before."""
-    known: dict[str, tuple[Truth, int]] = {}
-    lines: list[str] = []
-    for event in events:
-        if isinstance(event, Arrive) and event.name not in known:
-            truth = Truth(event.prompt)
-            known[event.name] = truth, _end(event, truth)
-            more = f", priority={event.priority}" if event.priority else ""
-            more += ", session=True" if event.session else ""
-            lines.append(f"engine.add({event.name!r}, {_turn(event, truth, 0, config)}{more})")
-        elif isinstance(event, Resume) and event.name in known:
-            before, total = known[event.name]
-            before.reach(total)
-            kept = total - DROPPED_TOKENS
-            truth = before.continued(kept, event.prompt)
-            known[event.name] = truth, _end(event, truth)
-            lines.append(f"engine.resume({event.name!r}, {kept}, {_turn(event, truth, kept, config)})")
-        else:
-            lines += _calls(event)
-    return lines
-
-
-def _end(event: Turn, truth: Truth) -> int:
-    """Return the number of tokens that a session has after a turn."""
-    return truth.prompt_length + truth.answer_length(event.max_new_tokens, truth.stop_token(event.stop_at))
-
-
-def _turn(event: Turn, truth: Truth, first: int, config: Config) -> str:
-    """Return the arguments for a turn whose prompt begins at position `first`."""
-    truth.reach(truth.prompt_length + event.max_new_tokens + 2 * (config.num_speculative_tokens + 1))
-    prompt, says = truth.tokens[first : truth.prompt_length], truth.tokens[truth.prompt_length :]
-    stop = f", stop={truth.stop_token(event.stop_at)}" if event.stop_at else ""
-    return f"{prompt}, says={says}, new_tokens={event.max_new_tokens}{stop}"
-
-
-def _calls(event: Event) -> Iterator[str]:
-    match event:
-        case Step():
-            names = ("budget", "drafts", "right", "per_request", "pad_to")
-            given = [f"{name}={getattr(event, name)!r}" for name in names if getattr(event, name)]
-            yield f"engine.step({', '.join(given)})"
-        case Preempt():
-            yield f"engine.preempt({event.name!r})"
-        case Abort():
-            yield f"engine.abort({event.name!r})"
-        case DummyRun() if event.uniform_decode:
-            yield f"engine.dummy_run({event.rows or ''})"
-        case ResetPrefixCache():
-            yield f"engine.reset_prefix_cache({event.preempt_running})"
-        case ExternalLoad() if event.states:
-            more = f", delay={event.delay}" if event.delay else ""
-            more += ", fails=True" if event.breaks_off else ""
-            yield f"engine.store({event.name!r}, {event.length}{more})"
-        case Evict():
-            yield f"engine.evict({event.blocks})"
-        case _:
-            yield f"# {event.__struct_config__.tag}: nothing happens"
-
-
-Assertion = tuple[str, str]
-"""The last lines of the script, and the beginning of their error message."""
-
-
-def _assertion(failure: Failure) -> Assertion:
-    if failure.oracle == "CRASH":
-        return "# The script must get here without an exception.", ""
-    return ASSERTIONS[failure.oracle, failure.field](failure)
-
-
-def _published_state(failure: Failure) -> Assertion:
-    promise = f"block {failure.block} is published as the state of {failure.holder} after {failure.depth} tokens"
-    lines = [
-        f"expected = engine.state({failure.holder!r}, {failure.depth})",
-        f"for state in engine.published({failure.group}, {failure.block}, {failure.holder!r}, {failure.depth}):",
-        f'    assert state == expected, f"{python_format(promise)}, but holds {{engine.describe(state)}}"',
-    ]
-    return "\n".join(lines), f"AssertionError: {promise}"
-
-
-def _key(failure: Failure) -> Assertion:
-    promise = f"block {failure.block} can be hit, but the content of its key was never computed"
-    lines = [
-        f"key, references = engine.key({failure.block})",
-        f'assert key is None, f"{python_format(promise)} ({{references}} references)"',
-    ]
-    return "\n".join(lines), f"AssertionError: {promise}"
-
-
-def _slot(failure: Failure) -> Assertion:
-    promise = f"step {failure.step}: {failure.request} attends to wrong content"
-    lines = [
-        f"for layer, position, block, state in engine.slots({failure.step}, {failure.request!r}, {failure.group}):",
-        f"    expected = engine.state({failure.request!r}, position + 1)",
-        f'    assert state == expected, f"{python_format(promise)} at position {{position}} in block {{block}}: '
-        '{engine.describe(state)}"',
-    ]
-    return "\n".join(lines), f"AssertionError: {promise}"
-
-
-def _stall(failure: Failure) -> Assertion:
-    del failure
-    promise = "nothing was scheduled in"
-    lines = [
-        "waiting = engine.unfinished()",
-        f"assert engine.idle <= {IDLE_MAX} or not waiting, "
-        f'f"{promise} {{engine.idle}} steps in a row while {{waiting}} wait"',
-    ]
-    return "\n".join(lines), f"AssertionError: {promise}"
-
-
-def _initial_state(failure: Failure) -> Assertion:
-    name, step, depth = failure.request, failure.step, failure.depth
-    found = f"found = engine.initial_states(step={step}, name={name!r}, group={failure.group})"
-    if not depth:
-        promise = f"step {step} starts {name} from a state although no token of it is computed"
-        shown = python_format(promise)
-        lines = [found, f'assert not found, f"{shown}: {{engine.describe(found[0][2])}} in block {{found[0][1]}}"']
+def _attempts(failure: Failure, config: Config) -> Iterator[tuple[_Clients, _Again, End]]:
+    """Yield the clients, what they send once more behind the trace, and the end of each script."""
+    how, clients, nothing = shown(failure), _Clients(config, failure.events), _Again()
+    if how == CRASH:
+        yield clients, nothing, End(failure.field.partition("-")[0], [])
+    elif how != TOKENS:
+        ends = {HANG: WAITING, LEAK: leaking("when nothing runs"), HIT: _short_hit(failure), ROOM: NO_ROOM}
+        yield clients, nothing, ends[how]
     else:
-        promise = f"step {step} continues {name} from the wrong state"
-        shown = python_format(promise)
-        lines = [
-            f"# {depth} tokens of {python_comment(name)} are computed before step {step}.",
-            found,
-            f"expected = engine.state({name!r}, {depth})",
-            "for layer, block, state in found:",
-            "    was, wanted = engine.describe(state), engine.describe(expected)",
-            f'    assert state == expected, f"{shown}: {{layer}} finds {{was}} in block {{block}}, not {{wanted}}"',
-        ]
-        # Good code may compute a session's next turn from its beginning.
-        if not any(isinstance(event, Resume) for event in failure.events):
-            lines.append('assert found, "no state layer took any state"')
-    return "\n".join(lines), f"AssertionError: {promise}"
+        if failure.oracle not in HIDDEN:
+            yield clients, nothing, WRONG_TOKENS
+            # What was computed from a wrong state may lie behind the end of an answer.
+            longer = _Clients(_with_room(config, config.max_model_len), failure.events, failure.request)
+            yield longer, nothing, WRONG_TOKENS
+        if tokens := clients.prefix(failure.holder, failure.depth):
+            yield clients, _Again([tokens]), WRONG_TOKENS
+        everything = [truth.tokens[:-1] for truth in clients.truths.values() if truth.is_plain]
+        yield clients, _Again(everything), WRONG_TOKENS
+        if has_connector(config):
+            yield clients, _Again(everything, config.num_blocks), WRONG_TOKENS
+        if end := _memory(failure, clients):
+            yield clients, nothing, end
 
 
-def _ignored_state(failure: Failure) -> Assertion:
-    promise = f"step {failure.step} does not start {failure.request} from its state"
-    lines = [
-        f"# {failure.depth} tokens of {python_comment(failure.request)} are computed before step {failure.step}.",
-        f"found = engine.initial_states(step={failure.step}, name={failure.request!r}, group={failure.group})",
-        f'assert found, "{python_format(promise)}"',
-    ]
-    return "\n".join(lines), f"AssertionError: {promise}"
+def _memory(failure: Failure, clients: _Clients) -> End | None:
+    """Return the end of a script that shows wrong memory, None where nothing can be said of it."""
+    key, block, group = (failure.oracle, failure.field), failure.block, failure.group
+    if key == ("M4", "dead-write"):
+        promise = f"step {failure.step} stores a state for no request"
+        found = f"blocks = engine.written({failure.step}, {group})"
+        return _fact(promise, found, "not any(blocks)", "in blocks {blocks}")
+    if key == ("M2", "key"):
+        promise = f"block {block} can be hit, but the content of its key was never computed"
+        return _fact(promise, f"hits = engine.is_published({block})", "not hits", "(a lookup finds it)")
+    if key == ("S1", "stored"):
+        promise = "content is stored outside the pool that is not what its key names"
+        return _fact(promise, "wrong = engine.wrongly_stored()", "not wrong", "({wrong})")
+    if failure.oracle in ("S2", "S3", "S4") and failure.request and failure.depth >= 0:
+        # The row of a request that has ended in a step in flight: its tokens are dropped.
+        promise = f"step {failure.step} does not continue {failure.request} from its state"
+        where = f"{failure.step}, {failure.request!r}, {group}, {failure.depth}"
+        return _fact(promise, f"wrong = engine.wrong_reads({where})", "not wrong", "(layers, blocks): {wrong}")
+    if failure.oracle in ("S1", "S5") and (tokens := clients.prefix(failure.holder, failure.depth)[:-1]):
+        promise = f"block {block} is published as the state after {len(tokens)} tokens"
+        found = f"wrong = engine.wrong_states({group}, {block}, {tokens})"
+        return _fact(promise, found, "not wrong", "but holds {wrong}")
+    return None
 
 
-def _dead_write(failure: Failure) -> Assertion:
-    promise = f"step {failure.step} stores a state for no request in block"
-    lines = [
-        f"for block in engine.written({failure.step}, None, {failure.group}):",
-        f'    assert block == 0, f"{promise} {{block}}"',
-    ]
-    return "\n".join(lines), f"AssertionError: {promise} {failure.block}"
+def _short_hit(failure: Failure) -> End:
+    promise = f"{failure.request} finds only {failure.depth} of its tokens in the prefix cache"
+    return _fact(promise, f"hit = engine.hits[{failure.request!r}]", f"hit > {failure.depth}", "where more are")
 
 
-ASSERTIONS: dict[tuple[str, str], Callable[[Failure], Assertion]] = {
-    ("S1", "temporal"): _published_state,
-    ("S5", "never-written"): _published_state,
-    ("M4", "dead-write"): _dead_write,
-    ("S2", "slot"): _slot,
-    ("M2", "key"): _key,
-    ("M8", "stall"): _stall,
-    **{(oracle, field): _initial_state for oracle in ("S2", "S3", "S4") for field in ("temporal", "phantom-state")},
-    **{(oracle, "state-ignored"): _ignored_state for oracle in ("S2", "S3", "S4")},
-}
-"""What shows a violation of an oracle in a field: the keys are those of `kit_limits.SHOWN`."""
+def _fact(promise: str, found: str, holds: str, more: str) -> End:
+    return End(f"AssertionError: {promise}", [f'assert {holds}, f"{python_format(promise)} {more}"'], [found])
+
+
+class _Again(NamedTuple):
+    """Prompts that clients send once more, when up to `evicted` free blocks have lost their keys."""
+
+    prompts: Sequence[Sequence[int]] = ()
+    evicted: int = 0
+
+    def calls(self) -> Iterator[str]:
+        """Yield the calls."""
+        if self.evicted:
+            yield f"engine.evict({self.evicted})"
+        yield from asked_again(self.prompts, "A cache")
+
+
+class _Clients:
+    """What clients of a trace have and ask for.
+
+    lines   the calls of all events
+    truths  the tokens of each client when its last turn has ended
+    """
+
+    def __init__(self, config: Config, events: Sequence[Event], longer: str = "") -> None:
+        """`longer`: a client that asks for `MORE_TOKENS` more than in the trace."""
+        self.config = config
+        self.longer = longer
+        self.truths: dict[str, Truth] = {}
+        self.lines = [line for event in events for line in self._call(event)]
+
+    def prefix(self, name: str, depth: int) -> list[int]:
+        """Return the first `depth` tokens of a client and the one after them, [] if its name is not known."""
+        if name not in self.truths or depth < 1 or not self.truths[name].is_plain:
+            return []
+        self.truths[name].reach(depth + 1)
+        return self.truths[name].tokens[: depth + 1]
+
+    def _call(self, event: Event) -> Iterator[str]:
+        match event:
+            case Arrive():
+                if event.name not in self.truths and fits(self.config, event):
+                    more = f", priority={event.priority}" if event.priority else ""
+                    more += ", session=True" if event.session else ""
+                    yield f"engine.add({event.name!r}, {self._turn(event, Truth(event.prompt), 0)}{more})"
+            case Resume():
+                before = self.truths.get(event.name)
+                if before and fits(self.config, event, len(before.tokens)):
+                    kept = len(before.tokens) - DROPPED_TOKENS
+                    turn = self._turn(event, before.continued(kept, event.prompt), kept)
+                    yield f"engine.resume({event.name!r}, {turn})"
+            case Step():
+                names = ("budget", "drafts", "right", "per_request", "pad_to")
+                given = [f"{name}={getattr(event, name)!r}" for name in names if getattr(event, name)]
+                yield f"engine.step({', '.join(given)})"
+            case Preempt():
+                yield f"engine.preempt({event.name!r})"
+            case Abort():
+                yield f"engine.abort({event.name!r})"
+            case DummyRun() if event.uniform_decode:
+                yield f"engine.dummy_run({event.rows})"
+            case ResetPrefixCache():
+                yield f"engine.reset_prefix_cache({event.preempt_running})"
+            case ExternalLoad() if has_connector(self.config):
+                more = "" if event.states else ", states=False"
+                more += ", fails=True" if event.breaks_off else ""
+                more += f", delay={event.delay}" if event.delay else ""
+                yield f"engine.store({event.name!r}, {event.length}{more})"
+            case Evict():
+                yield f"engine.evict({event.blocks})"
+            case _:
+                yield f"# {tag_of(event)}: nothing happens"
+
+    def _turn(self, event: Turn, truth: Truth, first: int) -> str:
+        """Return the arguments of a turn whose own tokens begin at position `first`."""
+        self.truths[event.name] = truth
+        most = event.max_new_tokens + MORE_TOKENS * (event.name == self.longer)
+        prompt: list[int | tuple[str, int]] = []
+        for document, length in event.prompt:
+            start = first + sum(1 if isinstance(one, int) else one[1] for one in prompt)
+            prompt += [(document, length)] if kind_of(document) else truth.tokens[start : start + length]
+        stop = truth.stop_token(event.stop_at)
+        end = truth.prompt_length + truth.answer_length(most, stop)
+        truth.reach(end)
+        del truth.tokens[end:], truth.tags[end + 1 :]
+        more = f", stop_at={event.stop_at}" if event.stop_at else ""
+        return f"{prompt}, new_tokens={most}{more}"
+
+
+def _script(failure: Failure, clients: _Clients, again: _Again, end: End) -> Script:
+    config = _with_room(clients.config, max(map(len, again.prompts), default=0))
+    model = json.loads((files(__package__) / "model" / "config.json").read_text(encoding="utf-8"))
+    constants = textwrap.wrap(f"MODEL_CONFIG = {model!r}", 118, break_long_words=False, break_on_hyphens=False)
+    body = asking(list(_opening(config)), clients.lines, list(again.calls()), end)
+    text = FRAME.module(failure.message, body, list(_parts(config)), constants)
+    return Script(text, end.promise, "vllm, torch")
+
+
+STAND_INS, CLIENTS = "repro_engine/stand_ins.py", "repro_engine/clients.py"
+_OWN = Sources(__package__)
+SOURCES = Sources(__package__, _OWN.names(STAND_INS))
+_MAMBA2 = ("mamba1", "mamba2", "short_conv")
+"""Values of `mixer` whose layers read vLLM's metadata in the same way."""
+_OPTIONAL: Sequence[tuple[Callable[[Config], bool], Collection[str]]] = (
+    (is_v2, {"RunnerV2", "Speculator", "load_v2_model"}),
+    (lambda config: not is_v2(config), {"RunnerV1", "ngram_proposer", "v1_runner"}),
+    (drafts_on_device, {"device_proposer"}),
+    (has_graphs, {"capture", "widen"}),
+    (lambda config: _rows(config) == "gdn", {"state_rows"}),
+    (lambda config: _rows(config) == "linear", {"linear_rows", "linear_backend"}),
+    (lambda config: _rows(config) in _MAMBA2, {"mamba2_rows"}),
+    (lambda config: _rows(config) == "all", {"all_rows"}),
+    (lambda config: options_of(config).inputs != "tokens", {"Inputs", "capture_with_adapters"}),
+    (has_peer, {"Peer", "one_of_two"}),
+    (lambda config: any(group.draft for group in config.groups), {"ShadowMtp"}),
+    (reports_all, {"Subscriber", "switch_on"}),
+)
+"""Definitions that only some configurations need: the others never reach the branch that names them."""
+
+
+def _rows(config: Config) -> str:
+    """Return what reads the metadata of state layers: "all" for mode all, else the mixer."""
+    return "all" if config.mamba_cache_mode == "all" else options_of(config).mixer
+
+
+_CONNECTOR = [("counterparts/kv_connector.py", name) for name in ("connect", "begin_worker", "TraceConnector")]
+
+
+def _parts(config: Config) -> Iterator[Part]:
+    """Yield what is copied, first what runs before vLLM is imported: what the script shares with the adapter, and its
+    own."""
+    unused = {name for needs, names in _OPTIONAL if not needs(config) for name in names}
+    sources = Sources(__package__, SOURCES.left_out | unused)
+    more = _CONNECTOR if has_connector(config) else []
+    group = ("../../reference/layout.py", "Group")
+    prepare = ("versions/old_releases.py", FRAME.prepare)
+    first, *shared = sources.definitions(prepare, *sources.uses(STAND_INS), group, *sources.uses(CLIENTS), *more)
+    yield from (first, sources.whole(STAND_INS), *shared, sources.whole(CLIENTS))
+
+
+def has_connector(config: Config) -> bool:
+    """Return True if an engine has a KV connector."""
+    return options_of(config).connector != "none"
+
+
+def _with_room(config: Config, longest: int) -> Config:
+    """Return a configuration with room for a client that sends `longest` tokens once more."""
+    lacking = longest + MORE_TOKENS - config.max_model_len if longest else 0
+    if lacking <= 0:
+        return config
+    blocks = sum(cdiv(lacking, group.block_size) + 1 for group in config.groups)
+    return structs.replace(config, max_model_len=config.max_model_len + lacking, num_blocks=config.num_blocks + blocks)
+
+
+def _opening(config: Config) -> Iterator[str]:
+    """Yield the lines that make the engine."""
+    yield "engine = Serving("
+    yield "    Config("
+    yield f"        num_blocks={config.num_blocks},"
+    yield "        groups=("
+    for group in config.groups:
+        more = {name: getattr(group, name) for name in ("layers", "draft", "window", "chunk")}
+        given = [f"{name}={value!r}" for name, value in more.items() if value != getattr(PLAIN_GROUP, name)]
+        yield f"            {', '.join([f'Group({group.kind!r}, {group.block_size}', *given])}),"
+    yield "        ),"
+    plain = Config(config.num_blocks, config.groups)
+    usual = structs.asdict(PLAIN)
+    changed = {name: value for name, value in config.options.items() if value != str(usual.get(name))}
+    sizes = plain.graph_sizes if options_of(config).graphs == "none" else config.graph_sizes
+    config = structs.replace(config, options=changed, graph_sizes=sizes)
+    for name in Config.__struct_fields__[2:]:
+        value = getattr(config, name)
+        if value != getattr(plain, name):
+            yield f"        {name}={value!r},"
+    yield "    )"
+    yield ")"

@@ -67,9 +67,9 @@ def prepare_process() -> None:
     _check_triton()
     torch.set_num_threads(1)
     logging.getLogger("vllm").setLevel(logging.ERROR)
-    kernels.install()
+    kernels.interpret()
     patches.install()
-    graphs.prepare_process()
+    graphs.provide_pool()
     # Tiles spread a copy of megabytes over a GPU; a tag is 8 bytes, and each tile is a call of the interpreter.
     as_on_gpu.copy_in_one_tile()
     as_on_gpu.sample_in_torch()

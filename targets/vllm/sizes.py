@@ -11,8 +11,6 @@ from ...reference.layout import cdiv
 from ..base.trace import Config, Group
 from .options import PREFILL_INTERVAL, drafts_on_device, has_graphs, options_of, ring_entries, schedules_asynchronously
 
-KINDS = ("mamba", "attention")
-
 
 class Sizes(NamedTuple):
     """Sizes and switches of one engine.
@@ -101,8 +99,9 @@ def hash_unit(config: Config) -> int:
 def layer_groups(config: Config) -> list[Group]:
     """Return the group of each layer of the model, from bottom to top: interleaved, as in real hybrid models."""
     target = [one for one in config.groups if not one.draft]
-    layers = {kind: [one for one in target if one.kind == kind for _ in range(one.layers)] for kind in KINDS}
-    mamba, attention = layers["mamba"], layers["attention"]
+    mamba, attention = (
+        [one for one in target if one.kind == kind for _ in range(one.layers)] for kind in ("mamba", "attention")
+    )
     each = cdiv(len(mamba), len(attention))
     return [group for index, one in enumerate(attention) for group in (*mamba[each * index : each * (index + 1)], one)]
 

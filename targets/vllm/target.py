@@ -34,7 +34,7 @@ from ..base.trace import (
     Turn,
     fits,
 )
-from .counterparts.sampling import parameters
+from .counterparts.sampling import sampling_parameters
 from .options import options_of, reports_all
 from .shadow import patches
 from .versions import compat, features
@@ -152,7 +152,7 @@ class VllmTarget:
             arguments["resumable"] = True
         if self.inputs:
             arguments |= self.inputs.arguments(truth, first)
-        tokens, chosen = truth.tokens[first : truth.prompt_length], parameters(self.config, turn, truth)
+        tokens, chosen = truth.tokens[first : truth.prompt_length], sampling_parameters(self.config, turn, truth)
         self.scheduler.add_request(Request(name, tokens, chosen, **arguments))
 
     def resume(self, event: Resume) -> list[Record]:

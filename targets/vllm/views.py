@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import chain
+from itertools import chain as chained
 from typing import Any
 
 from ...reference.prefix_cache import Key
@@ -127,7 +127,7 @@ class Host:
         tables, references = pool.tables(), pool.references()
         pins = Counter(blocks_to_free(scheduler))
         # A block that waits to be freed once and is in a table stays with its owner, who may write to it.
-        for block in pins.keys() & set(chain.from_iterable(chain.from_iterable(tables.values()))) if pins else ():
+        for block in pins.keys() & set(chained.from_iterable(chained.from_iterable(tables.values()))) if pins else ():
             references[block] -= pins.pop(block)
         return View(
             free=pool.free(),

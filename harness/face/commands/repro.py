@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from ....targets.base.launch import Launch
     from ....targets.base.trace import Trace
     from ...group.evidence import Place
     from ...tell.bug_report import ReproCase, TriedFix
@@ -81,7 +83,8 @@ def run(options: argparse.Namespace) -> int:
         raise OutputError(f"cannot write to {folder}: {error.strerror}; choose another with -o") from error
     good = verdict is not None and verdict.promised
     if good and verdict:
-        line(f"repro.py fails as promised ({verdict.seconds:.1f} s)")
+        line(f"repro.py fails as promised ({verdict.seconds:.1f} s); to run it again:")
+        line(f"  {again(case.launch, folder / 'repro.py')}")
     elif verdict:
         line(f"repro.py does NOT fail as promised (exit status {verdict.status}): REPORT.md says so, too")
         for row in verdict.tail.splitlines():
@@ -97,6 +100,12 @@ def run(options: argparse.Namespace) -> int:
         result = {"exit_reason": reason, "signature": violation.signature, "folder": str(folder)}
         print_json({**result, "lines": lines, "seconds": seconds})
     return CLEAN if good else INTERNAL if verdict else USAGE
+
+
+def again(launch: Launch, script: Path) -> str:
+    """Return the command that runs a script with the environment that is here already."""
+    path = [f"PYTHONPATH={shlex.quote(launch.tree)}"] if launch.tree else []
+    return " ".join([*path, shlex.quote(launch.python), shlex.quote(str(script))])
 
 
 def witness(spec: str, trace: Trace, folder: Path, line: Callable[[str], None]) -> int:

@@ -25,8 +25,8 @@ inside the hit.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
 from vllm.distributed.kv_transfer import kv_transfer_state
@@ -68,13 +68,13 @@ class Save(NamedTuple):
     block: int
 
 
-@dataclass
+@dataclasses.dataclass
 class Transfers(KVConnectorMetadata):
     """What the worker does in one step. Plain data, which may be pickled."""
 
-    loads: list[Load] = field(default_factory=list)
-    saves: list[Save] = field(default_factory=list)
-    sends: dict[str, list[Save]] = field(default_factory=dict)
+    loads: list[Load] = dataclasses.field(default_factory=list)
+    saves: list[Save] = dataclasses.field(default_factory=list)
+    sends: dict[str, list[Save]] = dataclasses.field(default_factory=dict)
 
 
 class Store:

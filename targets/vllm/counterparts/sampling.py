@@ -15,7 +15,7 @@ from ...base.trace import Config, Turn
 from ..options import varies_sampling
 
 
-def parameters(config: Config, turn: Turn, truth: Truth) -> SamplingParams:
+def sampling_parameters(config: Config, turn: Turn, truth: Truth) -> SamplingParams:
     """Return the parameters of a request, or of a session's turn, whose prompt is that of `truth`."""
     max_new_tokens = turn.max_new_tokens
     stops = [truth.stop_token(turn.stop_at)] if turn.stop_at else None

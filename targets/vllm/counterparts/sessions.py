@@ -9,7 +9,7 @@ after that opens a new session: it sends all that vLLM would have kept, then its
 
 from __future__ import annotations
 
-from itertools import chain
+from itertools import chain as chained
 from typing import Any
 
 from vllm.v1.request import RequestStatus
@@ -67,6 +67,6 @@ class Sessions:
         held = {
             block
             for request in self.scheduler.kv_holding_waiting
-            for block in chain.from_iterable(tables.get(request.request_id, ()))
+            for block in chained.from_iterable(tables.get(request.request_id, ()))
         }
         return len(held) <= self._blocks and len(self.holding()) < self._rows

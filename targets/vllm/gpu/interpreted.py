@@ -30,7 +30,7 @@ def prepare() -> None:
     _convert_masks()
     _look_up_functions()
     _give_counters_types()
-    kernels.install()
+    kernels.interpret()
     mamba_utils._TEMPORAL_TILES = 1
     Sampler.greedy_sample = staticmethod(partial(torch.argmax, dim=-1))
 

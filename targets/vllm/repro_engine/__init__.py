@@ -1,1 +1,1 @@
-"""Sources of a small engine, inlined into stand-alone reproducers (`repro`): vLLM and torch, no hybridfuzz."""
+"""Sources that only stand-alone reproducers have (`repro`): clients of the engine that they share with the adapter."""

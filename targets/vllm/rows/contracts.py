@@ -78,17 +78,17 @@ def mamba2_rows(metadata: Any, columns: Columns, window: int, skipped: int = 0) 
     """
     rows: list[StateRow] = []
     if metadata.num_prefills > 0:
-        rows += _prefill_rows(metadata, columns, window)
+        rows += _mamba2_prefills(metadata, columns, window)
     if metadata.num_decodes > 0:
         rows += (
-            _speculative_rows(metadata, columns, skipped)
+            _mamba2_verifications(metadata, columns, skipped)
             if getattr(metadata, "query_start_loc_d", None) is not None
-            else _decode_rows(metadata, columns)
+            else _mamba2_decodes(metadata, columns)
         )
     return in_bounds(rows, columns.bounds, skipped)
 
 
-def _prefill_rows(metadata: Any, columns: Columns, window: int) -> list[StateRow]:
+def _mamba2_prefills(metadata: Any, columns: Columns, window: int) -> list[StateRow]:
     starts = metadata.query_start_loc_p.tolist()
     blocks = _prefill_indices(metadata).tolist()
     has_conv = metadata.has_initial_states_p.tolist()
@@ -180,7 +180,7 @@ def _inner_states(
     return found
 
 
-def _speculative_rows(metadata: Any, columns: Columns, skipped: int) -> list[StateRow]:
+def _mamba2_verifications(metadata: Any, columns: Columns, skipped: int) -> list[StateRow]:
     starts = metadata.query_start_loc_d.tolist()
     accepted: list[int] = metadata.num_accepted_tokens.tolist()
     indices = metadata.state_indices_tensor_d.tolist()
@@ -193,7 +193,7 @@ def _speculative_rows(metadata: Any, columns: Columns, skipped: int) -> list[Sta
     return speculative_rows(range(len(indices)), tokens, starts, indices, offset, columns)
 
 
-def _decode_rows(metadata: Any, columns: Columns) -> list[StateRow]:
+def _mamba2_decodes(metadata: Any, columns: Columns) -> list[StateRow]:
     """Return rows without accepted counts: kernels use the first column only, even of several (0.28 has 1 + k)."""
     rows = []
     indices = metadata.state_indices_tensor if _in_one(metadata) else metadata.state_indices_tensor_d

@@ -28,14 +28,14 @@ def linear_rows(metadata: Any, columns: Columns) -> list[StateRow]:
     """Return the rows of a layer in the order in which it computes them."""
     rows: list[StateRow] = []
     if metadata.num_prefills > 0:
-        rows += _prefills(metadata, columns)
+        rows += _linear_prefills(metadata, columns)
     if metadata.num_decode_tokens > 0:
         speculative = getattr(metadata, "num_accepted_tokens", None) is not None
-        rows += _verifications(metadata, columns) if speculative else _decodes(metadata, columns)
+        rows += _verifications(metadata, columns) if speculative else _linear_decodes(metadata, columns)
     return in_bounds(rows, columns.bounds, SKIPPED)
 
 
-def _prefills(metadata: Any, columns: Columns) -> list[StateRow]:
+def _linear_prefills(metadata: Any, columns: Columns) -> list[StateRow]:
     starts, lengths = metadata.query_start_loc.tolist(), metadata.seq_lens.tolist()
     own = getattr(metadata, "state_indices_tensor_p", None)
     # MiniMax's layer counts rows by tokens: each decode has one.
@@ -56,7 +56,7 @@ def _prefills(metadata: Any, columns: Columns) -> list[StateRow]:
     return rows
 
 
-def _decodes(metadata: Any, columns: Columns) -> list[StateRow]:
+def _linear_decodes(metadata: Any, columns: Columns) -> list[StateRow]:
     """Return decode rows: the kernel has a program for each token, which takes the index of that row."""
     own = getattr(metadata, "state_indices_tensor_d", None)
     blocks = (metadata.state_indices_tensor if own is None else own).tolist()[: metadata.num_decodes]

@@ -6,8 +6,8 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from ...base.observe import Access, Forward, ForwardRow
@@ -16,7 +16,7 @@ from ..rows.layer_rows import SlotRow, StateRow
 from ..rows.metadata import Batch, Columns, local_rows, slot_rows, writing_order
 
 
-@dataclass
+@dataclasses.dataclass
 class ModelForward:
     """A forward of the model, or of the drafter behind one of the model."""
 
@@ -33,10 +33,10 @@ class ModelForward:
     """Tokens per mamba block in align mode, None in the other modes."""
     inputs: Any
     """What token ids stand for, None if for themselves."""
-    accesses: list[Access] = field(default_factory=list)
+    accesses: list[Access] = dataclasses.field(default_factory=list)
     """What the layers accessed, the drafter's behind those of the model."""
-    _states: dict[int, list[StateRow]] = field(default_factory=dict)
-    _slots: dict[int, tuple[list[SlotRow], Sequence[int]]] = field(default_factory=dict)
+    _states: dict[int, list[StateRow]] = dataclasses.field(default_factory=dict)
+    _slots: dict[int, tuple[list[SlotRow], Sequence[int]]] = dataclasses.field(default_factory=dict)
 
     def draft(self, context: Any) -> ModelForward:
         """Return a forward of the drafter, whose rows are those of this one."""

@@ -74,7 +74,7 @@ class ShadowAttention(nn.Module, AttentionLayerBase):
 
     num_heads = 1
     impl = _Implementation()
-    form = Group("attention", 1)
+    form: Group
     """The trace's group that the layer belongs to."""
 
     def __init__(self, name: str, config: Any, head_size: int, form: Group) -> None:

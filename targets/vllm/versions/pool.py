@@ -1,13 +1,12 @@
 """The adapter's only reader of vLLM's block pool, hash map, free queue and block tables.
 
-One exception: `repro_engine` is copied into scripts that import nothing of ours, so `key` and `evict` in its
-`engine.py` read three of these fields themselves. A renamed field is changed here, and there if it is one of the three.
+A renamed field is changed here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import chain as chained
 from typing import Any
 
 from vllm.v1.core.kv_cache_utils import get_block_hash, get_group_id
@@ -66,7 +65,7 @@ class Pool:
         tables = [group.req_to_blocks for group in self._groups]
         return {
             name: tuple([tuple([block.block_id for block in table.get(name, ())]) for table in tables])
-            for name in dict.fromkeys(chain.from_iterable(tables))
+            for name in dict.fromkeys(chained.from_iterable(tables))
         }
 
     def labelled(self, group: int, name: str) -> Iterator[tuple[int, int, int]]:

@@ -30,7 +30,7 @@ from hybridfuzz.harness.tell.versions import versions_of
 from hybridfuzz.targets.base.deployment import Deployment
 from hybridfuzz.targets.base.launch import Launch
 from hybridfuzz.targets.base.registry import describe, load_factory
-from hybridfuzz.targets.base.repro import Script
+from hybridfuzz.targets.base.repro import MACHINERY, Script
 from hybridfuzz.targets.base.trace import AnyEvent, Arrive, DummyRun, ExternalLoad, Step
 
 CORPUS = Path(__file__).parents[3] / "corpus"
@@ -215,6 +215,32 @@ def test_a_short_script_is_shown_and_a_long_one_is_collapsed() -> None:
     long = report(structs.replace(case, script=Script("pass\n" * (SCRIPT_LINES_SHOWN + 1), "x", "nothing")))
     assert "```python\npass\n" in short and "<summary>repro.py" not in short
     assert f"<details><summary>repro.py ({SCRIPT_LINES_SHOWN + 1} lines)</summary>\n\n```python\npass\n" in long
+
+
+def test_of_a_script_with_machinery_only_the_scenario_is_shown() -> None:
+    """5,000 lines are longer than an issue may be: the report had no line of them."""
+    case = structs.replace(case_of("accepted-count-zero"), verdict=VERDICT)
+    script = Script(f"ask()\n\n\n{MACHINERY} Of the engine.\n" + "x = 1\n" * 20_000, "x", "nothing")
+    text = report(structs.replace(case, script=script))
+    assert "(`repro.py`, 20004 lines, is attached):\n\n```python\nask()\n```\n" in text
+    assert "x = 1" not in text and MACHINERY not in text
+
+
+def test_the_output_of_a_script_is_shown_with_what_clients_receive() -> None:
+    """Of six lines all were the traceback's."""
+    printed = ["r0: received [1], expected [2]", *[f"  line {number} of the traceback" for number in range(8)]]
+    verdict = structs.replace(VERDICT, promised=True, tail="\n".join(printed))
+    case = structs.replace(case_of("accepted-count-zero"), verdict=verdict, script=Script("pass\n", "x", "vllm, torch"))
+    text = report(case)
+    assert "$ python repro.py\nr0: received [1], expected [2]\n" in text
+    assert "With vllm and torch installed, on a CPU" in text
+
+
+def test_it_does_not_say_that_a_person_has_done_what_nobody_has_done_yet() -> None:
+    """Each said "I have run the reproduction below", also where there was none."""
+    text = report(case_of("accepted-count-zero"))
+    assert "> - [ ] I have run the reproduction below myself.\n" in text
+    assert text.count("I have ") == text.count("- [ ] I have ")
 
 
 def test_a_report_fits_into_an_issue() -> None:

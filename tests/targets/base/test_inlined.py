@@ -20,6 +20,8 @@ FILES = {
     ),
     "late": "def late():\n    return 'late'\n",
     "again": "from . import low\n\n\ndef name():\n    return low.name()\n",
+    "itself": "from os import name\nfrom .low import name as own\n\n\ndef both():\n    return name\n",
+    "other": "from itertools import count as name\nfrom .itself import both\n\n\ndef all():\n    return both, name\n",
 }
 
 
@@ -56,3 +58,11 @@ def test_a_whole_file_says_what_it_uses_of_others(package: str) -> None:
 def test_two_definitions_of_one_name_are_refused(package: str) -> None:
     with pytest.raises(ValueError, match=r"name is defined in again\.py and in low\.py"):
         Sources(package).definitions(("again.py", "name"))
+
+
+def test_a_name_that_two_files_import_from_different_modules_is_refused(package: str) -> None:
+    """One import would replace the other: `chain` of itertools that of ours."""
+    with pytest.raises(ValueError, match=r"other\.py has 'from itertools import count as name', another file 'from os"):
+        Sources(package).definitions(("itself.py", "both"), ("other.py", "all"))
+    with pytest.raises(ValueError, match=r"name is defined in low\.py, another file has 'from os import name'"):
+        Sources(package).definitions(("itself.py", "both"), ("high.py", "whole"))

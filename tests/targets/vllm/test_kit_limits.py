@@ -2,13 +2,17 @@
 
 from typing import get_args
 
+import pytest
+
+from hybridfuzz.targets.base.protocol import TargetError
 from hybridfuzz.targets.base.registry import kit_limits
-from hybridfuzz.targets.base.trace import Config, Group
+from hybridfuzz.targets.base.repro import Failure
+from hybridfuzz.targets.base.trace import Arrive, Config, Group, Step, Trace
 from hybridfuzz.targets.vllm.factory import VllmFactory
 from hybridfuzz.targets.vllm.kit_limits import SHOWN, Case, Kit, limits, refusal
 from hybridfuzz.targets.vllm.options import options_of
 from hybridfuzz.targets.vllm.release import Release
-from hybridfuzz.targets.vllm.repro import ASSERTIONS
+from hybridfuzz.targets.vllm.repro import write_scripts
 
 
 def config(**options: str) -> Config:
@@ -35,5 +39,12 @@ def test_a_reason_names_the_value_of_the_trace() -> None:
     assert VllmFactory("vllm", Release()).supports(config(runner="v3")) == "runner=v3 is not driven on this release"
 
 
-def test_a_script_asserts_exactly_what_the_table_says() -> None:
-    assert ASSERTIONS.keys() == SHOWN.keys()
+def test_whatever_the_table_shows_has_a_script_and_nothing_else() -> None:
+    trace = Trace(config(), (Arrive("r0", (("a", 3),), 2), Step()))
+    for oracle, field in (*SHOWN, ("M7", "budget"), ("M8", "publish")):
+        failure = Failure(oracle, field or "x", "broken", trace.events, 1, "r0", 0, 3, 2, "r0")
+        if (oracle, field) in SHOWN:
+            assert write_scripts("", trace, failure)
+        else:
+            with pytest.raises(TargetError, match=f"no stand-alone script can show {oracle}"):
+                write_scripts("", trace, failure)

@@ -47,8 +47,6 @@ def test_a_field_is_found_where_it_is_read(source: str, found: list[str]) -> Non
 
 def test_one_module_reads_the_pool() -> None:
     modules = {path.relative_to(ADAPTER).as_posix(): path.read_text(encoding="utf-8") for path in ADAPTER.rglob("*.py")}
-    # The text of `repro_engine` is copied into scripts that import nothing of ours.
     read = {(name, field) for name, source in modules.items() for field in named(source) if name != READER}
-    wrong = {(name, field) for name, field in read - OTHERS if not name.startswith("repro_engine/")}
-    assert not wrong
+    assert not read - OTHERS
     assert set(named(modules[READER])) == FIELDS  # none is a name that vLLM or the reader no longer has

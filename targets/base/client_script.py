@@ -1,0 +1,149 @@
+"""The text of scripts that show what clients ask for and receive: what the engines' `repro` modules share.
+
+A script is one module. It begins with `reproduce()`: the engine's settings, the calls of the trace, and an assertion.
+Behind the line `MACHINERY` is what is copied (`inlined`); nothing there is about the failure.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import NamedTuple
+
+from .inlined import Part, import_block
+from .repro import MACHINERY, python_comment
+
+MORE_TOKENS = 4
+"""New tokens of a client that sends its tokens once more, and further ones of a longer answer: a wrong state gives the
+right token once in 126 times."""
+
+
+class End(NamedTuple):
+    """How a script ends.
+
+    promise  the beginning of its last line of output
+    last     its last lines
+    read     what it reads when the trace is over, before the rest of the answers
+    """
+
+    promise: str
+    last: Sequence[str]
+    read: Sequence[str] = ()
+
+
+WRONG_TOKENS = End(
+    "AssertionError: clients receive wrong tokens",
+    [
+        "wrong = [turn.name for turn in engine.turns if not turn.is_right()]",
+        'assert not wrong, f"clients receive wrong tokens: {wrong}"',
+    ],
+)
+WAITING = End(
+    "AssertionError: nothing is scheduled any more",
+    [
+        'waiting = [turn.name for turn in engine.turns if turn.end == "still waits for tokens"]',
+        'assert not waiting, f"nothing is scheduled any more, but clients wait: {waiting}"',
+    ],
+)
+
+
+def leaking(where: str) -> End:
+    """Return the end of a script about what is left in the memory `where`."""
+    return End(
+        "AssertionError: memory is not given back",
+        [
+            "leaked = engine.leaked()",
+            f'print("missing {where}:", leaked)',
+            'assert not any(leaked.values()), f"memory is not given back: {leaked}"',
+        ],
+    )
+
+
+def asked_again(again: Sequence[Sequence[int]], cache: str) -> Iterator[str]:
+    """Yield the calls of clients that send these tokens when the trace is over."""
+    if again:
+        yield f"# {cache} holds wrong content by now, which a client meets that sends the same tokens."
+    for index, tokens in enumerate(again):
+        yield f"engine.add('again {index}', {list(tokens)}, new_tokens={MORE_TOKENS})"
+        yield "engine.finish()"
+
+
+def folded(lines: Sequence[str]) -> Iterator[str]:
+    """Yield lines; three and more equal ones as a loop, equal comments once."""
+    for line, equal in groupby(lines):
+        count = len(list(equal))
+        if line.startswith("#"):
+            yield line
+        elif count > 2:
+            yield f"for _ in range({count}):"
+            yield f"    {line}"
+        else:
+            yield from [line] * count
+
+
+def asking(opening: Sequence[str], calls: Sequence[str], again: Sequence[str], end: End) -> list[str]:
+    """Return the lines of `reproduce()`."""
+    return [
+        *opening,
+        "",
+        *folded(calls),
+        *end.read,
+        "engine.finish()",
+        *again,
+        "",
+        "for turn in engine.turns:",
+        "    print(turn)",
+        *end.last,
+    ]
+
+
+class Frame(NamedTuple):
+    """What is the same in all scripts of an engine.
+
+    about        behind the failure's message: what the script needs and does
+    note         about the machinery, the lines of a comment
+    environment  sets variables
+    prepare      the function of the first part that is called before the engine is imported
+    """
+
+    about: str
+    note: str
+    environment: str
+    prepare: str
+
+    def module(self, message: str, body: Sequence[str], parts: Sequence[Part], constants: Sequence[str] = ()) -> str:
+        """Return a script: `body` is that of `reproduce()`, `constants` are lines that the second part uses."""
+        imports = import_block(parts)
+        own = [line for line in imports if line.split()[1].partition(".")[0] not in sys.stdlib_module_names]
+        return "\n".join(
+            [
+                f'"""{python_comment(message)}\n\n{self.about}"""\n',
+                "from __future__ import annotations\n\n",
+                "def reproduce():",
+                *(f"    {line}".rstrip() for line in body),
+                "",
+                "",
+                f"{MACHINERY} {self.note}",
+                *(f"{line}  # noqa: E402" for line in sorted({"import os", *imports} - {*own}, key=_place)),
+                "",
+                self.environment,
+                parts[0].text,
+                "",
+                "",
+                f"{self.prepare}()",
+                *(f"{line}  # noqa: E402" for line in own),
+                "",
+                *constants,
+                *(f"\n{part.text}\n" for part in parts[1:]),
+                "",
+                'if __name__ == "__main__":',
+                "    reproduce()",
+                '    print("passed: the bug is not here")',
+                "",
+            ]
+        )
+
+
+def _place(line: str) -> tuple[bool, str]:
+    return line.startswith("from "), line

@@ -1,0 +1,230 @@
+"""Clients of an engine in a script: what they ask for, what they receive, and what they should receive.
+
+(This file is inlined into reproducers, behind what they share with the adapter; nothing imports it.)
+"""
+
+from functools import partial
+from itertools import groupby
+
+from ....reference.tokens import EMPTY, NO_INPUT, chain
+from ...base.observe import Delivered, Forward, Planned, SlotContent, SlotRead, StateRead, StateWrite
+from ..shadow.layers import ShadowAttention
+from ..target import VllmTarget
+from .stand_ins import (
+    Abort,
+    Arrive,
+    DummyRun,
+    Evict,
+    ExternalLoad,
+    Preempt,
+    ResetPrefixCache,
+    Resume,
+    Step,
+    combine,
+)
+
+IDLE_MAX = 8
+"""Steps in a row that may schedule nothing while requests wait."""
+
+
+class Turn:
+    """One request, or one turn of a session: what its client received and should have received."""
+
+    def __init__(self, name, truth, new_tokens, stop_at):
+        end = truth.prompt_length + truth.answer_length(new_tokens, truth.stop_token(stop_at))
+        truth.reach(end)
+        self.name, self.prompt = name, truth.tokens[: truth.prompt_length]
+        self.received, self.expected = [], truth.tokens[truth.prompt_length : end]
+        self.end = "still waits for tokens"
+
+    def is_right(self):
+        """Return True if the client got its tokens; one whose request was aborted gets the first of them."""
+        count = len(self.expected) if self.end == "ended" else len(self.received)
+        return self.received == self.expected[:count]
+
+    def __str__(self):
+        verdict = "right" if self.is_right() else f"expected {self.expected}"
+        return f"{self.name}: prompt {self.prompt}, received {self.received}, {verdict}; {self.end}"
+
+
+def path_of(prompt):
+    """Return a prompt of token ids, with (document, tokens) for inputs of other kinds, in runs."""
+    parts = []
+    for plain, run in groupby(prompt, lambda one: isinstance(one, int)):
+        together = tuple(run)
+        parts += [(together, len(together))] if plain else together
+    return tuple(parts)
+
+
+def tag_of(content):
+    """Return the tag of the last token that a page holds, or that is read from it."""
+    if isinstance(content, SlotContent):
+        return content.tags[-1]
+    return content.window[-1] if content.temporal is None else content.temporal
+
+
+def attend(layer, run, truths, forward, below):
+    """Run an attention layer so that its output depends on all that it attends to, as that of a real one does: a row
+    that attends to anything but its request's own tokens gets wrong output."""
+    before, batch = len(forward.accesses), forward.batch
+    tags = list(run(forward, below))
+    for read in forward.accesses[before:]:
+        truth = truths.get(batch.names[read.row] or "") if isinstance(read, SlotRead) else None
+        start = batch.position(read.row)
+        first = layer.first(start)
+        if truth and start > first:
+            skipped = first - read.first_column * layer.block_size
+            if list(read.tags[skipped : skipped + start - first]) != truth.slots(first, start):
+                for token in range(batch.starts[read.row], batch.starts[read.row + 1]):
+                    tags[token] = combine(tags[token], NO_INPUT)
+    return tuple(tags)
+
+
+class Serving:
+    """vLLM's scheduler and model runner with their clients, step by step."""
+
+    def __init__(self, config):
+        self.target = VllmTarget(config)
+        for layer in self.target.engine.layers:
+            if isinstance(layer, ShadowAttention):
+                layer.run = partial(attend, layer, layer.run, self.truths)
+        self.turns, self.last, self.forwards, self.hits, self.without_room = [], {}, {}, {}, []
+
+    @property
+    def truths(self):
+        """The tokens of each client."""
+        return self.target.engine.drafter.truths
+
+    def add(self, name, prompt, new_tokens, priority=0, session=False, stop_at=0):
+        """Send a request, or the first turn of a session.
+
+        `prompt`: token ids, and (name, tokens) for an image, and for tokens with an adapter or a cache salt.
+        `stop_at`: the answer ends with this token, 1 for its first; 0 for no stop token.
+        """
+        self._apply(Arrive(name, path_of(prompt), new_tokens, priority, session, stop_at))
+        self._begin_turn(name, new_tokens, stop_at)
+
+    def resume(self, name, prompt, new_tokens, stop_at=0):
+        """Send the next turn of a session: `prompt` follows all that vLLM keeps. Nothing unless it is idle."""
+        if name in self.target.sessions.idle:
+            self._apply(Resume(name, path_of(prompt), new_tokens, stop_at))
+            self._begin_turn(name, new_tokens, stop_at)
+
+    def _begin_turn(self, name, new_tokens, stop_at):
+        self.last[name] = Turn(name, self.truths[name], new_tokens, stop_at)
+        self.turns.append(self.last[name])
+
+    def step(self, budget=0, drafts=0, right=0, per_request=(), pad_to=0):
+        """Schedule and execute one step of at most `budget` tokens; return True if a request was scheduled.
+
+        Of `drafts` proposed tokens the first `right` are right, for single requests as in `per_request`. `pad_to`: rows
+        of the largest batch among data-parallel ranks, to whose graph this one is padded.
+        """
+        return self._apply(Step(budget, drafts, right, dict(per_request), pad_to))
+
+    def preempt(self, name):
+        """Preempt a running request, as for lack of memory."""
+        self._apply(Preempt(name))
+
+    def abort(self, name):
+        """Abort a request, or close a session."""
+        self._apply(Abort(name))
+        if name in self.last and self.last[name].end != "ended":
+            self.last[name].end = "aborted"
+
+    def dummy_run(self, rows):
+        """Run a step without requests, as on an idle data-parallel rank beside ones with `rows` rows."""
+        self._apply(DummyRun(rows))
+
+    def reset_prefix_cache(self, preempt_running=False):
+        """Reset the prefix cache."""
+        self._apply(ResetPrefixCache(preempt_running))
+
+    def evict(self, blocks):
+        """Let up to `blocks` free blocks lose their keys, oldest first."""
+        self._apply(Evict(blocks))
+
+    def store(self, name, length, states=True, fails=False, delay=0):
+        """Store the first tokens of a request outside the pool, as another engine would have computed them.
+
+        A load takes `delay` more steps; with `fails` the request's first one fails.
+        """
+        self._apply(ExternalLoad(name, length, states, fails, delay))
+
+    def finish(self):
+        """Run until every request has ended, or until nothing is scheduled any more."""
+        idle = 0
+        while self.target.has_work() and idle < IDLE_MAX:
+            idle = 0 if self.step() else idle + 1
+
+    def _apply(self, event):
+        """Let an event happen and give clients their tokens. Return True if a request was scheduled."""
+        scheduled = False
+        for record in self.target.apply(event).records:
+            if isinstance(record, Planned):
+                scheduled |= bool(record.rows)
+                self.hits |= {row.name: row.hit for row in record.rows if row.admitted}
+                counts = [(row.name, row.estimated, row.taken) for row in record.rows]
+                self.without_room += [one for one in counts if one[2] > one[1] >= 0]
+            elif isinstance(record, Forward):
+                self.forwards[record.step] = record
+            elif isinstance(record, Delivered):
+                self._deliver(record)
+        return scheduled
+
+    def _deliver(self, record):
+        for name, tokens in record.outputs:
+            self.last[name].received += tokens
+        for names, end in ((record.finished, "ended"), (record.failed, "ended with an error")):
+            for name in names:
+                self.last[name].end = end
+
+    def written(self, step, group):
+        """Return the blocks in which the layers of a group store states for no request in a step."""
+        forward = self.forwards[step]
+        return [
+            one.block
+            for one in forward.accesses
+            if isinstance(one, StateWrite) and one.group == group and forward.rows[one.row].request is None
+        ]
+
+    def wrong_reads(self, step, name, group, depth):
+        """Return (layer, block) of each initial state of a request in a step that is not its own after `depth` tokens,
+        (None, None) if no state is read although there is one."""
+        forward, tag = self.forwards[step], self.truths[name].tag(depth)
+        reads = [
+            one
+            for one in forward.accesses
+            if isinstance(one, StateRead) and one.group == group and forward.rows[one.row].request == name
+        ]
+        wrong = [(one.layer, one.block) for one in reads if not depth or tag_of(one) != tag]
+        return wrong or [(None, None)] * bool(depth and not reads)
+
+    def is_published(self, block):
+        """Return True if a lookup can find a block."""
+        return any(block in blocks for _, blocks in self.target.host.pool.cached())
+
+    def wrong_states(self, group, block, tokens):
+        """Return the layers of a group whose state in a block is not that after `tokens`, if these lead to the block
+        and it holds states."""
+        tag = (EMPTY, *chain(EMPTY, tuple(tokens)))[-1]
+        key = self.target.view().published.get(block)
+        layout = self.target.layout.groups[group]
+        if key is None or (key.depth, key.tag) != (len(tokens), tag) or layout.kind != "mamba":
+            return []
+        states = [self.target.read(group, layer, block) for layer in range(layout.layers)]
+        return [layer for layer, state in enumerate(states) if tag_of(state) != tag]
+
+    def wrongly_stored(self):
+        """Return (tokens, group) of what is stored outside the pool and is not the content of its key."""
+        pages = self.target.store.pages.items()
+        return [(key.depth, key.group) for key, layers in pages if any(tag_of(page) != key.tag for page in layers)]
+
+    def leaked(self):
+        """Return what is left when all sessions are closed and nothing runs."""
+        for name in self.last:
+            self.abort(name)
+        self.finish()
+        view = self.target.view()
+        held = [block for block, count in enumerate(view.references) if count]
+        return {title: size for title, size in {**view.leftovers, "blocks": len(held)}.items() if size}

@@ -1,0 +1,28 @@
+"""What the scripts of several engines share."""
+
+import ast
+
+from hybridfuzz.targets.base.client_script import WRONG_TOKENS, Frame, asked_again, asking, folded
+from hybridfuzz.targets.base.inlined import Part
+
+FRAME = Frame("Needs nothing.\n", "Of nothing.\n", "os.environ['X'] = '1'", "prepare")
+
+
+def test_equal_calls_are_a_loop_and_equal_comments_one() -> None:
+    """A loop of comments alone was no Python."""
+    lines = ["# a", "# a", "# a", "b()", "b()", "c()", "c()", "c()"]
+    assert list(folded(lines)) == ["# a", "b()", "b()", "for _ in range(3):", "    c()"]
+
+
+def test_a_script_begins_with_what_is_asked_and_imports_the_engine_once_it_is_prepared() -> None:
+    body = asking(["engine = None"], ["# nothing happens"] * 3, list(asked_again([[5, 6]], "A cache")), WRONG_TOKENS)
+    parts = [Part(["import sys"], "def prepare():\n    sys"), Part(["from engine import one"], "two = one, THREE")]
+    text = FRAME.module('It is """broken"""', body, parts, ["THREE = 3"])
+    tree = ast.parse(text)
+    assert isinstance(tree.body[2], ast.FunctionDef) and tree.body[2].name == "reproduce"
+    order = [
+        "def reproduce", "engine.add('again 0', [5, 6]", "# ---- Machinery. Of nothing.", "import os", "import sys",
+        "os.environ", "prepare()\n", "from engine import one", "THREE = 3", "two = one",
+    ]  # fmt: skip
+    places = [text.index(one) for one in order]
+    assert places == sorted(places)
