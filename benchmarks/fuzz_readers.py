@@ -232,7 +232,7 @@ def read_known(path: Path) -> object:
 
 def read_page(path: Path) -> object:
     """Read everything in a campaign's folder and render its page."""
-    from hybridfuzz.harness.group.store import read_state
+    from hybridfuzz.harness.group.finding_store import read_state
     from hybridfuzz.reports.data import load_folder
     from hybridfuzz.reports.page import render
 
@@ -243,7 +243,7 @@ def read_page(path: Path) -> object:
 
 def read_evidence(path: Path) -> object:
     """Read what a campaign knows about the cause of a finding."""
-    from hybridfuzz.harness.group.store import load_evidence
+    from hybridfuzz.harness.group.finding_store import load_evidence
 
     return load_evidence(path.with_suffix(".json"))
 
@@ -329,7 +329,7 @@ class Failure(Exception):
 
 def check(form: Format, folder: Path, data: bytes, watch: Watch) -> bool:
     """Read one case; return True if the file was accepted. Raises Failure."""
-    from hybridfuzz.harness.group.store import OutputError
+    from hybridfuzz.harness.group.finding_store import OutputError
     from hybridfuzz.targets.base.trace import TraceError
 
     path = folder / form.file

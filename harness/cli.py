@@ -204,7 +204,7 @@ def run_command(options: argparse.Namespace) -> int:
     from ..targets.base.protocol import TargetError
     from ..targets.base.registry import on_device
     from ..targets.base.trace import TraceError
-    from .group.store import OutputError
+    from .group.finding_store import OutputError
     from .workers.client import InternalError
 
     command = _module(options.command)

@@ -19,9 +19,9 @@ from ..targets.base.trace import Trace, TraceError
 from .campaign.campaign import Campaign, Settings
 from .campaign.resume import exclusive
 from .campaign_events import CampaignEvent
+from .group.finding_store import read_state
 from .group.fixes import Fixes, apply_fixes, asked_fixes
 from .group.reduce import reduce_trace
-from .group.store import read_state
 from .judge.outcome import Outcome
 from .tell.terminal import finding_text
 from .workers.client import WorkerClient

@@ -24,8 +24,8 @@ from ..targets.base.registry import load_factory
 from ..targets.base.trace import Config, Event, Trace
 from .draw.files import save_trace
 from .draw.serving_rules import ServingRules
+from .group.finding_store import replay_command
 from .group.reduce import reduce_trace
-from .group.store import replay_command
 from .judge.lockstep import Lockstep
 from .judge.run import run_trace
 from .judge.violation import Violation

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from ..harness.group.store import cause_words, replay_command
+from ..harness.group.finding_store import cause_words, replay_command
 from ..harness.markup import Markup, Section, join, tag
 from ..harness.quoting import clean
 from ..harness.tell.explain import explain

@@ -18,7 +18,7 @@ from msgspec import structs
 from ...targets.base.trace import Trace
 from ..campaign_events import Waiting
 from ..draw.files import save_trace
-from ..group.store import WAITING_FOLDER, OutputError, make_folder
+from ..group.finding_store import WAITING_FOLDER, OutputError, make_folder
 
 KEPT_MAX = 1000
 PER_SYMPTOM = 50

@@ -36,8 +36,8 @@ from ..campaign_events import (
     Summary,
     Tick,
 )
+from ..group.finding_store import OutputError
 from ..group.retest import retest, unmet
-from ..group.store import OutputError
 from ..workers.client import InternalError, Stopped, WorkerClient
 from ..workers.protocol import OpenWorker
 from ..workers.service import served

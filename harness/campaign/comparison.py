@@ -20,8 +20,8 @@ from ..campaign_events import Reason
 from ..draw.files import file_name, save_trace
 from ..draw.overrides import check_overrides
 from ..draw.workload import DEFAULT, Workload
+from ..group.finding_store import OutputError
 from ..group.reduce import reduce_trace
-from ..group.store import OutputError
 from ..judge.differential import difference
 from ..judge.outcome import Outcome
 from ..judge.violation import Violation

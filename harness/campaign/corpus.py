@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ...targets.base.trace import Trace, TraceError
 from ..draw.files import encode_trace, load_trace, write_atomically
-from ..group.store import OutputError
+from ..group.finding_store import OutputError
 
 PER_STATE = 2
 BROKEN_SUFFIX = ".broken"

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from ..campaign_events import Summary
 from ..draw.files import sweep
-from ..group.store import OWN_FOLDERS, OutputError, refuse_links
+from ..group.finding_store import OWN_FOLDERS, OutputError, refuse_links
 
 LOCK_FILE = ".lock"
 

@@ -14,9 +14,9 @@ from ...targets.base.trace import Trace
 from ..campaign_events import Cause, Finding, Found, Improved, Merged, Recognized
 from ..draw.files import load_trace
 from ..group.evidence import Evidence
+from ..group.finding_store import FindingStore
 from ..group.investigate import Investigation
 from ..group.same_cause import can_start_finding, joined, likeness, same_cause
-from ..group.store import FindingStore
 from ..judge.violation import Violation
 from ..record.history import History
 from ..workers.protocol import Worker

@@ -41,12 +41,12 @@ from ..draw.overrides import check_overrides
 from ..draw.workload import DEFAULT, Workload, differences
 from ..group.bug_history import BugHistory
 from ..group.evidence import FindingEvidence
+from ..group.finding_store import FindingStore, OutputError
 from ..group.fixes import Fixes
 from ..group.known import Known, reason_for
 from ..group.recognition import Explained, Recognizer
 from ..group.same_cause import known_cause, same_cause
 from ..group.same_symptom import UNEXPLAINED, names_of, relation
-from ..group.store import FindingStore, OutputError
 from ..group.watch import KnownBugs
 from ..judge.environment_fault import EnvironmentFault
 from ..judge.oracles import applicable
@@ -55,7 +55,7 @@ from ..judge.violation import Violation
 from ..record.reached_lines import ReachedLines, lines_file
 from ..units import WHOLE, Shard
 from ..workers.client import WorkerClient
-from ..workers.losses import Counts, Ran
+from ..workers.lost_process import Counts, Ran
 from ..workers.messages import Fuzz, Overrides, Ready
 from .backlog import Backlog, Symptom
 from .corpus import CampaignCorpus

@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from ..campaign_events import Summary
 from ..units import WHOLE, Shard
-from ..workers.losses import Counts, Ran
+from ..workers.lost_process import Counts, Ran
 
 
 class Ranges:

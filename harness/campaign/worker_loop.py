@@ -30,14 +30,14 @@ from ..campaign_events import (
 )
 from ..draw.files import load_trace
 from ..group.conditions import evidence_of, with_conditions
+from ..group.finding_store import OutputError
 from ..group.known import Known
 from ..group.recognition import Explained
 from ..group.same_symptom import UNEXPLAINED
-from ..group.store import OutputError
 from ..judge.environment_fault import EnvironmentFault, FaultyEnvironment
 from ..judge.violation import Violation
 from ..workers.client import InternalError, Stopped
-from ..workers.losses import Counts, Ran
+from ..workers.lost_process import Counts, Ran
 from ..workers.messages import Fuzz
 from ..workers.protocol import NodeLost, NodeRefused, Worker
 from .recheck import Confirmation

@@ -32,7 +32,7 @@ from hypothesis.internal.constants_ast import Constants
 from hypothesis.stateful import run_state_machine_as_test
 
 from ...targets.base.protocol import Capabilities
-from ...targets.base.regular import start_of_regular
+from ...targets.base.regular_file import start_of_regular
 from ...targets.base.trace import Config, Trace
 from .avoid import REDRAWS_MAX, Circumstances
 from .choices import RandomChoices

@@ -1,7 +1,8 @@
 """The table of the workload: the ratios by which traces are drawn, each with a name and a line that says what it is.
 
 `hybridfuzz targets --workload` prints it; `fuzz --workload name=value,...` changes it. The same seed and the same table
-give the same traces. How often each kind of event is drawn stands beside its type instead (`About.percent`).
+give the same traces. How often each kind of event is drawn stands beside its type instead: `About.percent`, in
+`targets/base/trace.py`.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ expand       beside the target: continues a trace by each event, and checks merg
 search       states, first traces and failures, in an order that workers do not change
 exploration  runs it on workers, with a journal
 certificate  the result as data, as a sentence and as a page
-recheck      runs a sample of a certificate again
+check_certificate  runs a sample of a certificate again
 
 A verdict is always that of the lockstep and its oracles (`judge`).
 """

@@ -25,7 +25,7 @@ from ...targets.base.trace import TraceError
 from ..judge.state_catalogue import missing_states, required_oracles
 from ..quoting import markdown_fence, markdown_text
 from ..units import plural
-from .causes import Cause, ItemFailure
+from .failure_summary import Cause, ItemFailure
 from .items import Check, GateCollector, TraceItem
 from .packaged_bugs import acknowledged, fixes_for
 from .settings import SettingsError, combine, own_folder

@@ -1,13 +1,8 @@
 """Runs traces for a gate and turns their outcomes into verdicts. One worker process, started when needed; another one
 for the traces of known bugs, which run on the unpatched target.
 
-A verdict is one item's. Which items fail by one cause is found out at the end (`causes`): reducing each failure when it
-is met would take longer than the search.
-
-The budget of the search is converted to a number of *traces*: seconds times the nominal rate that the target declares.
-Hence runs on different machines, or with different numbers of processes, run the same traces and give the same
-verdicts. The clock is only a guard against an engine that has become much slower: once the search has taken `OVERTIME`
-times its budget, the remaining traces are skipped, which the summary reports.
+A verdict is one item's. Which items fail by one cause is found out at the end (`failure_summary`): reducing each
+failure when it is met would take longer than the search.
 """
 
 from __future__ import annotations
@@ -26,11 +21,11 @@ from ..draw.files import load_trace
 from ..draw.overrides import check_overrides
 from ..group.conditions import evidence_of, matching, with_conditions
 from ..group.evidence import FindingEvidence
+from ..group.finding_store import replay_command
 from ..group.fixes import Fixes, check
 from ..group.investigate import Investigation
 from ..group.known import Known, reason_for
 from ..group.same_symptom import UNEXPLAINED
-from ..group.store import replay_command
 from ..judge.outcome import Outcome
 from ..judge.target_exception import misfit
 from ..judge.violation import Violation
@@ -39,7 +34,7 @@ from ..units import plural
 from ..workers.client import WorkerClient
 from ..workers.messages import Fuzz
 from ..workers.process import memory_share
-from .causes import Cause, Causes, ItemFailure, near
+from .failure_summary import Cause, Causes, ItemFailure, near
 from .settings import PACKAGED_CORPUS, GateSettings
 
 OVERTIME = 5

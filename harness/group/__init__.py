@@ -11,7 +11,7 @@ spectrum      the place in the engine's code where failing and passing runs part
 same_cause    decides whether failures have one cause
 weights       fitted numbers of `same_cause`
 same_symptom  whether a candidate of a reduction still fails in the same way
-store         the folder of one campaign's findings
+finding_store  the folder of one campaign's findings
 known         known.toml: acknowledged bugs, with patches, traces and conditions
 recognition   failures that known bugs with a patch explain, before they are reduced
 conditions    known bugs without a patch, recognized by the evidence of their traces
@@ -21,5 +21,5 @@ watch         known bugs in the course of a campaign
 retest        old bugs that a campaign did not meet are run again
 bug_history   triage.json: the history of each bug over campaigns
 merge         unites the folders of independent campaigns
-storage       output folders at a URL
+remote_output  output folders at a URL
 """

@@ -21,8 +21,8 @@ from ...targets.base.trace import TraceError
 from ..campaign_events import Finding, Summary
 from ..draw.files import read_json, write_atomically
 from ..quoting import one_line
+from .finding_store import trace_path
 from .known import Known, reason_for
-from .store import trace_path
 
 BUG_HISTORY_FILE = "triage.json"
 KEY_SHOWN_MAX = 500

@@ -40,7 +40,7 @@ from ...targets.base.trace import Trace, TraceError
 from ..draw.files import file_name, load_trace, read_json, read_regular, write_atomically
 from ..quoting import clean, one_line, toml_string
 from .evidence import EVIDENCE_SUFFIX, Condition, FindingEvidence
-from .store import OutputError, make_folder
+from .finding_store import OutputError, make_folder
 
 KNOWN_BYTES_MAX = 1 << 20
 ENTRIES_MAX = 10_000

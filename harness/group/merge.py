@@ -56,9 +56,7 @@ from .bug_history import (
 )
 from .bug_history import merge as merge_history
 from .evidence import EVIDENCE_SUFFIX, EXTRA_TRACES_MAX, FindingEvidence
-from .known import Known, reason_for
-from .same_cause import joined, same_cause
-from .store import (
+from .finding_store import (
     EXTRA_SUFFIX,
     FINDINGS_FOLDER,
     HISTORY_SUFFIX,
@@ -72,6 +70,8 @@ from .store import (
     read_state,
     replay_command,
 )
+from .known import Known, reason_for
+from .same_cause import joined, same_cause
 
 PARTS_FOLDER = "parts"
 CORPUS_FOLDER = "corpus"

@@ -31,9 +31,9 @@ from ..judge.violation import Violation
 from ..workers.client import WorkerClient
 from ..workers.messages import Fuzz, Overrides
 from .evidence import EXTRA_TRACES_MAX
+from .finding_store import FINDINGS_FOLDER, OutputError, make_folder, read_state
 from .neighbours import neighbours
 from .reduce import reduce_trace
-from .store import FINDINGS_FOLDER, OutputError, make_folder, read_state
 
 FIXED, NOT_FIXED, BROKEN = "fixes it", "does not fix it", "fixes it, but breaks something else"
 OPEN = "fixes what the finding shows, but traces like it still fail in other ways"

@@ -27,7 +27,7 @@ from ..judge.outcome import Outcome
 from ..record.activity import Observation
 from ..record.answers import Answers
 from ..record.history import History
-from .losses import FROM_OUTSIDE, MEMORY_LIMIT, Ran, judge_loss, lost_outcome, unopened, unrepeated, was_killed
+from .lost_process import FROM_OUTSIDE, MEMORY_LIMIT, Ran, judge_loss, lost_outcome, unopened, unrepeated, was_killed
 from .messages import (
     Answer,
     Answered,

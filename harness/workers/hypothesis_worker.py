@@ -13,7 +13,7 @@ from ...targets.base.launch import Launch
 from ...targets.base.trace import Trace
 from ..draw.hypothesis_traces import HypothesisTraces
 from .client import WorkerClient
-from .losses import Ran
+from .lost_process import Ran
 from .messages import Fuzz, Ready
 
 

@@ -13,7 +13,7 @@ from ...targets.base.trace import Trace
 from ..judge.outcome import Outcome
 from ..record.activity import Observation
 from ..record.history import History
-from .losses import Counts, Ran
+from .lost_process import Counts, Ran
 from .messages import Fuzz, Ready
 
 

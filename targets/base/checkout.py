@@ -18,7 +18,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from .protocol import TargetError
-from .regular import start_of_regular
+from .regular_file import start_of_regular
 
 UNBUILT = "0.0.0.dev0"
 """The version of a checkout without a version module; SGLang's own default."""

@@ -29,7 +29,7 @@ from msgspec import Struct
 
 from .checkout import UNBUILT
 from .pip import version_numbers
-from .regular import start_of_regular
+from .regular_file import start_of_regular
 
 ADAPTERS = Path(__file__).parents[1]
 NAMES_FILE = "names.json"

@@ -8,13 +8,14 @@ From a version to a server:
     environment     the engine's releases and the environment of its workers
     release         what a release offers as capabilities, without importing it
     versions        detects what the imported vLLM has, and bridges differences between versions
-    factory         capabilities of a release; opens one engine per trace
+    factory         opens one engine per trace
+    capabilities    what is drawn on a release: events, options, features
     options         the options of a trace
     kit_limits      what shadow layers, real models and scripts cannot do, and why
     models          tiny hybrid models: configuration and weights
     sizes           the numbers of a trace's configuration
-    settings        a `VllmConfig` from these numbers, for every kit
-    configuration   a trace's configuration as a `VllmConfig`
+    vllm_config     a `VllmConfig` from these numbers, for every kit
+    shadow_config   a trace's configuration as a `VllmConfig`
     layout          the cache that vLLM built, in the reference's terms
     engine          runner, cache allocation, captured graphs, scheduler, around a kit
     shadow_kit      the kit of shadow layers; that of real models is in gpu
@@ -38,6 +39,6 @@ From a finding to a report:
     confirmation    forms of a failing trace that real models can run, and what they compute
     repro           stand-alone reproducers; repro_engine is the engine that they inline
 
-Only `release`, `factory`, `options`, `kit_limits`, `models`, `sizes`, `deployment`, `confirmation` and `repro` may be
-imported where vLLM is not installed.
+Only `release`, `factory`, `capabilities`, `options`, `kit_limits`, `models`, `sizes`, `deployment`, `confirmation` and
+`repro` may be imported where vLLM is not installed.
 """

@@ -13,8 +13,8 @@ from typing import Any, Literal, NamedTuple
 from ...reference.layout import Group, Layout
 from ..base.protocol import TargetError
 from ..base.trace import Config
-from .configuration import drafts_as_eagle
 from .options import DRAFT_LAYER, DROPPED_TOKENS, multiplies_masked, options_of, state_parts
+from .shadow_config import drafts_as_eagle
 from .sizes import hash_unit
 
 

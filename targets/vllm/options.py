@@ -23,7 +23,7 @@ PREFILL_INTERVAL = 3
 
 
 class Options(Struct, frozen=True):
-    """The options of a trace. `factory.capabilities_of` lists their values; the defaults are those of a trace that
+    """The options of a trace. `capabilities` lists their values; the defaults are those of a trace that
     leaves them out.
 
     dtype  of weights and activations: of real models only

@@ -21,7 +21,6 @@ from ...reference.layout import Layout
 from ..base.protocol import TargetError
 from ..base.trace import Config, Group
 from . import graphs, kernels
-from .configuration import configure
 from .engine import Engine, begin_process
 from .options import drafts_on_device, is_v2, options_of
 from .rows.contracts import contract
@@ -30,6 +29,7 @@ from .shadow import patches
 from .shadow.drafter import Drafter, Speculator, device_proposer, ngram_proposer
 from .shadow.layers import ShadowModel
 from .shadow.recorder import Recorder
+from .shadow_config import configure
 from .sizes import block_size, head_size, layer_groups
 from .versions import as_on_gpu, compat, old_releases
 from .versions.wrapping import replaced

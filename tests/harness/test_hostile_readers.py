@@ -17,8 +17,8 @@ from hybridfuzz.harness.campaign.trace_counts import Progress
 from hybridfuzz.harness.campaign_events import Summary
 from hybridfuzz.harness.draw.files import write_atomically
 from hybridfuzz.harness.draw.hypothesis_traces import EXAMPLE_BYTES_MAX, ExampleFiles, HypothesisTraces
+from hybridfuzz.harness.group.finding_store import check_counted
 from hybridfuzz.harness.group.known import KNOWN_BYTES_MAX, load_known
-from hybridfuzz.harness.group.store import check_counted
 from hybridfuzz.targets.base.checkout import _version
 from hybridfuzz.targets.base.patches import PatchError, located, parse_patch
 from hybridfuzz.targets.base.trace import TraceError

@@ -16,8 +16,8 @@ from hybridfuzz.harness.draw.files import file_name, load_trace, save_trace
 from hybridfuzz.harness.face.outputs.handler import CampaignInfo
 from hybridfuzz.harness.face.outputs.rates import Rates, load_samples
 from hybridfuzz.harness.group.bug_history import merge, save_bug_history
+from hybridfuzz.harness.group.finding_store import HISTORY_SUFFIX, STATE_FILE
 from hybridfuzz.harness.group.known import Known
-from hybridfuzz.harness.group.store import HISTORY_SUFFIX, STATE_FILE
 from hybridfuzz.harness.markup import Markup, join, tag
 from hybridfuzz.harness.measure.detection.statistics import Detection, summarise
 from hybridfuzz.harness.record.history import History

@@ -168,8 +168,8 @@ def trace_files(paths: list[str]) -> list[Path]:
 def _is_kept_beside(file: Path, root: Path) -> bool:
     """Return True if a file below `root` is what a campaign keeps beside its traces: its state, measured lines, or the
     campaigns that it was merged from, whose traces it has."""
+    from ...group.finding_store import STATE_FILE
     from ...group.merge import PARTS_FOLDER
-    from ...group.store import STATE_FILE
     from ...record.reached_lines import COVERAGE_FOLDER
 
     if file.name in NO_TRACES:

@@ -154,7 +154,7 @@ def write_section(
 ) -> None:
     """Write the section to the folder's REPORT.md, in place of an earlier one. Raises OutputError."""
     from ...draw.files import write_atomically
-    from ...group.store import OutputError
+    from ...group.finding_store import OutputError
     from ...tell.on_device import paragraphs
 
     path = folder / REPORT

@@ -168,7 +168,7 @@ def check(options: argparse.Namespace) -> int:
     """Run a sample of a certificate again."""
     from ....targets.base.trace import TraceError
     from ...exit_status import CLEAN, VIOLATION
-    from ...explore import recheck
+    from ...explore import check_certificate
     from ...explore.certificate import load_certificate
     from ...units import plural
     from ...workers.client import WorkerClient
@@ -189,7 +189,7 @@ def check(options: argparse.Namespace) -> int:
     folder = options.check if options.check.is_dir() else options.check.parent
     with WorkerClient(options.target, launch, options.timeout, memory_limit(options)) as worker:
         capabilities = worker.start().capabilities
-        wrong = list(recheck.check(certificate, folder, capabilities, worker))
+        wrong = list(check_certificate.check(certificate, folder, capabilities, worker))
     for text in wrong:
         line(text)
     checked = len(certificate.sample) + len(certificate.failures)

@@ -307,7 +307,7 @@ def check_files(options: argparse.Namespace) -> None:
     """Raise TraceError for a file that cannot be used: before an environment is made, and before the first trace."""
     from ....targets.base.trace import TraceError
     from ...group.bug_history import load_bug_history
-    from ...group.store import read_state
+    from ...group.finding_store import read_state
 
     if options.shard and options.shard.of > 1 and options.seed is None:
         raise TraceError("--shard needs --seed: all shards draw from one seed")
@@ -373,8 +373,8 @@ def settings_of(options: argparse.Namespace, engine: Tested) -> Settings:
     from ...campaign.state import Settings
     from ...draw.workload import differences
     from ...group.bug_history import load_bug_history
+    from ...group.finding_store import read_state
     from ...group.fixes import fixes_in
-    from ...group.store import read_state
     from ...units import WHOLE
     from .common import cores, memory_limit
 

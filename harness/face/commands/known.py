@@ -181,8 +181,8 @@ def add(options: argparse.Namespace) -> int:
     from ....targets.base.trace import TraceError
     from ...draw.files import load_trace
     from ...exit_status import CLEAN
+    from ...group.finding_store import make_folder, read_state
     from ...group.known import append_entry, entry_for, load_known
-    from ...group.store import make_folder, read_state
     from ...group.verification import traces_of
     from .common import launch_target, print_json, printer
 

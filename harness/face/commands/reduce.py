@@ -28,8 +28,8 @@ def run(options: argparse.Namespace) -> int:
     from ....targets.base.trace import Trace
     from ...draw.files import load_trace, save_trace
     from ...exit_status import CLEAN
+    from ...group.finding_store import OutputError, replay_command
     from ...group.reduce import reduce_trace
-    from ...group.store import OutputError, replay_command
     from ...judge.outcome import Outcome
     from ...units import plural
     from .common import open_worker, print_json, printer, runs_clean

@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Load, render, write."""
     from ...exit_status import CLEAN
-    from ...group.store import OutputError
+    from ...group.finding_store import OutputError
     from .common import ours, print_json, printer
 
     folder: Path = options.path if options.path.is_dir() else options.path.parent

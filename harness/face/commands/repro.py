@@ -52,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
     from ....targets.base.protocol import TargetError
     from ...draw.files import load_trace
     from ...exit_status import CLEAN, INTERNAL, USAGE
-    from ...group.store import OutputError
+    from ...group.finding_store import OutputError
     from ...tell.repro_folder import write_folder
     from ...tell.reproduce import Subject, observe, write_script
     from ...tell.usual_options import changes
@@ -113,7 +113,7 @@ def witness(spec: str, trace: Trace, folder: Path, line: Callable[[str], None]) 
     from ....targets.base.registry import confirmation
     from ...draw.files import write_atomically
     from ...exit_status import CLEAN
-    from ...group.store import OutputError
+    from ...group.finding_store import OutputError
 
     text = confirmation(spec).witness(trace)
     try:
@@ -147,7 +147,7 @@ def chosen_patch(given: Path | None, entries: Sequence[RelatedEntry]) -> tuple[s
 def places(trace: Path) -> Sequence[Place]:
     """Return the suspicious functions that a campaign stored beside a finding's trace, () if there are none."""
     from ....targets.base.trace import TraceError
-    from ...group.store import load_evidence
+    from ...group.finding_store import load_evidence
     from .common import progress_line
 
     try:

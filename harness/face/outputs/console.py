@@ -41,7 +41,7 @@ from ...campaign_events import (
     WorkerLost,
     WorkerState,
 )
-from ...group.store import cause_words, replay_command, title_line
+from ...group.finding_store import cause_words, replay_command, title_line
 from ...judge.oracles import titles
 from ...quoting import terminal_line, terminal_lines, terminal_text
 from ...units import plural, spell

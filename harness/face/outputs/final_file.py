@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ...campaign_events import CampaignEnded, CampaignEvent, Summary
 from ...draw.files import write_atomically
-from ...group.store import OutputError
+from ...group.finding_store import OutputError
 from .handler import CampaignInfo
 
 

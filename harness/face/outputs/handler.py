@@ -23,8 +23,8 @@ from msgspec import Struct
 
 from ....targets.base.trace import TraceError
 from ...campaign_events import CampaignEnded, CampaignEvent, Notice
+from ...group.finding_store import OutputError
 from ...group.known import Known
-from ...group.store import OutputError
 from ...quoting import one_line
 
 LOSSES = (OSError, OutputError, TraceError)

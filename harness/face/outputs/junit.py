@@ -9,7 +9,7 @@ import argparse
 import xml.etree.ElementTree as ET
 
 from ...campaign_events import Finding, Summary
-from ...group.store import replay_command
+from ...group.finding_store import replay_command
 from ...quoting import terminal_line, terminal_text
 from .final_file import FinalFile
 

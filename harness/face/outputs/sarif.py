@@ -19,7 +19,7 @@ from urllib.parse import quote
 from ....targets.base.trace import TraceError
 from ...campaign_events import Finding, Summary
 from ...draw.files import encode_trace, load_trace
-from ...group.store import replay_command
+from ...group.finding_store import replay_command
 from ...judge.oracles import titles
 from .final_file import FinalFile
 

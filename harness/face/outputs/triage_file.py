@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 
 from ...campaign_events import CampaignEnded, CampaignEvent, Finding, Merged, Retested, Summary, Tick
 from ...group.bug_history import BugHistory, bug_key, load_bug_history, merge, retried, save_bug_history, without
-from ...group.store import OutputError, read_state
+from ...group.finding_store import OutputError, read_state
 from .handler import CampaignInfo
 
 COUNTS_SECONDS = 5.0

@@ -21,7 +21,7 @@ from ....targets.base.registry import known_targets
 from ....targets.base.trace import Trace, TraceError
 from ...campaign_events import Reason
 from ...draw.files import file_name, save_trace
-from ...group.store import OutputError
+from ...group.finding_store import OutputError
 from ...workers.client import InternalError, Stopped, WorkerClient
 from ...workers.messages import Overrides
 from ...workers.process import memory_share

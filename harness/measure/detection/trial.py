@@ -12,7 +12,7 @@ from ....targets.base.trace import Trace
 from ...draw.workload import DEFAULT, Workload
 from ...group.reduce import reduce_trace
 from ...workers.client import WorkerClient
-from ...workers.losses import Ran
+from ...workers.lost_process import Ran
 from ...workers.messages import Fuzz, Overrides
 from .statistics import Detection
 

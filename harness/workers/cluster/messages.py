@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from ....targets.base.patches import Patch
 from ...record.activity import Observation
-from ..losses import Counts, Ran
+from ..lost_process import Counts, Ran
 from ..messages import Done, Explain, Explained, Failed, Fuzz, Observe, Ready, Run
 
 COMPRESS_BYTES = 50_000

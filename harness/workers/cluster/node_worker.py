@@ -25,7 +25,7 @@ from ....targets.base.trace import TraceError
 from ...judge.environment_fault import FaultyEnvironment
 from ...judge.outcome import Outcome
 from ..client import InternalError, Stopped, WorkerClient
-from ..losses import Counts, Ran
+from ..lost_process import Counts, Ran
 from ..messages import Done, Explain, Explained, Failed, Fuzz, Observe, Run
 from .messages import Answer, Call, Halted, NodeReport, Pause, Paused, Refused, Started, pack, unpack_call, unpack_setup
 

@@ -11,7 +11,7 @@ from ...judge.outcome import Outcome
 from ...record.activity import Observation
 from ...record.history import History
 from ..client import Stopped, error_of
-from ..losses import Counts, Ran
+from ..lost_process import Counts, Ran
 from ..messages import Done, Explain, Explained, Failed, Fuzz, Observe, Ready, Run
 from ..protocol import NodeRefused
 from .messages import Answer, Call, Halted, NodeReport, Pause, Refused, Started, pack, unpack_answer

@@ -6,7 +6,7 @@ the same code makes all observations of the CPU adapter. The tokens are those of
 steps on a CPU and on a GPU. The real model is observed by its log-probabilities.
 
     devices    where kernels run, and what is replaced because a wheel's binaries are missing
-    configuration  a trace's configuration as a `VllmConfig` for a GPU
+    real_config  a trace's configuration as a `VllmConfig` for a GPU
     mirror     tags on the host, moved as vLLM's metadata and copies move states
     real_model vLLM's model: runs the mirror, chooses the tag model's tokens, keeps its own log-probabilities
     replay     the same for captured CUDA graphs

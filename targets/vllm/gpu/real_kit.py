@@ -30,9 +30,9 @@ from ..shadow import patches
 from ..shadow.drafter import Drafter, Speculator, device_proposer, ngram_proposer
 from ..versions.wrapping import replaced
 from . import memories, replay
-from .configuration import configure, is_piecewise
 from .devices import BATCH_INVARIANT
 from .mirror import Mirror, MirrorAttention, MirrorMamba, MirrorRecorder, RealV1, RealV2, storages
+from .real_config import configure, is_piecewise
 from .real_model import RealModel
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from hybridfuzz.harness.explore import recheck
+from hybridfuzz.harness.explore import check_certificate
 from hybridfuzz.harness.explore.certificate import (
     CERTIFICATE_FILE,
     PAGE_FILE,
@@ -145,10 +145,10 @@ def test_a_certificate_is_checked_against_the_target(tmp_path: Path) -> None:
     certificate = explored(settings(tmp_path, events=2))
     worker = InProcess()
     capabilities = worker.factory.capabilities
-    assert list(recheck.check(certificate, tmp_path, capabilities, worker)) == []
+    assert list(check_certificate.check(certificate, tmp_path, capabilities, worker)) == []
     [first, *rest] = certificate.sample
     forged = structs.replace(certificate, sample=(structs.replace(first, fingerprint=1), *rest))
-    assert len(list(recheck.check(forged, tmp_path, capabilities, worker))) == 1
+    assert len(list(check_certificate.check(forged, tmp_path, capabilities, worker))) == 1
     assert (tmp_path / CERTIFICATE_FILE).exists()
 
 

@@ -25,7 +25,7 @@ from hybridfuzz.harness.group.verification import FIXED, OPEN, Silenced, Verifie
 from hybridfuzz.harness.group.watch import KnownBugs, differs
 from hybridfuzz.harness.judge.outcome import Outcome
 from hybridfuzz.harness.judge.violation import Violation
-from hybridfuzz.harness.workers.losses import Ran as Result
+from hybridfuzz.harness.workers.lost_process import Ran as Result
 from hybridfuzz.harness.workers.messages import Fuzz
 from hybridfuzz.targets.base.launch import Launch
 from hybridfuzz.targets.base.registry import load_factory, prepare

@@ -11,10 +11,10 @@ from hybridfuzz.harness.campaign.campaign import Campaign
 from hybridfuzz.harness.campaign.state import Settings
 from hybridfuzz.harness.campaign_events import CampaignEnded, Cause, Finding, Recognized
 from hybridfuzz.harness.group import recognition
+from hybridfuzz.harness.group.finding_store import cause_words
 from hybridfuzz.harness.group.fixes import Fixes, apply_fixes
 from hybridfuzz.harness.group.known import Known, load_known
 from hybridfuzz.harness.group.recognition import Recognizer, cause_of
-from hybridfuzz.harness.group.store import cause_words
 from hybridfuzz.harness.judge.outcome import Outcome
 from hybridfuzz.harness.judge.violation import Violation
 from hybridfuzz.targets.base.launch import Launch

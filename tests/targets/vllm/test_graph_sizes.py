@@ -11,7 +11,7 @@ def sizes(**changed: int) -> list[int]:
     """The sizes of the graphs that an engine with piecewise graphs captures."""
     torch = pytest.importorskip("torch")
     pytest.importorskip("vllm.v1")
-    from hybridfuzz.targets.vllm.gpu.configuration import configure
+    from hybridfuzz.targets.vllm.gpu.real_config import configure
 
     config = Config(
         num_blocks=60,

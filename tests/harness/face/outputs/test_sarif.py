@@ -16,7 +16,7 @@ from hybridfuzz.harness.campaign_events import CampaignEnded, Finding, Summary
 from hybridfuzz.harness.face.outputs.final_file import FinalFile
 from hybridfuzz.harness.face.outputs.handler import CampaignInfo
 from hybridfuzz.harness.face.outputs.sarif import make_handler, sarif_file, sarif_log
-from hybridfuzz.harness.group.store import OutputError
+from hybridfuzz.harness.group.finding_store import OutputError
 
 ROOT = Path(__file__).parents[4]
 CORPUS = ROOT / "corpus"

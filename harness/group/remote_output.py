@@ -27,7 +27,7 @@ from typing import Any
 
 from ...targets.base.environment import cache_folder
 from ..quoting import one_line
-from .store import STATE_FILE, OutputError
+from .finding_store import STATE_FILE, OutputError
 
 LOCK_NAME = ".lock"
 RENEW_SECONDS = 20.0

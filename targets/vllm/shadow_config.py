@@ -10,10 +10,10 @@ from vllm.config import DeviceConfig, VllmConfig
 
 from ..base.trace import Config
 from .options import reports_all
-from .settings import build, cache_config, model_config
 from .sizes import has_eagle_rules, sizes_of
 from .versions import as_on_gpu, features
 from .versions.wrapping import replaced
+from .vllm_config import build, cache_config, model_config
 
 MODEL = Path(__file__).parent / "model"
 """The `config.json` of a hybrid model that vLLM knows; its layers are never built. Its chunks are as long as the

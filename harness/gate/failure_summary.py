@@ -27,10 +27,10 @@ from ...targets.base.registry import describe
 from ...targets.base.trace import Trace
 from ..campaign.recheck import Confirmation
 from ..group.evidence import Evidence, FindingEvidence
+from ..group.finding_store import FindingStore, OutputError, replay_command
 from ..group.investigate import Investigation
 from ..group.same_cause import alike
 from ..group.same_symptom import UNEXPLAINED
-from ..group.store import FindingStore, OutputError, replay_command
 from ..judge.violation import Violation
 from ..quoting import terminal_line
 from ..record.history import History

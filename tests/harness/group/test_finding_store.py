@@ -11,9 +11,9 @@ from support import arrive, make_trace, steps
 
 from hybridfuzz.harness.campaign_events import Finding, Summary
 from hybridfuzz.harness.draw.files import file_name, load_trace
-from hybridfuzz.harness.group import store as module
+from hybridfuzz.harness.group import finding_store as module
 from hybridfuzz.harness.group.evidence import Evidence, FindingEvidence
-from hybridfuzz.harness.group.store import STATE_FILE, FindingStore, read_state, trace_path
+from hybridfuzz.harness.group.finding_store import STATE_FILE, FindingStore, read_state, trace_path
 from hybridfuzz.harness.judge.violation import Violation
 from hybridfuzz.harness.record.history import History
 from hybridfuzz.targets.base.trace import Trace, TraceError

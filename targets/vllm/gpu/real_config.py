@@ -9,11 +9,11 @@ from vllm.config.attention import AttentionConfig
 from vllm.v1.attention.backends.registry import AttentionBackendEnum
 
 from ...base.trace import Config
-from ..configuration import report_all
 from ..models import KEY_VALUE, dtype, layer_kinds, mixer, model_folder
 from ..options import has_graphs, options_of, reports_all
-from ..settings import build, cache_config, model_config
+from ..shadow_config import report_all
 from ..sizes import Sizes, block_size, sizes_of
+from ..vllm_config import build, cache_config, model_config
 
 PIECES = (1, 2, 4, 8, 16, 32, 64)
 """Tokens of piecewise graphs, up to the largest batch."""

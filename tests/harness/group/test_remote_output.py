@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from cli_process import MUTANT, Cli, command, wait_for
 
-from hybridfuzz.harness.group import storage
-from hybridfuzz.harness.group.storage import Mirror, fetched, is_url, local_path, mirrored
-from hybridfuzz.harness.group.store import OutputError
+from hybridfuzz.harness.group import remote_output
+from hybridfuzz.harness.group.finding_store import OutputError
+from hybridfuzz.harness.group.remote_output import Mirror, fetched, is_url, local_path, mirrored
 
 fsspec = pytest.importorskip("fsspec")
 
@@ -101,11 +101,11 @@ def test_one_campaign_at_a_time(url: str, monkeypatch: pytest.MonkeyPatch) -> No
     with mirrored(url) as mirror:
         with pytest.raises(OutputError, match="another campaign is at work"), mirrored(url):
             pass
-        monkeypatch.setattr(storage, "STALE_SECONDS", -1.0)
-        monkeypatch.setattr(storage, "SETTLE_SECONDS", 0.0)
+        monkeypatch.setattr(remote_output, "STALE_SECONDS", -1.0)
+        monkeypatch.setattr(remote_output, "SETTLE_SECONDS", 0.0)
         with mirrored(url):
             ended = threading.Event()
-            monkeypatch.setattr(storage, "RENEW_SECONDS", 0.01)
+            monkeypatch.setattr(remote_output, "RENEW_SECONDS", 0.01)
             threading.Timer(0.2, ended.set).start()
             mirror._renew(f"{mirror._root}/.lock", "the first", ended)
             with pytest.raises(OutputError, match="has taken over"):
@@ -119,7 +119,7 @@ def test_many_contenders_for_a_stale_lock(url: str, monkeypatch: pytest.MonkeyPa
     file_system, root = fsspec.core.url_to_fs(url)
     file_system.makedirs(root)
     file_system.pipe_file(f"{root}/.lock", json.dumps({"owner": "dead", "renewed": 0}).encode())
-    monkeypatch.setattr(storage, "SETTLE_SECONDS", 0.5)
+    monkeypatch.setattr(remote_output, "SETTLE_SECONDS", 0.5)
     mirrors = [Mirror(url, Path(), file_system, root) for _ in range(8)]
     got = []
 
@@ -154,7 +154,7 @@ def test_a_campaign_at_a_url(hybridfuzz: Cli, environment: dict[str, str], tmp_p
     assert json.loads((bucket / "campaign.json").read_text())["findings"]
     assert list((bucket / "findings").glob("*.json"))
     lock = json.loads((bucket / ".lock").read_text())
-    (bucket / ".lock").write_text(json.dumps({**lock, "renewed": time.time() - storage.STALE_SECONDS - 1}))
+    (bucket / ".lock").write_text(json.dumps({**lock, "renewed": time.time() - remote_output.STALE_SECONDS - 1}))
     again = hybridfuzz(*NIGHT, "--traces", "40", "-o", out, env={"HYBRIDFUZZ_CACHE": str(tmp_path / "elsewhere")})
     assert "continuing a campaign that did not end" in again.err
     assert again.json["traces"] == 40

@@ -1,0 +1,99 @@
+"""What the vLLM target can do with a release: the events, options and features that are drawn."""
+
+from __future__ import annotations
+
+from ..base.protocol import Capabilities
+from .kit_limits import CONV_WIDTHS
+from .options import SERVING
+from .release import Release
+
+_EVENTS = frozenset({"arrive", "step", "preempt", "abort", "dummy_run", "reset_prefix_cache", "evict"})
+_CONNECTORS = ("none", "none", "store", "transfer")
+_LIMITED_CONNECTORS = ("none", "none", "none", "store", "transfer", "sync")
+_DOCUMENTS = {"images": ("a", "image.b", "image.c"), "adapters": ("a", "adapter.b", "adapter.c", "salt.d")}
+_LOADS = frozenset({"stores", "async-loads", "failing-loads"})
+_CONNECTED = {"store": _LOADS, "transfer": _LOADS | {"held-for-transfer"}, "sync": _LOADS | {"sync-loads"}}
+"""Connector -> features that only some connectors have."""
+_PARTIAL_HITS = {"prefix_match_unit": {unit: frozenset({"partial-hits"}) for unit in ("2", "4")}}
+_OBSERVES = frozenset({"pool", "labels", "tables", "accesses", "content", "device_order", "estimates", "leftovers"})
+
+
+def capabilities_of(release: Release) -> Capabilities:
+    """Return what the target can do with a release."""
+    connectors, inputs = release.connectors, release.inputs
+    names = _LIMITED_CONNECTORS if release.sync_loads else _CONNECTORS
+    # `kit_limits`: neither a drafter's own graphs nor any with chunked-local attention.
+    groups_without_graphs = frozenset(
+        ({"draft-group"} if release.draft_groups else set()) | ({"attention-chunks"} if release.local_groups else set())
+    )
+    connected = {name: _CONNECTED[name] for name in names if name != "none" and connectors}
+    return Capabilities(
+        events=_EVENTS | ({"external_load"} if connectors else set()) | ({"resume"} if release.sessions else set()),
+        modes=release.modes,
+        observes=_OBSERVES,
+        # The platform gives both kinds the same block size in align mode; the planner then enlarges attention
+        # blocks where another group has larger pages.
+        block_sizes=((4, 4), (8, 8), (16, 16), *(((8, 16), (4, 8)) if release.partial_hits else ())),
+        # Groups are as large as the smaller bucket of equal layers: these divide evenly.
+        group_counts=((1, 1), (2, 1), (3, 1), (1, 2)),
+        layers_per_group=(1, 2),
+        max_speculative_tokens=4,
+        speculative_modes=release.speculative_modes,
+        variable_drafts=True,
+        max_async_depth=1,
+        eagle_block_drop=True,
+        windows=(5, 8, 13) if release.local_groups else (),
+        attention_chunks=(1, 2, 3) if release.local_groups else (),
+        draft_block_sizes=(4, 8, 16) if release.draft_groups else (),
+        policies=("fcfs", "priority"),
+        conv_widths=CONV_WIDTHS,
+        # retention: the state of every boundary is published, or of those that vLLM chooses by default, or also
+        # those where prompts fork.
+        # graphs: decode batches are padded to the trace's graph sizes and replayed, or everything is eager.
+        # connector, load_failure: `kv_connector`; vLLM's policy for loads that fail.
+        # reports: statistics and KV events, of which a subscriber must learn what is cached (`cache_events`).
+        # reset: between two steps, or once the scheduler was paused and the steps in flight have run.
+        # prefills: as the budget allows, or every third step only, while others decode.
+        # admission: a prompt starts if the pool has room for all of it, or for its first chunk.
+        # pipeline: the steps in flight are those of two pipeline stages, with or without asynchronous scheduling.
+        # data_parallel: rows of other ranks pad a batch by our rule, or by vLLM's coordination of two ranks.
+        # inputs: prompts are token ids alone, or have images or LoRA adapters and salts (`inputs`).
+        # sampling: greedy without parameters, or with parameters of each request's own (`sampling`).
+        # replay: entries of the ring with which Mamba 2 decodes replay inputs (ReplaySSM) where vLLM takes it.
+        # conv_layout: of a window the channels of each input lie together (SD), or the inputs of each channel (DS).
+        # attention: kernels that load pages whole and multiply masked values by 0, or those that do not load them.
+        options={
+            "runner": release.runners,
+            "retention": ("dense", "default", *(("junctions",) if release.junctions else ())),
+            "graphs": ("decode", "none") if release.graphs else ("none",),
+            "mixer": release.mixers,
+            "attention": ("flash", "triton"),
+            **({"metadata": ("each", "each", "shared", "shared")} if release.shared_metadata else {}),
+            **({"data_parallel": ("1", "2")} if release.coordinates else {}),
+            **({"prefix_match_unit": ("0", "0", "0", "2", "4")} if release.partial_hits else {}),
+            **({"connector": names} if connectors else {}),
+            **({"load_failure": ("recompute", "fail")} if connectors else {}),
+            **(SERVING if release.serving_options else {}),
+            **({"admission": ("prompt", "chunk")} if release.admits_chunks else {}),
+            **({"replay": ("0", "0", "3", "6")} if release.replays else {}),
+            **({"conv_layout": ("SD", "SD", "DS")} if release.conv_layouts else {}),
+            **({"sampling": ("greedy", "greedy", "varied")} if release.sampling else {}),
+            **({"inputs": ("tokens", "tokens", "tokens", "tokens", "images", "adapters")} if inputs else {}),
+        },
+        features=frozenset(
+            {"block-tables", "padding"}
+            | ({"stop-tokens"} if release.stop_tokens else set())
+            | ({"partial-hits"} if release.partial_hits else set())
+            | frozenset().union(*connected.values())
+            | ({"images", "adapters"} if inputs else set())
+        ),
+        documents={"inputs": _DOCUMENTS} if inputs else {},
+        features_with={
+            **({"connector": connected, "load_failure": {"fail": frozenset({"failing-loads"})}} if connectors else {}),
+            **(_PARTIAL_HITS if release.partial_hits else {}),
+            **({"runner": {"v2": frozenset({"draft-group"})}} if release.draft_groups else {}),
+            "graphs": {"none": groups_without_graphs},
+        },
+        engine=("vllm",),
+        lacks=frozenset() if release.zeroes else frozenset({"zeroing"}),
+    )
