@@ -119,7 +119,7 @@ def _lines(case: ReproCase, has_picture: bool, with_script: bool, with_timeline:
     headline = headline_of(case.trace, case.history, case.violation, case.answers.rows)
     current = next((run for run in case.runs if run.current), None)
     on = f", {current.title}" if current and any(run.result == "passes" for run in case.runs) else ""
-    yield f"# {markdown_text(headline.title + on)}\n"
+    yield f"# {case.deployment.title_begins}{markdown_text(headline.title + on)}\n"
     yield OWNER
     yield f"{markdown_text(headline.impact)}\n"
     yield f"**First deviation:** {markdown_text(case.violation.sentence)}.\n"
@@ -149,7 +149,7 @@ def _lines(case: ReproCase, has_picture: bool, with_script: bool, with_timeline:
     yield "\n## Environment\n"
     yield from _environment(case)
     yield "\n## Related reports\n"
-    yield from _related(case, headline.title)
+    yield from _related(case, headline.search)
     count = plural(len(case.trace.events), "event")
     yield f"\nFound by hybridfuzz {_version()} as {markdown_code(case.violation.signature)}, reduced to {count}."
 
@@ -380,10 +380,9 @@ def _environment(case: ReproCase) -> Iterator[str]:
             yield from (f"* {markdown_text(clause)}" for clause in clauses)
 
 
-def _related(case: ReproCase, title: str) -> Iterator[str]:
+def _related(case: ReproCase, terms: Sequence[str]) -> Iterator[str]:
     where = f" in {markdown_code(case.deployment.tracker)}" if case.deployment.tracker else ""
-    words = " ".join(dict.fromkeys(_words(case, title)))
-    search = f"search{where} for {markdown_code(words)} before filing"
+    search = f"search{where} for {markdown_code(' '.join(terms))} before filing"
     # Numbers of issues become links in the repository where the report is filed.
     if numbers := public_reports(case.related):
         yield f"Public reports of this or a related bug: {', '.join(numbers)}. The list may be old: {search}."
@@ -396,29 +395,6 @@ def _related(case: ReproCase, title: str) -> Iterator[str]:
         reason = re.sub(ISSUE, "#", markdown_text(entry.reason))
         other = "" if entry.is_exact else " (same symptom, perhaps another cause)"
         yield f"* {markdown_code(entry.name)}{other}: {reason}"
-
-
-SEARCH_WORDS = {
-    "speculative": "speculative decoding",
-    "asynchronous": "async scheduling",
-    "priority": "priority scheduling",
-    "dummy": "dummy run data parallel",
-    "preemption": "preemption",
-    "reset": "reset prefix cache",
-    "abort": "abort",
-    "hit": "prefix caching",
-    "chunks": "chunked prefill",
-    "one-token": "one token prompt",
-    "leaks": "memory leak",
-    "waits?": "request stuck waiting",
-    "connector": "KV connector load failure",
-}
-
-
-def _words(case: ReproCase, title: str) -> Iterator[str]:
-    """Yield words for a search, from the title and the kind of cache group."""
-    yield "mamba" if case.violation.group_kind != "attention" else "kv cache"
-    yield from (found for word, found in SEARCH_WORDS.items() if re.search(rf"\b{word}\b", title))
 
 
 def _collapsed(title: str, lines: Sequence[str]) -> Iterator[str]:

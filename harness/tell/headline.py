@@ -20,10 +20,12 @@ from .scenario import requests_of, steps_of
 
 
 class Headline(Struct, frozen=True):
-    """`title` is one line without markup; `impact` is one paragraph of sentences."""
+    """What a report begins with. `title` is one line without markup, `impact` one paragraph of sentences; `search` are
+    terms by which a tracker of issues is searched."""
 
     title: str
     impact: str
+    search: tuple[str, ...]
 
 
 def headline_of(trace: Trace, history: History, violation: Violation, answers: Sequence[Answer]) -> Headline:
@@ -50,7 +52,7 @@ def headline_of(trace: Trace, history: History, violation: Violation, answers: S
     if not details:
         clean = "In the run below every client receives the right tokens." if answers else ""
         details = [text for text in (follows, clean) if text]
-    return Headline(title, " ".join(details))
+    return Headline(title, " ".join(details), tuple(_search_terms(trace, history, violation)))
 
 
 def _seen(answers: Sequence[Answer]) -> Iterator[str]:
@@ -148,6 +150,29 @@ def _events(trace: Trace, history: History, violation: Violation) -> Iterator[st
         earlier.append("a KV connector's load" if len(loads) == 1 else "loads of a KV connector")
     if earlier:
         yield f"after {' and '.join(earlier)}"
+
+
+def _search_terms(trace: Trace, history: History, violation: Violation) -> Iterator[str]:
+    """Yield the terms by which a tracker of issues is searched: the kind of cache, and what the failure needs."""
+    config, happened = trace.config, {type(event) for event in trace.events[: len(history.moments)]}
+    subject = next((one for one in requests_of(trace, history) if one.name == violation.request), None)
+    needed = {
+        "speculative decoding": config.num_speculative_tokens,
+        "async scheduling": config.async_depth,
+        "priority scheduling": config.policy == "priority",
+        "dummy run data parallel": DummyRun in happened or violation.event_kind == "dummy_run",
+        "preemption": Preempt in happened,
+        "reset prefix cache": ResetPrefixCache in happened,
+        "abort": Abort in happened,
+        "KV connector": ExternalLoad in happened,
+        "prefix caching": subject and subject.hit > 0,
+        "chunked prefill": subject and len(subject.chunks) > 1,
+        "one token prompt": subject and subject.prompt == 1,
+        "memory leak": violation.oracle in ("M1", "M9"),
+        "request stuck waiting": _stalls(violation),
+    }
+    yield "mamba" if violation.group_kind != "attention" else "kv cache"
+    yield from (term for term, is_needed in needed.items() if is_needed)
 
 
 def _has(steps: Sequence[RequestStep], number: int) -> bool:

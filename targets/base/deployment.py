@@ -39,6 +39,7 @@ class Deployment(Struct, frozen=True):
     packages   further packages whose versions a report lists
     tracker    search page of the engine's issues, "" if there is none
     model      the kind of model, in words
+    title_begins  what the tracker's form puts before the title of a report
     unusual    names of flags that a server does not have by default and that choose other code
     """
 
@@ -56,3 +57,4 @@ class Deployment(Struct, frozen=True):
     sizes: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     model: str = ""
+    title_begins: str = ""

@@ -51,6 +51,7 @@ def deployment(variant: str, trace: Trace, version: str, device: str = "") -> De
         replaced=(*REPLACED, *(DRAFTS if config.num_speculative_tokens else ())),
         packages=("torch", "triton", "transformers", "numpy"),
         tracker="https://github.com/sgl-project/sglang/issues",
+        title_begins="[Bug] ",
         sizes=tuple(_sizes(config)),
         notes=NOTES,
     )

@@ -129,6 +129,7 @@ def deployment(variant: str, trace: Trace, version: str, device: str = "") -> De
         else (*REPLACED, *connector, *graphs),
         packages=("torch", "triton", "transformers", "numpy"),
         tracker="https://github.com/vllm-project/vllm/issues",
+        title_begins="[Bug]: ",
         sizes=tuple(_sizes(config)),
         notes=tuple(_notes(config, model)),
         model=model.layer,

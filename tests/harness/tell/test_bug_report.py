@@ -286,8 +286,9 @@ def test_places_are_shown_with_their_scores_and_never_guessed() -> None:
 
 def test_known_reports_are_listed_and_a_search_is_named() -> None:
     case = case_of("finished-row-not-cleared")
-    tracked = structs.replace(case, deployment=Deployment("engine", tracker="https://example.org/issues"))
-    text = report(tracked)
+    deployment = Deployment("engine", tracker="https://example.org/issues", title_begins="[Bug]: ")
+    text = report(structs.replace(case, deployment=deployment))
+    assert text.startswith("# [Bug]: ")
     assert "No public report is recorded. Please search in `https://example.org/issues` for " in text
     assert "`mamba dummy run data parallel`" in text
     text = report(structs.replace(case, related=[RelatedEntry("entry", "engine #123, not #abc")]))
