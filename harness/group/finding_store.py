@@ -57,6 +57,8 @@ WAITING_FOLDER = "waiting"
 OWN_FOLDERS = (FINDINGS_FOLDER, "corpus", "coverage", "hypothesis", "parts", WAITING_FOLDER)
 """All folders that this program writes to in an output folder."""
 TEXT_SUFFIX = ".txt"
+_REPLAY = "Replay: "
+"""What stands before the command in the text of a finding."""
 HISTORY_SUFFIX = ".history"
 UNREDUCED_SUFFIX = ".unreduced.json"
 EXTRA_SUFFIX = ".also-{}.json"
@@ -104,6 +106,13 @@ def make_folder(folder: Path, inner: str = "") -> None:
 def replay_command(target: str, trace: str) -> str:
     """Return the command that runs a finding again."""
     return shlex.join(["hybridfuzz", "replay", trace, "--target", target])
+
+
+def moved_text(text: str, target: str, trace: str) -> str:
+    """Return the text of a finding whose trace lies elsewhere now."""
+    before, mark, after = text.partition(_REPLAY)
+    _, _, rest = after.partition("\n")
+    return f"{before}{mark}{replay_command(target, trace)}\n{rest}" if mark else text
 
 
 def cause_words(cause: Cause) -> str:
@@ -474,7 +483,7 @@ class FindingStore:
             for name, value in (structs.asdict(violation) if violation else {}).items()
             if name != "message" and value not in ("", -1)
         )
-        again = f"{finding.events} events. Replay: {replay_command(self.target, finding.trace)}"
+        again = f"{finding.events} events. {_REPLAY}{replay_command(self.target, finding.trace)}"
         parts = [terminal_line(line) for line in (title_line(finding), finding.message)]
         if finding.cause:
             parts.append(terminal_line(f"Known: {cause_words(finding.cause)}"))

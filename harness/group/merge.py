@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -66,9 +65,9 @@ from .finding_store import (
     OutputError,
     load_evidence,
     make_folder,
+    moved_text,
     names_for,
     read_state,
-    replay_command,
 )
 from .known import Known, reason_for
 from .same_cause import joined, same_cause
@@ -503,8 +502,7 @@ def _extras(group: _Group) -> list[bytes]:
 def _write_finding(group: _Group, finding: Finding, target: str) -> None:
     """Write the files of a finding."""
     path, best = Path(finding.trace), group.best
-    again = f"Replay: {replay_command(target, finding.trace)}"
-    text = re.sub(r"Replay: .*", lambda _: again, best.files.get(TEXT_SUFFIX, b"").decode("utf-8", "replace"), count=1)
+    text = moved_text(best.files.get(TEXT_SUFFIX, b"").decode("utf-8", "replace"), target, finding.trace)
     if best.trace:
         write_atomically(path, best.trace)
     write_atomically(path.with_suffix(TEXT_SUFFIX), text.encode())
