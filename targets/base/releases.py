@@ -138,7 +138,8 @@ def cannot_import(title: str, example: str, error: ImportError) -> TargetError:
     package = (error.name or "").partition(".")[0]
     frames = extract_tb(error.__traceback__)
     raised = Path(frames[-1].filename) if frames else Path()
-    if package and find_spec(package) and raised.is_relative_to(ADAPTERS):
+    spec = find_spec(package) if package else None
+    if spec and spec.origin and raised.is_relative_to(ADAPTERS):  # a folder of that name on the path has no origin
         return MisfitError(
             f"{title} cannot be imported: {error.msg} ({raised.relative_to(ADAPTERS)}:{frames[-1].lineno})"
         )
