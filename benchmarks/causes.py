@@ -24,10 +24,10 @@ from typing import NamedTuple
 import msgspec
 from vllm_campaign import fixes_of
 
-from hybridfuzz.harness.workers.client import WorkerClient
 from hybridfuzz.harness.workers.messages import Fuzz
+from hybridfuzz.harness.workers.worker_client import WorkerClient
 from hybridfuzz.targets.base.launch import Launch
-from hybridfuzz.targets.base.overlay import patched
+from hybridfuzz.targets.base.patched_copy import patched
 from hybridfuzz.targets.base.registry import prepare
 from hybridfuzz.targets.base.trace import Trace
 

@@ -40,7 +40,7 @@ def tree_of(options: argparse.Namespace) -> Path | None:
     if tree and options.fixes:
         from vllm_campaign import fixes_of
 
-        from hybridfuzz.targets.base.overlay import make_overlay
+        from hybridfuzz.targets.base.patched_copy import make_overlay
 
         fixes = fixes_of("0.33.0")
         names = list(fixes) if options.fixes == "all" else options.fixes.split(",")
@@ -396,8 +396,8 @@ def main() -> int:
     tree_of(options)
     began = time.monotonic()
     from hybridfuzz.targets.vllm.gpu import comparison
-    from hybridfuzz.targets.vllm.gpu.devices import variables
     from hybridfuzz.targets.vllm.gpu.factory import make_factory
+    from hybridfuzz.targets.vllm.gpu.stand_ins import variables
 
     home = Path(tempfile.gettempdir()) / "hybridfuzz-gpu"
     for name, value in variables(home, options.device).items():

@@ -43,7 +43,7 @@ def main() -> int:
         sys.path.insert(0, str(options.tree))
     if options.device == "interpreter":
         os.environ["TRITON_INTERPRET"] = "1"
-    from hybridfuzz.targets.vllm.gpu.devices import prepare
+    from hybridfuzz.targets.vllm.gpu.stand_ins import prepare
 
     prepare(options.device)
     if options.device == "interpreter":

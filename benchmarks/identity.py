@@ -38,10 +38,10 @@ from hybridfuzz.harness.group.investigate import Investigation
 from hybridfuzz.harness.group.reduce import until
 from hybridfuzz.harness.group.same_cause import can_start_finding, joined, same_cause
 from hybridfuzz.harness.judge.violation import Violation
-from hybridfuzz.harness.workers.client import WorkerClient
 from hybridfuzz.harness.workers.messages import Fuzz
+from hybridfuzz.harness.workers.worker_client import WorkerClient
 from hybridfuzz.targets.base.launch import Launch
-from hybridfuzz.targets.base.overlay import patched
+from hybridfuzz.targets.base.patched_copy import patched
 from hybridfuzz.targets.base.registry import parse, prepare
 from hybridfuzz.targets.base.trace import Trace
 

@@ -24,7 +24,7 @@ from hybridfuzz.harness.draw.files import load_trace
 from hybridfuzz.harness.group.evidence import FindingEvidence
 from hybridfuzz.harness.group.fixes import BUILTIN, read_fixes
 from hybridfuzz.harness.group.investigate import Investigation
-from hybridfuzz.harness.workers.client import WorkerClient
+from hybridfuzz.harness.workers.worker_client import WorkerClient
 from hybridfuzz.targets.base.patches import FilePatch, Patch
 from hybridfuzz.targets.base.registry import prepare
 

@@ -25,9 +25,9 @@ from typing import NamedTuple
 from hybridfuzz.harness.draw.files import load_trace
 from hybridfuzz.harness.group.fixes import BUILTIN, read_fixes
 from hybridfuzz.harness.tell.script import ScriptVerdict, failure_of, run_script
-from hybridfuzz.harness.workers.client import WorkerClient
+from hybridfuzz.harness.workers.worker_client import WorkerClient
 from hybridfuzz.targets.base.launch import Launch
-from hybridfuzz.targets.base.overlay import patched
+from hybridfuzz.targets.base.patched_copy import patched
 from hybridfuzz.targets.base.protocol import TargetError
 from hybridfuzz.targets.base.registry import parse, prepare, write_scripts
 from hybridfuzz.targets.base.repro import Script

@@ -55,8 +55,8 @@ def main() -> int:
     options = parser.parse_args()
     if options.tree:
         sys.path.insert(0, str(options.tree))
-    from hybridfuzz.targets.vllm.gpu.devices import variables
     from hybridfuzz.targets.vllm.gpu.factory import make_factory
+    from hybridfuzz.targets.vllm.gpu.stand_ins import variables
 
     for name, value in variables(Path(tempfile.gettempdir()) / "hybridfuzz-gpu", "cuda").items():
         os.environ.setdefault(name, value)

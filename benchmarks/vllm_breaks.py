@@ -14,7 +14,7 @@ from pathlib import Path
 from breaks import Break, Drill, main
 from vllm_campaign import fixes_of
 
-from hybridfuzz.targets.base.overlay import patched
+from hybridfuzz.targets.base.patched_copy import patched
 from hybridfuzz.targets.base.registry import prepare
 
 V1, V2 = {"runner": "v1"}, {"runner": "v2"}

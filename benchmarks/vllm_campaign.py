@@ -20,9 +20,9 @@ from pathlib import Path
 from hybridfuzz.harness.draw.files import save_trace
 from hybridfuzz.harness.group.fixes import BUILTIN, read_fixes
 from hybridfuzz.harness.group.known import fitting
-from hybridfuzz.harness.workers.client import WorkerClient
 from hybridfuzz.harness.workers.messages import Fuzz
-from hybridfuzz.targets.base.overlay import patched
+from hybridfuzz.harness.workers.worker_client import WorkerClient
+from hybridfuzz.targets.base.patched_copy import patched
 from hybridfuzz.targets.base.patches import Patch
 from hybridfuzz.targets.base.registry import prepare
 from hybridfuzz.targets.base.trace import Trace

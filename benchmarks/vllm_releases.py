@@ -23,8 +23,8 @@ from pathlib import Path
 
 from hybridfuzz.harness.draw.files import load_trace, save_trace
 from hybridfuzz.harness.group.fixes import BUILTIN, apply_fixes, read_fixes
-from hybridfuzz.harness.workers.client import WorkerClient
 from hybridfuzz.harness.workers.messages import Fuzz
+from hybridfuzz.harness.workers.worker_client import WorkerClient
 from hybridfuzz.targets.base.launch import Launch
 from hybridfuzz.targets.base.pip import version_numbers
 from hybridfuzz.targets.base.protocol import TargetError

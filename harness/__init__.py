@@ -15,6 +15,7 @@ record/          what happened in a run, as data
 judge/           one target beside the reference, and the oracles
 draw/            where traces come from
 campaign_events  what a campaign reports
+defaults         what is taken where nothing is asked for
 exit_status      the exit statuses of the command line
 units            durations, sizes and counts as people write them
 markup           pieces of HTML and SVG, quoted

@@ -205,7 +205,7 @@ def run_command(options: argparse.Namespace) -> int:
     from ..targets.base.registry import on_device
     from ..targets.base.trace import TraceError
     from .group.finding_store import OutputError
-    from .workers.client import InternalError
+    from .workers.worker_client import InternalError
 
     command = _module(options.command)
     try:

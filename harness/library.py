@@ -19,15 +19,14 @@ from ..targets.base.trace import Trace, TraceError
 from .campaign.campaign import Campaign, Settings
 from .campaign.resume import exclusive
 from .campaign_events import CampaignEvent
+from .defaults import REDUCE_SECONDS, TRACE_SECONDS
 from .group.finding_store import read_state
 from .group.fixes import Fixes, apply_fixes, asked_fixes
 from .group.reduce import reduce_trace
 from .judge.outcome import Outcome
 from .tell.terminal import finding_text
-from .workers.client import WorkerClient
+from .workers.worker_client import WorkerClient
 
-TRACE_SECONDS = 60.0
-REDUCE_SECONDS = 60.0
 Progress = Callable[[str], None]
 
 

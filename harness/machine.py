@@ -22,6 +22,7 @@ from hypothesis.database import DirectoryBasedExampleDatabase
 from ..targets.base.protocol import TargetFactory
 from ..targets.base.registry import load_factory
 from ..targets.base.trace import Config, Event, Trace
+from .defaults import REDUCE_SECONDS
 from .draw.files import save_trace
 from .draw.serving_rules import ServingRules
 from .group.finding_store import replay_command
@@ -30,7 +31,6 @@ from .judge.lockstep import Lockstep
 from .judge.run import run_trace
 from .judge.violation import Violation
 
-REDUCE_SECONDS = 20.0
 PROFILE_VARIABLE = "HYBRIDFUZZ_PROFILE"
 
 

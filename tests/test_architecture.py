@@ -45,7 +45,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "record",
         "judge",
         "draw",
-        "campaign_events | exit_status | units",
+        "campaign_events | defaults | exit_status | units",
         "markup",
         "quoting",
     ),

@@ -26,8 +26,8 @@ from ..draw.workload import DEFAULT, Workload
 from ..measure.detection.matrix import mutants_of
 from ..measure.detection.statistics import Detection
 from ..measure.detection.trial import Trial, run_trial
-from ..workers.client import Stopped, WorkerClient
 from ..workers.messages import Overrides
+from ..workers.worker_client import Stopped, WorkerClient
 
 TARGET = "hybrid"
 TRIES_MAX = 3

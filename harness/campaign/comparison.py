@@ -25,7 +25,7 @@ from ..group.reduce import reduce_trace
 from ..judge.differential import difference
 from ..judge.outcome import Outcome
 from ..judge.violation import Violation
-from ..workers.client import Stopped, WorkerClient
+from ..workers.worker_client import Stopped, WorkerClient
 from .refusals import Refusals
 
 

@@ -37,6 +37,7 @@ from ..campaign_events import (
     Waiting,
     WorkerGivenUp,
 )
+from ..defaults import REDUCE_SECONDS, TRACE_SECONDS, TRIAGE_SHARE
 from ..draw.overrides import check_overrides
 from ..draw.workload import DEFAULT, Workload, differences
 from ..group.bug_history import BugHistory
@@ -54,16 +55,16 @@ from ..judge.state_catalogue import required_oracles, required_states
 from ..judge.violation import Violation
 from ..record.reached_lines import ReachedLines, lines_file
 from ..units import WHOLE, Shard
-from ..workers.client import WorkerClient
 from ..workers.lost_process import Counts, Ran
 from ..workers.messages import Fuzz, Overrides, Ready
+from ..workers.worker_client import WorkerClient
 from .backlog import Backlog, Symptom
 from .corpus import CampaignCorpus
 from .faults import EnvironmentFaults
 from .nodes import NodeTotals
 from .refusals import Refusals
 from .trace_counts import Progress
-from .triage import SHARE, Triage
+from .triage import Triage
 
 Task = Callable[..., "Task | None"]
 """Looks into a failure on the worker of a loop, its only argument; returns what has to follow (`worker_loop`)."""
@@ -101,9 +102,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     steps: int | None = None
     traces: int | None = None
     overrides: Overrides = {}
-    trace_seconds: float = 60.0
-    reduce_seconds: float = 20.0
-    triage_share: float = SHARE
+    trace_seconds: float = TRACE_SECONDS
+    reduce_seconds: float = REDUCE_SECONDS
+    triage_share: float = TRIAGE_SHARE
     memory_limit: int = 0
     twice_every: int = 50
     canaries: Sequence[str] = ()

@@ -29,7 +29,6 @@ FINDING, FURTHER, LEFT_BEHIND = range(3)
 NEW, TEST, EXPLAINED = range(3)
 """Ranks of tasks for findings: one that may be new, a test of which known bugs failures are, one that no single known
 bug explains."""
-SHARE = 0.3
 GRACE = 30.0
 """Seconds in which further traces are sorted after the last trace of a campaign, so that a short one sorts some."""
 

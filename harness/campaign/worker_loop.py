@@ -36,10 +36,10 @@ from ..group.recognition import Explained
 from ..group.same_symptom import UNEXPLAINED
 from ..judge.environment_fault import EnvironmentFault, FaultyEnvironment
 from ..judge.violation import Violation
-from ..workers.client import InternalError, Stopped
 from ..workers.lost_process import Counts, Ran
 from ..workers.messages import Fuzz
 from ..workers.protocol import NodeLost, NodeRefused, Worker
+from ..workers.worker_client import InternalError, Stopped
 from .recheck import Confirmation
 from .schedule import Schedule
 from .sorting import SORT_SECONDS, Sorter

@@ -40,7 +40,7 @@ from ..tell.reproduce import unusual
 from ..tell.terminal import finding_text
 from ..tell.usual_options import plainest
 from ..units import plural
-from ..workers.client import WorkerClient
+from ..workers.worker_client import WorkerClient
 from .settings import GateSettings
 
 SECONDS = 25.0

@@ -1,8 +1,8 @@
 """Known bugs with a patch: campaigns and gates run with them fixed, and test each night whether they are still there.
 
-The patches of all entries are applied to a copy of the engine's tree (`targets.base.overlay`). A patch that does not
-fit is left out, which costs this patch alone: its entry then knows failures by its condition or its signatures. The
-traces of all entries run on the unpatched tree, too (`check`):
+The patches of all entries are applied to a copy of the engine's tree (`targets.base.patched_copy`). A patch that
+does not fit is left out, which costs this patch alone: its entry then knows failures by its condition or its
+signatures. The traces of all entries run on the unpatched tree, too (`check`):
 
     still there               a trace fails
     fixed upstream            no trace fails: remove the entry
@@ -23,14 +23,14 @@ from pathlib import Path
 from msgspec import Struct, structs
 
 from ...targets.base.launch import Launch
-from ...targets.base.overlay import misfits, patched
+from ...targets.base.patched_copy import misfits, patched
 from ...targets.base.patches import Patch
 from ...targets.base.pip import version_numbers
 from ...targets.base.registry import parse
 from ...targets.base.trace import TraceError
 from ..campaign_events import KnownBug, Verdict
 from ..units import plural
-from ..workers.client import WorkerClient
+from ..workers.worker_client import WorkerClient
 from .known import Known, fitting, load_known
 
 BUILTIN = "builtin"

@@ -27,12 +27,12 @@ from pathlib import Path
 from threading import Lock
 
 from ...targets.base.launch import Launch
-from ...targets.base.overlay import patched
+from ...targets.base.patched_copy import patched
 from ...targets.base.trace import Trace, TraceError
 from ..campaign_events import Cause
 from ..draw.files import read_regular
 from ..judge.violation import Violation
-from ..workers.client import WorkerClient
+from ..workers.worker_client import WorkerClient
 from .fixes import Fixes
 from .known import TEXT_MAX, Known
 from .reduce import until

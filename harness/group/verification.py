@@ -25,11 +25,12 @@ from msgspec import Struct, field, structs
 
 from ...targets.base.protocol import Capabilities
 from ...targets.base.trace import Config, Trace, TraceError
+from ..defaults import REDUCE_SECONDS
 from ..draw.files import file_name, save_trace
 from ..judge.outcome import Outcome
 from ..judge.violation import Violation
-from ..workers.client import WorkerClient
 from ..workers.messages import Fuzz, Overrides
+from ..workers.worker_client import WorkerClient
 from .evidence import EXTRA_TRACES_MAX
 from .finding_store import FINDINGS_FOLDER, OutputError, make_folder, read_state
 from .neighbours import neighbours
@@ -41,7 +42,6 @@ Kind = Literal["clean", "remains", "broken", "later", "other"]
 SEVERITY: tuple[Kind, ...] = ("remains", "broken", "other", "later")
 EMPTY: Mapping[str, Sequence[Trace]] = {}
 BATCH = 25
-REDUCE_SECONDS = 20.0
 FIELDS = (
     "mamba_cache_mode",
     "enable_prefix_caching",

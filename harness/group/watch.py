@@ -9,7 +9,7 @@ from msgspec import structs
 
 from ..campaign_events import Finding, KnownBug, Summary
 from ..units import plural
-from ..workers.client import WorkerClient
+from ..workers.worker_client import WorkerClient
 from .fixes import Fixes, check, verdict_on
 from .known import Known
 

@@ -1,7 +1,7 @@
 """What a user sees of a failure, and under which circumstances: the title of a report.
 
-Derived from the violated invariant, the answers of a run to the end (`explain/answers.py`) and the reduced trace. No
-title is written for one bug.
+Derived from the violated invariant, the answers of a run to the end (`harness/record/answers.py`) and the reduced
+trace. No title is written for one bug.
 """
 
 from __future__ import annotations

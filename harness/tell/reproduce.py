@@ -16,7 +16,7 @@ from msgspec import Struct, structs
 
 from ...targets.base.deployment import Deployment
 from ...targets.base.launch import Launch
-from ...targets.base.overlay import patched
+from ...targets.base.patched_copy import patched
 from ...targets.base.patches import parse_patch
 from ...targets.base.protocol import TargetError
 from ...targets.base.registry import describe, write_scripts
@@ -28,7 +28,7 @@ from ..group.same_symptom import UNEXPLAINED
 from ..judge.oracles.real_model import FIELDS
 from ..judge.ranks import ranks_of
 from ..record.answers import Answers
-from ..workers.client import WorkerClient
+from ..workers.worker_client import WorkerClient
 from .bug_report import OtherRun, ReproCase, TriedFix
 from .related import RelatedEntry, related
 from .script import ScriptVerdict, failure_of, run_script

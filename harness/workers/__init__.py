@@ -7,9 +7,9 @@ lost_process       the meaning of a lost process: a finding, a flaky finding or 
 service            what the workers of a machine share, such as the daemon for a GPU
 protocol           a worker as a campaign uses it, here or on another node
 descendants        ends what a worker has started
-client             the coordinator's side: a lost process becomes an outcome, and a new one starts
+worker_client      the coordinator's side: a lost process becomes an outcome, and a new one starts
 hypothesis_worker  a client whose traces come from Hypothesis
-start              the first code of a worker: `python -m hybridfuzz.harness.workers.start TARGET`
+worker_main        the first code of a worker: `python -m hybridfuzz.harness.workers.worker_main TARGET`
 server             the worker's side: loads a target and serves requests
 outbox             the worker's end of the pipe: replies that a target cannot make by accident
 checked_factory    a factory whose answers are checked

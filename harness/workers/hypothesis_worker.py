@@ -11,17 +11,23 @@ from msgspec import structs
 
 from ...targets.base.launch import Launch
 from ...targets.base.trace import Trace
+from ..defaults import TRACE_SECONDS
 from ..draw.hypothesis_traces import HypothesisTraces
-from .client import WorkerClient
 from .lost_process import Ran
 from .messages import Fuzz, Ready
+from .worker_client import WorkerClient
 
 
 class HypothesisWorker(WorkerClient):
     """A worker client whose traces come from `source`, which all workers of a campaign share."""
 
     def __init__(
-        self, source: HypothesisTraces, spec: str, launch: Launch, trace_seconds: float = 60.0, memory_limit: int = 0
+        self,
+        source: HypothesisTraces,
+        spec: str,
+        launch: Launch,
+        trace_seconds: float = TRACE_SECONDS,
+        memory_limit: int = 0,
     ) -> None:
         super().__init__(spec, launch, trace_seconds, memory_limit)
         self._source = source

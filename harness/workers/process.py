@@ -80,7 +80,7 @@ class Process:
             variables[NETWORK] = "1"
         try:
             self._popen = subprocess.Popen(
-                [launch.python, "-m", "hybridfuzz.harness.workers.start", spec],
+                [launch.python, "-m", "hybridfuzz.harness.workers.worker_main", spec],
                 env=variables,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""The interface of a worker as a campaign uses it: a process here (`client`), or one on another node of a cluster.
+"""The interface of a worker as a campaign uses it: a process here (`worker_client`), or one on a node of a cluster.
 
 A worker survives the crash of its engine by itself. If its node is lost, its methods raise `NodeLost`, and `start` puts
 it on another node.

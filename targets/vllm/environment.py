@@ -15,8 +15,8 @@ from msgspec import structs
 from ..base import releases
 from ..base.launch import Launch
 from ..base.pip import Progress
-from .gpu import devices, sharing
-from .gpu.devices import DEVICES
+from .gpu import sharing, stand_ins
+from .gpu.stand_ins import DEVICES
 
 
 def _variables(home: Path) -> dict[str, str]:
@@ -57,7 +57,7 @@ def prepare(version: str, progress: Progress, device: str = "") -> Launch:
     is printed and a part of the version, which stands in every finding."""
     if not device:
         return releases.prepare(ENGINE, version, progress)
-    engine = structs.replace(ENGINE, variables=partial(devices.variables, device=device))
+    engine = structs.replace(ENGINE, variables=partial(stand_ins.variables, device=device))
     own = device == "cuda" and version
     launch = (releases.prepare_tree if own else releases.prepare)(engine, version, progress)
     if version:
@@ -65,7 +65,7 @@ def prepare(version: str, progress: Progress, device: str = "") -> Launch:
     else:
         found = find_spec("vllm")
         package = Path(found.origin).parent if found and found.origin else Path()
-    stood_in = devices.stood_in_for(package, device)
+    stood_in = stand_ins.stood_in_for(package, device)
     about = f"{launch.version}, real model on {device}" + (f", stood in: {'; '.join(stood_in)}" if stood_in else "")
     progress(about)
     return structs.replace(launch, version=about, service=sharing.service() if device == "cuda" else None)

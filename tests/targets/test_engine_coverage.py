@@ -7,8 +7,8 @@ import pytest
 
 from hybridfuzz.harness.measure.coverage.report import write_report
 from hybridfuzz.harness.record.reached_lines import SavedLines
-from hybridfuzz.harness.workers.client import WorkerClient
 from hybridfuzz.harness.workers.messages import Fuzz
+from hybridfuzz.harness.workers.worker_client import WorkerClient
 from hybridfuzz.targets.base.coverage_tool import with_coverage
 from hybridfuzz.targets.base.registry import coverage_scope, prepare
 

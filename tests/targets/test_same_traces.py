@@ -13,7 +13,7 @@ import pytest
 
 from hybridfuzz.harness.draw.files import load_trace
 from hybridfuzz.harness.judge.differential import EventSummary
-from hybridfuzz.harness.workers.client import WorkerClient
+from hybridfuzz.harness.workers.worker_client import WorkerClient
 from hybridfuzz.targets.base.registry import prepare
 from hybridfuzz.targets.base.trace import Abort, Arrive, Config, Group, Preempt, Step, Trace
 

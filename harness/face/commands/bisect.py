@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ...tell.bisect import ReleaseChange, Tried
-    from ...workers.client import WorkerClient
+    from ...workers.worker_client import WorkerClient
 
 SHOWN_MAX = 40
 """Versions that are listed."""
@@ -156,7 +156,7 @@ def started(options: argparse.Namespace, release: str, repository: Path | None) 
     from ....targets.base.registry import prepare
     from ....targets.base.releases import forget
     from ...tell.commits import worktree
-    from ...workers.client import WorkerClient
+    from ...workers.worker_client import WorkerClient
     from .common import memory_limit, progress_line
 
     engine = options.target.partition("@")[0]

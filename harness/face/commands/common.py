@@ -17,6 +17,7 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Protocol
 
+from ...defaults import TRACE_SECONDS
 from ...quoting import terminal_line
 from ...units import duration, size
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:  # --help has to come at once
     from ....targets.base.launch import Launch
     from ....targets.base.trace import TraceError
     from ...campaign_events import Reason
-    from ...workers.client import WorkerClient
+    from ...workers.worker_client import WorkerClient
 
 JOBS_MAX = 1024
 AGAINST_HELP = "run the same traces on a second target, which must behave the same"
@@ -52,9 +53,9 @@ def add_target(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--timeout",
         type=duration,
-        default=60.0,
+        default=TRACE_SECONDS,
         metavar="TIME",
-        help="time limit for one run of a trace, else it is a HANG (default: 60s)",
+        help=f"time limit for one run of a trace, else it is a HANG (default: {TRACE_SECONDS:g}s)",
     )
     parser.add_argument(
         "--memory",
@@ -90,7 +91,7 @@ def add_workload(parser: argparse.ArgumentParser) -> None:
 
 def open_worker(options: argparse.Namespace) -> WorkerClient:
     """A worker for --target, not yet started."""
-    from ...workers.client import WorkerClient
+    from ...workers.worker_client import WorkerClient
 
     launch = launch_target(options.target)
     return WorkerClient(options.target, launch, options.timeout, memory_limit(options))

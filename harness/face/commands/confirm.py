@@ -45,7 +45,7 @@ def run(options: argparse.Namespace) -> int:
     """Scale the trace, run it, report."""
     import msgspec
 
-    from ....targets.base.overlay import patched
+    from ....targets.base.patched_copy import patched
     from ....targets.base.protocol import TargetError
     from ....targets.base.registry import confirmation, parse
     from ...draw.files import load_trace

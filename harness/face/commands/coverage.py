@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from contextlib import suppress
 
+from ...defaults import REDUCE_SECONDS, TRIAGE_SHARE
+
 EXAMPLES = """\
 A campaign of `fuzz` without a self-test, with the lines of the target's cache modules recorded
 (docs/reference/coverage.md). Output in DIR/coverage: coverage.json, coverage.lcov, html/.
@@ -32,8 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--fail-under", type=percentage, metavar="N", help="exit with 3 if a module is below N percent")
     parser.add_argument("--json", action="store_true", help="print one JSON object on standard output at the end")
     unused = dict.fromkeys(("cluster", "shard", "against", "events", "junit", "sarif"))
-    parser.set_defaults(coverage=True, no_canary=True, reduce=fuzz.REDUCE_SECONDS, source="seeded", **unused)
-    parser.set_defaults(triage_share=fuzz.TRIAGE_SHARE)
+    parser.set_defaults(coverage=True, no_canary=True, reduce=REDUCE_SECONDS, source="seeded", **unused)
+    parser.set_defaults(triage_share=TRIAGE_SHARE)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -153,8 +153,8 @@ def built_in_target() -> Check:
     """Start the built-in target and run a few traces."""
     from ....targets.base.protocol import TargetError
     from ....targets.base.registry import prepare
-    from ...workers.client import WorkerClient
     from ...workers.messages import Fuzz
+    from ...workers.worker_client import WorkerClient
 
     try:
         with WorkerClient("hybrid", prepare("hybrid", lambda line: None)) as worker:

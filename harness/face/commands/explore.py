@@ -75,7 +75,7 @@ def run(options: argparse.Namespace) -> int:
     from ...explore.exploration import Exploration
     from ...explore.scope import read_scope
     from ...units import plural
-    from ...workers.client import WorkerClient
+    from ...workers.worker_client import WorkerClient
     from .common import ending_on_signals, memory_limit, print_json, printer
 
     line = printer(options.json)
@@ -171,7 +171,7 @@ def check(options: argparse.Namespace) -> int:
     from ...explore import check_certificate
     from ...explore.certificate import load_certificate
     from ...units import plural
-    from ...workers.client import WorkerClient
+    from ...workers.worker_client import WorkerClient
     from .common import memory_limit, print_json, printer
 
     line = printer(options.json)

@@ -9,6 +9,8 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from ...defaults import CAMPAIGN_SECONDS, REDUCE_SECONDS, TRIAGE_SHARE
+
 if TYPE_CHECKING:  # --help has to come at once
     from collections.abc import Callable
 
@@ -26,9 +28,6 @@ The same command continues an interrupted campaign. Exit: 0 clean, 1 violation, 
 (a state was missed), blind (self-test) or outdated, 4 internal, 5 interrupted, 6 adapter faults.
 example: hybridfuzz fuzz --target vllm@0.33.0 --fixes builtin --time 5m
 """
-DEFAULT_SECONDS = 60.0
-REDUCE_SECONDS = 20.0
-TRIAGE_SHARE = 0.3
 SOURCES = ("seeded", "hypothesis")
 WITHOUT_HYPOTHESIS = ("against", "cluster", "shard")
 """Options that --source hypothesis does not have."""
@@ -133,14 +132,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=duration,
         default=REDUCE_SECONDS,
         metavar="TIME",
-        help="time limit for reducing each finding (default: 20s)",
+        help=f"time limit for reducing each finding (default: {REDUCE_SECONDS:g}s)",
     )
     parser.add_argument(
         "--triage-share",
         type=share,
         default=TRIAGE_SHARE,
         metavar="P",
-        help="share of the workers' time for looking into failures (default: 30%%)",
+        help=f"share of the workers' time for looking into failures (default: {TRIAGE_SHARE * 100:g}%%)",
     )
     parser.add_argument("--against", metavar="T", help=AGAINST_HELP)
     parser.add_argument("--no-canary", action="store_true", help="skip the self-test with planted bugs")
@@ -173,7 +172,7 @@ def run(options: argparse.Namespace) -> int:
             if options.coverage:
                 raise TraceError("--coverage: lines are not recorded with --against")
 
-            return fuzz_against(options, options.time or DEFAULT_SECONDS, overrides_of(options), workload_of(options))
+            return fuzz_against(options, options.time or CAMPAIGN_SECONDS, overrides_of(options), workload_of(options))
         check_files(options)
         engine = engine_of(options)
         with exclusive(engine.out):
@@ -397,7 +396,7 @@ def settings_of(options: argparse.Namespace, engine: Tested) -> Settings:
         seed=seed,
         out=out,
         jobs=workers,
-        seconds=DEFAULT_SECONDS if unlimited else options.time,
+        seconds=CAMPAIGN_SECONDS if unlimited else options.time,
         steps=options.steps,
         traces=options.traces,
         overrides=overrides,

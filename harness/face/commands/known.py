@@ -152,7 +152,7 @@ def check(options: argparse.Namespace) -> int:
 
     from ...exit_status import CLEAN, VIOLATION
     from ...group.fixes import apply_fixes, check_both
-    from ...workers.client import WorkerClient
+    from ...workers.worker_client import WorkerClient
     from .common import launch_target, memory_limit, print_json, printer
 
     line = printer(options.json)
@@ -222,10 +222,10 @@ def add(options: argparse.Namespace) -> int:
 
 def tried(options: argparse.Namespace, launch: Launch, traces: list[Trace]) -> list[str]:
     """Return the signatures of the traces. Raises TraceError if one runs clean, or fails with the patch as well."""
-    from ....targets.base.overlay import patched
+    from ....targets.base.patched_copy import patched
     from ....targets.base.trace import TraceError
     from ...group.known import patch_from
-    from ...workers.client import WorkerClient
+    from ...workers.worker_client import WorkerClient
     from .common import memory_limit
 
     def violations(of: Launch) -> list[str]:

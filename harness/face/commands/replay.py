@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ....targets.base.trace import Trace
     from ...judge.violation import Violation
-    from ...workers.client import WorkerClient
+    from ...workers.worker_client import WorkerClient
 
 EXAMPLES = """\
 Every clean trace is run twice: both runs must give the same result. Files

@@ -89,7 +89,7 @@ def describe(options: argparse.Namespace) -> int:
     from ...exit_status import CLEAN
     from ...judge.oracles import applicable
     from ...judge.state_catalogue import required_oracles, required_states
-    from ...workers.client import WorkerClient
+    from ...workers.worker_client import WorkerClient
     from .common import launch_target, print_json
 
     launch = launch_target(options.target)

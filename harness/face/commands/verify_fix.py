@@ -65,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
     from ...exit_status import CLEAN, VIOLATION
     from ...group.verification import Verifier, others_of, traces_of
     from ...units import plural, spell
-    from ...workers.client import WorkerClient
+    from ...workers.worker_client import WorkerClient
     from .common import memory_limit, output_folder, print_json, printer, progress_line
 
     line = printer(options.json)
@@ -121,7 +121,7 @@ def sides(options: argparse.Namespace) -> tuple[Launch, Launch]:
     """
     import datetime
 
-    from ....targets.base.overlay import patched
+    from ....targets.base.patched_copy import patched
     from ....targets.base.trace import TraceError
     from ...group.fixes import asked_fixes
     from ...group.known import fitting, patch_from

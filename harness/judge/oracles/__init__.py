@@ -3,7 +3,7 @@
 base              the context of one run, and the hooks of an oracle
 block_accounting  M1 partition, M7 capacity, M9 leaks
 prefix_cache      M2 hashes, M6 hits, S5 commit
-tables            M3 table mirror, M4 dead rows, M5 writers
+device_accesses   M3 table mirror, M4 dead rows, M5 writers
 liveness          M8 progress and publication
 recurrent_state   S1 checkpoints, S2 resume, S3 rollback
 unwritten         S4 taint, S7 NaN
@@ -23,6 +23,7 @@ from ....targets.base.protocol import Capabilities
 from ..violation import Violation
 from .base import HOOKS, Context, Oracle
 from .block_accounting import Capacity, Leak, Partition
+from .device_accesses import DeadRows, TableMirror, Writer
 from .device_order import Order
 from .liveness import Liveness, Publication
 from .numeric import Numbers
@@ -32,7 +33,6 @@ from .prefix_cache import Commit, Hash, HitValidity
 from .real_model import RealNumbers
 from .recurrent_state import Checkpoint, Continuation
 from .rules import BEYOND, Consequence, Rule, Subject
-from .tables import DeadRows, TableMirror, Writer
 from .unwritten import Poison, Taint
 
 ORACLES: tuple[type[Oracle], ...] = (

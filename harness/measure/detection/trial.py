@@ -11,9 +11,9 @@ from msgspec import Struct
 from ....targets.base.trace import Trace
 from ...draw.workload import DEFAULT, Workload
 from ...group.reduce import reduce_trace
-from ...workers.client import WorkerClient
 from ...workers.lost_process import Ran
 from ...workers.messages import Fuzz, Overrides
+from ...workers.worker_client import WorkerClient
 from .statistics import Detection
 
 BATCH = 64

@@ -18,15 +18,15 @@ from threading import Event
 from msgspec import structs
 
 from ....targets.base.launch import Launch
-from ....targets.base.overlay import patched
+from ....targets.base.patched_copy import patched
 from ....targets.base.protocol import TargetError
 from ....targets.base.registry import prepare
 from ....targets.base.trace import TraceError
 from ...judge.environment_fault import FaultyEnvironment
 from ...judge.outcome import Outcome
-from ..client import InternalError, Stopped, WorkerClient
 from ..lost_process import Counts, Ran
 from ..messages import Done, Explain, Explained, Failed, Fuzz, Observe, Run
+from ..worker_client import InternalError, Stopped, WorkerClient
 from .messages import Answer, Call, Halted, NodeReport, Pause, Paused, Refused, Started, pack, unpack_call, unpack_setup
 
 CHUNK_MAX = 8

@@ -26,8 +26,8 @@ from ....targets.base.patches import Patch
 from ....targets.base.protocol import TargetError
 from ...quoting import one_line
 from ...units import UnitError
-from ..client import InternalError, Stopped
 from ..protocol import NodeLost, OpenWorker
+from ..worker_client import InternalError, Stopped
 from .messages import Setup, pack
 from .node_worker import NodeWorker
 from .remote_worker import RemoteWorker

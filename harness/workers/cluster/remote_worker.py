@@ -10,10 +10,10 @@ from ....targets.base.trace import Trace
 from ...judge.outcome import Outcome
 from ...record.activity import Observation
 from ...record.history import History
-from ..client import Stopped, error_of
 from ..lost_process import Counts, Ran
 from ..messages import Done, Explain, Explained, Failed, Fuzz, Observe, Ready, Run
 from ..protocol import NodeRefused
+from ..worker_client import Stopped, error_of
 from .messages import Answer, Call, Halted, NodeReport, Pause, Refused, Started, pack, unpack_answer
 
 LEASE_SECONDS = 10.0

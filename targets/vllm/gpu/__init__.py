@@ -5,7 +5,7 @@ shadow layers of the CPU adapter run on the host (`mirror`), from the metadata t
 the same code makes all observations of the CPU adapter. The tokens are those of the tag model: a trace means the same
 steps on a CPU and on a GPU. The real model is observed by its log-probabilities.
 
-    devices    where kernels run, and what is replaced because a wheel's binaries are missing
+    stand_ins  where kernels run, and what is replaced because a wheel's binaries are missing
     real_config  a trace's configuration as a `VllmConfig` for a GPU
     mirror     tags on the host, moved as vLLM's metadata and copies move states
     real_model vLLM's model: runs the mirror, chooses the tag model's tokens, keeps its own log-probabilities
@@ -30,6 +30,6 @@ steps on a CPU and on a GPU. The real model is observed by its log-probabilities
     scaling    a trace for other block sizes
     witness    a script of vLLM's public API for a trace; witness_template is its text
 
-`comparison`, `compiler`, `devices`, `factory`, `kept`, `plans`, `scaling` and `witness` may be imported where vLLM is
+`comparison`, `compiler`, `factory`, `kept`, `plans`, `scaling`, `stand_ins` and `witness` may be imported where vLLM is
 not installed.
 """

@@ -80,7 +80,7 @@ class GpuFactory:
 
 def make_factory(name: str, device: str) -> GpuFactory:
     """The factory, for a process that runs in the engine's environment. Imports vLLM."""
-    from .devices import prepare
+    from .stand_ins import prepare
 
     stood_in = prepare(device)
     from .real_kit import prepare_process

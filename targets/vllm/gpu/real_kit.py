@@ -30,10 +30,10 @@ from ..shadow import patches
 from ..shadow.drafter import Drafter, Speculator, device_proposer, ngram_proposer
 from ..versions.wrapping import replaced
 from . import memories, replay
-from .devices import BATCH_INVARIANT
 from .mirror import Mirror, MirrorAttention, MirrorMamba, MirrorRecorder, RealV1, RealV2, storages
 from .real_config import configure, is_piecewise
 from .real_model import RealModel
+from .stand_ins import BATCH_INVARIANT
 
 
 @cache

@@ -23,10 +23,10 @@ from ..models import mixer
 from ..shadow import patches
 from ..versions import compat
 from ..versions.pool import pool_of
-from .devices import BATCH_INVARIANT
 from .plans import Floats, Place, Plan, Segment, Solo
 from .real_engine import Fill, RealEngine
 from .same_tokens import LONGEST, alone_config
+from .stand_ins import BATCH_INVARIANT
 
 EXACT = ("mamba2", "gdn")
 """Models of which no bit differed on a tree with the known causes fixed: 100,020 steps (benchmarks/gpu_engines.md)."""

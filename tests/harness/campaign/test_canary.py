@@ -16,7 +16,7 @@ from hybridfuzz.harness.campaign_events import CampaignEnded, Canary, CanaryDone
 from hybridfuzz.harness.face.commands import fuzz
 from hybridfuzz.harness.face.outputs.console import canary_line, verdict
 from hybridfuzz.harness.measure.detection.matrix import mutants_of
-from hybridfuzz.harness.workers.client import WorkerClient
+from hybridfuzz.harness.workers.worker_client import WorkerClient
 from hybridfuzz.targets.base.registry import prepare
 
 LAUNCH = prepare("hybrid", print)

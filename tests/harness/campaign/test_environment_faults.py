@@ -28,7 +28,7 @@ def _quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HYBRIDFUZZ_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("HYBRIDFUZZ_TEST_DEVICE", str(tmp_path / "device"))
     monkeypatch.setattr("hybridfuzz.harness.campaign.faults.WAITS", (0.0,) * 5)
-    monkeypatch.setattr("hybridfuzz.harness.workers.client.RESTART_WAITS", (0.0,))
+    monkeypatch.setattr("hybridfuzz.harness.workers.worker_client.RESTART_WAITS", (0.0,))
 
 
 def fuzz(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, Any], str]:

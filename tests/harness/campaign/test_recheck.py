@@ -11,7 +11,7 @@ from hybridfuzz.harness.group.finding_store import FindingStore
 from hybridfuzz.harness.group.investigate import Investigation
 from hybridfuzz.harness.judge.outcome import Outcome
 from hybridfuzz.harness.record.history import History
-from hybridfuzz.harness.workers.client import WorkerClient
+from hybridfuzz.harness.workers.worker_client import WorkerClient
 from hybridfuzz.targets.base.registry import prepare
 from hybridfuzz.targets.base.trace import Trace
 

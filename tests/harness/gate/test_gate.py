@@ -19,9 +19,9 @@ from hybridfuzz.harness.group.investigate import Investigation
 from hybridfuzz.harness.group.known import Known
 from hybridfuzz.harness.group.same_cause import learned
 from hybridfuzz.harness.judge.outcome import Outcome
-from hybridfuzz.harness.workers.client import WorkerClient
 from hybridfuzz.harness.workers.lost_process import Ran
 from hybridfuzz.harness.workers.process import memory_share
+from hybridfuzz.harness.workers.worker_client import WorkerClient
 from hybridfuzz.targets.base.protocol import MisfitError
 from hybridfuzz.targets.base.registry import prepare
 from hybridfuzz.targets.base.trace import Arrive, Config, Group, Sleep, Step, Trace
@@ -117,7 +117,7 @@ def fakes(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     """Targets of tests/ for the workers."""
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]), prepend=os.pathsep)
     monkeypatch.setenv("HYBRIDFUZZ_TEST_FLAG", str(pytester.path / "flag"))
-    monkeypatch.setattr("hybridfuzz.harness.workers.client.RESTART_WAITS", ())
+    monkeypatch.setattr("hybridfuzz.harness.workers.worker_client.RESTART_WAITS", ())
     monkeypatch.setattr(verdicts, "OVERTIME", 1000)
 
 

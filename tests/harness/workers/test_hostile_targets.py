@@ -12,7 +12,7 @@ from cli_process import Cli, Ran, ended
 from support import arrive, make_trace, steps
 
 from hybridfuzz.harness.draw.files import encode_trace
-from hybridfuzz.harness.workers.client import WorkerClient
+from hybridfuzz.harness.workers.worker_client import WorkerClient
 from hybridfuzz.targets.base.launch import Launch
 
 

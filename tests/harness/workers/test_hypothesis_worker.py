@@ -6,9 +6,9 @@ import pytest
 
 from hybridfuzz.harness.draw import hypothesis_traces
 from hybridfuzz.harness.draw.hypothesis_traces import HypothesisTraces
-from hybridfuzz.harness.workers.client import Stopped
 from hybridfuzz.harness.workers.hypothesis_worker import HypothesisWorker
 from hybridfuzz.harness.workers.messages import Fuzz
+from hybridfuzz.harness.workers.worker_client import Stopped
 from hybridfuzz.targets.base.registry import prepare
 
 MUTANT = "hybrid:null-as-state-slot"

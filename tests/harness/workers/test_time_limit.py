@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support import arrive, make_trace, steps
 
-from hybridfuzz.harness.workers.client import WorkerClient
+from hybridfuzz.harness.workers.worker_client import WorkerClient
 from hybridfuzz.targets.base.registry import prepare
 
 TRACE = make_trace(arrive("r0", 30, new=8), *steps(12))

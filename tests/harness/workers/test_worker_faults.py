@@ -11,8 +11,8 @@ from support import CLEAN, arrive, make_trace, steps
 from hybridfuzz.harness.judge.environment_fault import FaultyEnvironment
 from hybridfuzz.harness.judge.run import run_trace
 from hybridfuzz.harness.workers import process
-from hybridfuzz.harness.workers.client import WorkerClient
 from hybridfuzz.harness.workers.messages import Fuzz
+from hybridfuzz.harness.workers.worker_client import WorkerClient
 from hybridfuzz.targets.base.observe import Effect
 from hybridfuzz.targets.base.protocol import Target
 from hybridfuzz.targets.base.registry import prepare
@@ -26,7 +26,7 @@ LONG = make_trace(arrive("r0", 30, new=8), *steps(12))
 def _paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", f"{Path(__file__).parents[2]}:{os.environ.get('PYTHONPATH', '')}")
     monkeypatch.setenv("HYBRIDFUZZ_TEST_FLAG", str(tmp_path / "flag"))
-    monkeypatch.setattr("hybridfuzz.harness.workers.client.RESTART_WAITS", (0.0,))
+    monkeypatch.setattr("hybridfuzz.harness.workers.worker_client.RESTART_WAITS", (0.0,))
 
 
 def started(name: str) -> Iterator[WorkerClient]:

@@ -3,7 +3,7 @@
 import pytest
 from msgspec import structs
 
-from hybridfuzz.harness.workers.client import WorkerClient
+from hybridfuzz.harness.workers.worker_client import WorkerClient
 from hybridfuzz.targets.base.protocol import Capabilities
 from hybridfuzz.targets.base.registry import load_factory, prepare
 from hybridfuzz.targets.base.tested import narrower, newest_tested, words

@@ -10,7 +10,7 @@ import pytest
 
 from hybridfuzz.harness.draw.files import load_trace
 from hybridfuzz.harness.group.fixes import BUILTIN, apply_fixes, read_fixes
-from hybridfuzz.harness.workers.client import WorkerClient
+from hybridfuzz.harness.workers.worker_client import WorkerClient
 from hybridfuzz.targets.base.registry import prepare
 
 pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("engine")]

@@ -13,7 +13,7 @@ import pytest
 from hybridfuzz.harness.draw.files import load_trace
 from hybridfuzz.harness.draw.grammar import draw_trace
 from hybridfuzz.harness.judge.outcome import Outcome
-from hybridfuzz.harness.workers.client import WorkerClient
+from hybridfuzz.harness.workers.worker_client import WorkerClient
 from hybridfuzz.targets.base.registry import prepare
 from hybridfuzz.targets.sglang.factory import SglangFactory
 

@@ -11,8 +11,8 @@ import pytest
 from hybridfuzz.harness.draw.files import load_trace
 from hybridfuzz.harness.group.fixes import BUILTIN, read_fixes
 from hybridfuzz.harness.tell.script import failure_of, run_script
-from hybridfuzz.harness.workers.client import WorkerClient
-from hybridfuzz.targets.base.overlay import patched
+from hybridfuzz.harness.workers.worker_client import WorkerClient
+from hybridfuzz.targets.base.patched_copy import patched
 from hybridfuzz.targets.base.protocol import TargetError
 from hybridfuzz.targets.base.registry import prepare, write_scripts
 from hybridfuzz.targets.base.repro import Failure

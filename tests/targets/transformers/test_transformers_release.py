@@ -16,7 +16,7 @@ from cli_process import Cli
 
 from hybridfuzz.harness.draw.files import load_trace
 from hybridfuzz.harness.draw.grammar import draw_trace
-from hybridfuzz.harness.workers.client import WorkerClient
+from hybridfuzz.harness.workers.worker_client import WorkerClient
 from hybridfuzz.targets.base.environment import cache_folder
 from hybridfuzz.targets.base.protocol import TargetError
 from hybridfuzz.targets.base.registry import prepare
@@ -39,7 +39,7 @@ INSTALLED = """
 import sys
 from pathlib import Path
 from hybridfuzz.harness.draw.files import load_trace
-from hybridfuzz.harness.workers.client import WorkerClient
+from hybridfuzz.harness.workers.worker_client import WorkerClient
 from hybridfuzz.targets.base.registry import prepare
 launch = prepare("transformers", print)
 with WorkerClient("transformers", launch, trace_seconds=300) as worker:

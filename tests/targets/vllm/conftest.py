@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from hybridfuzz.harness.group.fixes import BUILTIN, Fixes, apply_fixes, read_fixes
-from hybridfuzz.harness.workers.client import WorkerClient
+from hybridfuzz.harness.workers.worker_client import WorkerClient
 from hybridfuzz.targets.base.registry import prepare
 
 TARGET = "vllm@0.33.0"

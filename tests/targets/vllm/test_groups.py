@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
-from hybridfuzz.harness.workers.client import WorkerClient
 from hybridfuzz.harness.workers.messages import Fuzz
+from hybridfuzz.harness.workers.worker_client import WorkerClient
 
 pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("engine")]
 

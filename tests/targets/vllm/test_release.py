@@ -12,8 +12,8 @@ import pytest
 
 from hybridfuzz.harness.draw.files import load_trace
 from hybridfuzz.harness.draw.workload import with_ratios
-from hybridfuzz.harness.workers.client import WorkerClient
 from hybridfuzz.harness.workers.messages import Fuzz
+from hybridfuzz.harness.workers.worker_client import WorkerClient
 from hybridfuzz.targets.base.protocol import TargetError
 from hybridfuzz.targets.base.registry import prepare
 from hybridfuzz.targets.base.trace import Arrive, Config, DummyRun, Group, Preempt, Step, Trace, TraceError

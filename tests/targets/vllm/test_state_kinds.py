@@ -11,10 +11,10 @@ from typing import NamedTuple
 import pytest
 
 from hybridfuzz.harness.group.fixes import Fixes
-from hybridfuzz.harness.workers.client import WorkerClient
 from hybridfuzz.harness.workers.messages import Fuzz
+from hybridfuzz.harness.workers.worker_client import WorkerClient
 from hybridfuzz.targets.base.launch import Launch
-from hybridfuzz.targets.base.overlay import patched
+from hybridfuzz.targets.base.patched_copy import patched
 from hybridfuzz.targets.base.patches import Patch, parse_patch
 
 pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("engine")]

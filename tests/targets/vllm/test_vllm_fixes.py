@@ -10,8 +10,8 @@ import pytest
 
 from hybridfuzz.harness.draw.files import load_trace
 from hybridfuzz.harness.group.fixes import BUILTIN, Fixes, apply_fixes, read_fixes
-from hybridfuzz.harness.workers.client import WorkerClient
-from hybridfuzz.targets.base.overlay import patched
+from hybridfuzz.harness.workers.worker_client import WorkerClient
+from hybridfuzz.targets.base.patched_copy import patched
 from hybridfuzz.targets.base.registry import prepare
 
 pytestmark = pytest.mark.engine

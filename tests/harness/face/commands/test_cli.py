@@ -16,9 +16,9 @@ from hybridfuzz.harness.draw.files import encode_trace, load_trace
 from hybridfuzz.harness.face.commands.against import pair_of
 from hybridfuzz.harness.face.commands.bisect import started
 from hybridfuzz.harness.face.commands.common import trace_files
-from hybridfuzz.harness.workers.client import WorkerClient
 from hybridfuzz.harness.workers.messages import Ready
 from hybridfuzz.harness.workers.process import memory_share
+from hybridfuzz.harness.workers.worker_client import WorkerClient
 from hybridfuzz.targets.base.launch import Launch
 from hybridfuzz.targets.base.protocol import TargetError
 
@@ -233,7 +233,7 @@ def test_workers_share_the_memory_of_the_machine_unless_a_limit_is_given(monkeyp
             limits.append(self.memory_limit)
             raise TargetError("seen")
 
-    monkeypatch.setattr("hybridfuzz.harness.workers.client.WorkerClient", Started)
+    monkeypatch.setattr("hybridfuzz.harness.workers.worker_client.WorkerClient", Started)
     monkeypatch.setattr("hybridfuzz.targets.base.registry.prepare", lambda *_: LAUNCH)
     options = Namespace(target="vllm", timeout=1.0, memory=None)
     with pytest.raises(TargetError, match="seen"), started(options, "1", None):

@@ -171,7 +171,7 @@ def test_undisturbed(run: Run, whole: dict[str, Any]) -> None:
 def test_engine_process_killed(run: Run, whole: dict[str, Any]) -> None:
     """Its node's own client replaces it."""
     run.wait_for("FOUND")
-    victims = processes("harness.workers.start")
+    victims = processes("harness.workers.worker_main")
     assert victims
     os.kill(victims[0], signal.SIGKILL)
     assert counts(run.end()) == whole
@@ -202,7 +202,7 @@ def test_node_killed(run: Run, nodes: Nodes, whole: dict[str, Any]) -> None:
 def test_driver_killed(run: Run, nodes: Nodes, environment: dict[str, str], whole: dict[str, Any]) -> None:
     """The worker processes end with it, and the same command continues."""
     run.wait_for("FOUND")
-    workers = processes("harness.workers.start")
+    workers = processes("harness.workers.worker_main")
     run.process.kill()
     run.process.communicate()
     assert all(map(ended, workers))
@@ -228,7 +228,7 @@ def test_slow_node(nodes: Nodes, environment: dict[str, str], tmp_path: Path, wh
     """A node that stands still holds nothing but its own lease: the other one goes on meanwhile."""
     run = Run(nodes, environment, tmp_path, "--timeout", "300s")
     run.wait_for("FOUND")
-    [victim, *_] = processes("harness.workers.start")
+    [victim, *_] = processes("harness.workers.worker_main")
     os.kill(victim, signal.SIGSTOP)
     try:
         for _ in range(200):

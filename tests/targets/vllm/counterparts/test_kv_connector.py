@@ -10,8 +10,8 @@ import pytest
 
 from hybridfuzz.harness.group.fixes import Fixes
 from hybridfuzz.harness.judge.outcome import Outcome
-from hybridfuzz.harness.workers.client import WorkerClient
 from hybridfuzz.harness.workers.messages import Fuzz
+from hybridfuzz.harness.workers.worker_client import WorkerClient
 from hybridfuzz.targets.base.coverage_tool import with_coverage
 from hybridfuzz.targets.base.trace import Abort, AnyEvent, Arrive, Config, ExternalLoad, Group, ResetPrefixCache, Step
 from hybridfuzz.targets.base.trace import Trace as Made

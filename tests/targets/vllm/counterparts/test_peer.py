@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from hybridfuzz.harness.workers.client import WorkerClient
+from hybridfuzz.harness.workers.worker_client import WorkerClient
 from hybridfuzz.targets.base.registry import prepare
 from hybridfuzz.targets.base.trace import Arrive, Config, DummyRun, Group, Step, Trace
 

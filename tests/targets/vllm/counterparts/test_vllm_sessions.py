@@ -7,8 +7,8 @@ import pytest
 
 from hybridfuzz.harness.draw.workload import with_ratios
 from hybridfuzz.harness.judge.outcome import Outcome
-from hybridfuzz.harness.workers.client import WorkerClient
 from hybridfuzz.harness.workers.messages import Fuzz
+from hybridfuzz.harness.workers.worker_client import WorkerClient
 from hybridfuzz.targets.base.trace import Abort, AnyEvent, Arrive, Config, Group, ResetPrefixCache, Resume, Step, Trace
 
 pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("engine")]

@@ -9,9 +9,9 @@ from hybridfuzz.harness.draw.grammar import draw_trace
 from hybridfuzz.targets.base.protocol import TargetError
 from hybridfuzz.targets.base.registry import on_device, parse
 from hybridfuzz.targets.base.trace import Arrive, Config, Group, Resume, Step, Trace, Turn, check_config
-from hybridfuzz.targets.vllm.gpu.devices import ATTENTION, GPU, OPERATORS, stood_in_for
 from hybridfuzz.targets.vllm.gpu.factory import GpuFactory
 from hybridfuzz.targets.vllm.gpu.scaling import candidates, from_start, nearest, scaled, to_boundary
+from hybridfuzz.targets.vllm.gpu.stand_ins import ATTENTION, GPU, OPERATORS, stood_in_for
 from hybridfuzz.targets.vllm.gpu.witness import write_witness
 
 CORPUS = Path(__file__).parents[4] / "corpus" / "vllm"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hybridfuzz.targets.base.launch import Launch
-from hybridfuzz.targets.base.overlay import misfits, patched
+from hybridfuzz.targets.base.patched_copy import misfits, patched
 from hybridfuzz.targets.base.patches import Patch, PatchError, parse_patch
 from hybridfuzz.targets.base.protocol import TargetError
 from hybridfuzz.targets.base.registry import prepare
@@ -142,7 +142,7 @@ def test_the_module_of_a_user_can_be_patched(tmp_path: Path, monkeypatch: pytest
 
 def test_a_patch_is_rewritten_with_what_the_engine_has_renamed(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A renamed name in a line beside it is no reason that it does not fit; a patch that fits is left alone."""
-    monkeypatch.setattr("hybridfuzz.targets.base.overlay.new_words", lambda tree: {"b": "beta", "c": "gamma"})
+    monkeypatch.setattr("hybridfuzz.targets.base.patched_copy.new_words", lambda tree: {"b": "beta", "c": "gamma"})
     pool = tree / "engine" / "core" / "pool.py"
     ask_all = "import engine.core.pool as p; print(vars(p).get('b'), vars(p).get('beta'), p.c)"
     assert ask(patched(launch(tree), [patch("b")]), ask_all) == "2 None 1"
@@ -159,7 +159,7 @@ def test_a_patch_is_rewritten_with_what_the_engine_has_renamed(tree: Path, monke
 
 def test_added_lines_have_the_new_name_too(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The patch fits as it is; what it adds asked for a name that is gone, which was a crash of the engine."""
-    monkeypatch.setattr("hybridfuzz.targets.base.overlay.new_words", lambda tree: {"b": "beta"})
+    monkeypatch.setattr("hybridfuzz.targets.base.patched_copy.new_words", lambda tree: {"b": "beta"})
     pool = tree / "engine" / "core" / "pool.py"
     pool.write_text("a = 1\nc = 1\nother = 1\nbeta = 5\nlast = 1\n")
     added = parse_patch(

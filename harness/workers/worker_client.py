@@ -17,6 +17,7 @@ from msgspec import structs
 from ...targets.base.launch import Launch, alone
 from ...targets.base.protocol import MisfitError, TargetError
 from ...targets.base.trace import Config, Trace, TraceError
+from ..defaults import TRACE_SECONDS
 from ..draw.avoid import Circumstances
 from ..draw.workload import DEFAULT, Workload
 from ..explore.expand import Compare, Compared, Expand, Expanded
@@ -85,7 +86,9 @@ class WorkerClient:
     `memory_limit` is in bytes, 0 for none; by default it is that of a worker which has the machine for itself.
     """
 
-    def __init__(self, spec: str, launch: Launch, trace_seconds: float = 60.0, memory_limit: int | None = None) -> None:
+    def __init__(
+        self, spec: str, launch: Launch, trace_seconds: float = TRACE_SECONDS, memory_limit: int | None = None
+    ) -> None:
         self.spec = spec
         self.launch = launch
         self.trace_seconds = trace_seconds

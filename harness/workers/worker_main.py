@@ -1,4 +1,4 @@
-"""The first code of a worker process: `python -m hybridfuzz.harness.workers.start TARGET`.
+"""The first code of a worker process: `python -m hybridfuzz.harness.workers.worker_main TARGET`.
 
 Gives up rights before anything heavy is imported (`isolation`), then serves requests (`server`).
 """

@@ -10,8 +10,8 @@ from support import arrive, make_trace, steps
 
 from hybridfuzz.harness import cli
 from hybridfuzz.harness.draw.files import encode_trace, load_trace
-from hybridfuzz.harness.workers.client import WorkerClient
 from hybridfuzz.harness.workers.messages import Fuzz
+from hybridfuzz.harness.workers.worker_client import WorkerClient
 from hybridfuzz.targets.base.protocol import TargetError
 from hybridfuzz.targets.base.registry import prepare
 
@@ -62,7 +62,7 @@ def wedged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A target that does not start again after its crash; removing the file heals it."""
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]), prepend=os.pathsep)
     monkeypatch.setenv("HYBRIDFUZZ_TEST_FLAG", str(tmp_path / "flag"))
-    monkeypatch.setattr("hybridfuzz.harness.workers.client.RESTART_WAITS", (0.0,))
+    monkeypatch.setattr("hybridfuzz.harness.workers.worker_client.RESTART_WAITS", (0.0,))
     return tmp_path / "flag"
 
 

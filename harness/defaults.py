@@ -1,0 +1,10 @@
+"""What is taken where nothing is asked for, in commands, campaigns and the Python interface."""
+
+CAMPAIGN_SECONDS = 60.0
+"""Length of a campaign without any limit."""
+TRACE_SECONDS = 60.0
+"""Time limit of one run of a trace, else it is a hang."""
+REDUCE_SECONDS = 20.0
+"""Time limit for reducing one finding."""
+TRIAGE_SHARE = 0.3
+"""Share of the workers' time for looking into failures."""
