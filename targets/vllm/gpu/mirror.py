@@ -19,6 +19,7 @@ from torch import nn
 from ....reference.tokens import next_token
 from ...base.observe import Zeroed
 from ...base.shadow import join
+from ...base.trace import Group
 from ..rows.contracts import Contract
 from ..rows.layer_rows import kernels_of
 from ..runner_adapter import Rows, RunnerV1, RunnerV2
@@ -61,6 +62,7 @@ class MirrorAttention(ShadowAttention):
         nn.Module.__init__(self)
         self.layer_name = name
         self.block_size = block_size
+        self.form = Group("attention", block_size)
         self.group, self.index = place
         self.pages = words[:, : 2 * block_size].reshape(len(words), block_size, 2)
         assert np.shares_memory(self.pages, words)
