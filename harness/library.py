@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import datetime
 import os
-import random
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -19,7 +18,7 @@ from ..targets.base.trace import Trace, TraceError
 from .campaign.campaign import Campaign, Settings
 from .campaign.resume import exclusive
 from .campaign_events import CampaignEvent
-from .defaults import REDUCE_SECONDS, TRACE_SECONDS
+from .defaults import REDUCE_SECONDS, TRACE_SECONDS, drawn_seed
 from .group.finding_store import read_state
 from .group.fixes import Fixes, apply_fixes, asked_fixes
 from .group.reduce import reduce_trace
@@ -112,7 +111,7 @@ def fuzz(
     settings = Settings(
         target=target,
         launch=fixed.launch,
-        seed=random.SystemRandom().randrange(1 << 32) if seed is None else seed,
+        seed=drawn_seed() if seed is None else seed,
         out=folder,
         jobs=jobs,
         seconds=seconds,

@@ -139,7 +139,8 @@ class Campaign:
             raise error
 
     def _run_traces(self) -> Generator[CampaignEvent]:
-        with served(self.settings.launch, self.settings.jobs) as self._launch:
+        here = self.settings.jobs if self._open_worker == self._open_here else 0
+        with served(self.settings.launch, here) as self._launch:
             yield from self._run_workers()
 
     def _run_workers(self) -> Generator[CampaignEvent]:

@@ -235,7 +235,7 @@ class WorkerLoop:
         """
         state, node = self._state, self.worker.node
         again: Ran | Counts | None = ran
-        if fault.kind == "fault of a shared device":
+        if fault.is_shared:
             again = self._apart(batch, ran.index)
             if not (isinstance(again, Ran) and again.outcome.fault):
                 self._count(again, left)

@@ -8,7 +8,6 @@ controller prints the summary.
 from __future__ import annotations
 
 import os
-import random
 from collections import Counter, defaultdict
 from collections.abc import Generator, Sequence
 from functools import partial
@@ -22,6 +21,7 @@ from ...targets.base.protocol import MisfitError, TargetError
 from ...targets.base.registry import prepare
 from ...targets.base.tested import narrower
 from ...targets.base.trace import TraceError
+from ..defaults import drawn_seed
 from ..judge.state_catalogue import missing_states, required_oracles
 from ..quoting import markdown_fence, markdown_text
 from ..units import plural
@@ -98,7 +98,7 @@ class GateSession:
         self._only = self._take_arguments()
 
     def _seed(self) -> int:
-        return random.SystemRandom().randrange(1 << 32) if self.settings.seed is None else self.settings.seed
+        return drawn_seed() if self.settings.seed is None else self.settings.seed
 
     def _progress(self, text: str) -> None:
         """Print a line: making an environment takes minutes."""

@@ -80,6 +80,11 @@ class EnvironmentFault(Struct, frozen=True):
     kind: FaultKind
     message: str
 
+    @property
+    def is_shared(self) -> bool:
+        """Return True if it may be a fault of any process that shares the device."""
+        return self.kind == "fault of a shared device"
+
     def __str__(self) -> str:
         return f"{self.kind}: {self.message}" if self.message else self.kind
 

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from msgspec import structs
 
-from ...targets.base.launch import Launch, alone
+from ...targets.base.launch import Launch, unshared
 from ...targets.base.protocol import MisfitError, TargetError
 from ...targets.base.trace import Config, Trace, TraceError
 from ..defaults import TRACE_SECONDS
@@ -149,7 +149,7 @@ class WorkerClient:
         if self._process:
             self._process.close()
         try:
-            launch = alone(self.launch) if self._is_apart else self.launch
+            launch = unshared(self.launch) if self._is_apart else self.launch
             self._process = Process(self.spec, launch, self.memory_limit)
         except OSError as error:  # no memory, no file descriptors, no room for its home
             raise TargetError(f"target {self.spec!r}: its worker cannot be started: {error.strerror}") from error
@@ -218,7 +218,7 @@ class WorkerClient:
         try:
             answer = self._try(request, trace, kind, twice=twice, renews=renews)
         except FaultyEnvironment as error:
-            self.pause(apart=error.fault.kind == "fault of a shared device")
+            self.pause(apart=error.fault.is_shared)
             return self._try(request, trace, kind, twice=twice, renews=renews)
         if isinstance(answer, Outcome) and was_killed(answer):
             with suppress(TargetError, TraceError):  # the loss is all that is known; a next request raises it again

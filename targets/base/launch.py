@@ -49,7 +49,7 @@ def sharing(launch: Launch, folder: str) -> Launch:
     )
 
 
-def alone(launch: Launch) -> Launch:
+def unshared(launch: Launch) -> Launch:
     """Return how to start a worker that shares nothing."""
     shared = {SHARED_DEVICE, *(launch.service.folders if launch.service else ())}
     return structs.replace(launch, env={name: value for name, value in launch.env.items() if name not in shared})

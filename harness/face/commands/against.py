@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import random
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from ...defaults import drawn_seed
 
 if TYPE_CHECKING:
     from ...campaign.comparison import Pair
@@ -79,7 +80,7 @@ def fuzz_against(options: argparse.Namespace, seconds: float, overrides: dict[st
     from .common import ending_on_signals, output_folder, print_json, printer
 
     check(options)
-    seed = random.SystemRandom().randrange(1 << 32) if options.seed is None else options.seed
+    seed = drawn_seed() if options.seed is None else options.seed
     out = options.out or output_folder(f"{options.target}-against-{options.against}-{seed}")
     make_folder(out)
     line, pair = printer(options.json), pair_of(options)

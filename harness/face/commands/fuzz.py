@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import random
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from ...defaults import CAMPAIGN_SECONDS, REDUCE_SECONDS, TRIAGE_SHARE
+from ...defaults import CAMPAIGN_SECONDS, REDUCE_SECONDS, TRIAGE_SHARE, drawn_seed
 
 if TYPE_CHECKING:  # --help has to come at once
     from collections.abc import Callable
@@ -354,11 +353,6 @@ def packaged_bugs(options: argparse.Namespace, engine: Launch, known: tuple[Know
         return apply_fixes(engine, (*known, *builtin), options.target, datetime.date.today())
     except (TraceError, TargetError):  # no packaged bugs of this target, or no tree to patch
         return None
-
-
-def drawn_seed() -> int:
-    """Return a seed for a campaign that was given none."""
-    return random.SystemRandom().randrange(1 << 32)
 
 
 def settings_of(options: argparse.Namespace, engine: Tested) -> Settings:

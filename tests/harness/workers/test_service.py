@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from hybridfuzz.harness.workers.service import served
-from hybridfuzz.targets.base.launch import SHARED_DEVICE, Launch, Service, alone
+from hybridfuzz.targets.base.launch import SHARED_DEVICE, Launch, Service, unshared
 
 SCRIPT = 'echo $$ > "$PLACE/pid"; touch "$PLACE/ready"; while read -r _; do :; done'
 SERVING = Launch(sys.executable, {"KEPT": "1"}, service=Service(("sh", "-c", SCRIPT), ("PLACE", "LOGS"), "ready"))
@@ -18,7 +18,7 @@ def test_workers_use_a_service_that_ends_with_them() -> None:
         folder = Path(launch.env["PLACE"])
         process = Path("/proc", (folder / "pid").read_text().strip())
         assert launch.env == {"KEPT": "1", "PLACE": str(folder), "LOGS": str(folder), SHARED_DEVICE: "1"}
-        assert alone(launch).env == {"KEPT": "1"}
+        assert unshared(launch).env == {"KEPT": "1"}
         assert process.exists()
     assert not process.exists()
     assert not folder.exists()
