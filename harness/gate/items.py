@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from _pytest._code.code import ReprEntryNative, ReprExceptionInfo, ReprFileLocation, ReprTraceback
 
 from .verdicts import ItemVerdict
 
@@ -16,6 +17,15 @@ Check = Callable[[str], ItemVerdict]
 
 class GateFailure(Exception):
     """A violation. pytest shows its text only, without a traceback through hybridfuzz."""
+
+
+def as_printed(text: str) -> ReprExceptionInfo:
+    """Return a failure that pytest prints as this text, with the first line alone in its summary.
+
+    Where the variable CI is set, pytest does not cut the messages of its summary, and would print the text twice.
+    """
+    printed = ReprTraceback([ReprEntryNative([f"{text}\n"])], extraline=None, style="native")
+    return ReprExceptionInfo(printed, ReprFileLocation("", 0, text.partition("\n")[0]))
 
 
 class TraceItem(pytest.Item):
@@ -42,7 +52,7 @@ class TraceItem(pytest.Item):
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         """Return the text of a GateFailure; other exceptions keep their traceback."""
         if isinstance(excinfo.value, GateFailure):
-            return str(excinfo.value)
+            return as_printed(str(excinfo.value))
         return super().repr_failure(excinfo, style)
 
     def reportinfo(self) -> tuple[Path, int | None, str]:

@@ -26,7 +26,7 @@ from ..judge.state_catalogue import missing_states, required_oracles
 from ..quoting import markdown_fence, markdown_text
 from ..units import plural
 from .failure_summary import Cause, ItemFailure
-from .items import Check, GateCollector, TraceItem
+from .items import Check, GateCollector, TraceItem, as_printed
 from .packaged_bugs import acknowledged, fixes_for
 from .settings import SettingsError, combine, own_folder
 from .verdicts import OVERTIME, ItemVerdict, Verdicts, corpus_files, misfit_text
@@ -209,7 +209,7 @@ class GateSession:
         write_step_summary(causes, self._states)
         for cause in causes:
             first, *others = (failed[item] for item in cause.items)
-            first.longrepr = cause.text
+            first.longrepr = as_printed(cause.text)
             for report in others:
                 reporter.stats["failed"].remove(report)
                 reporter.stats.setdefault(SAME_CAUSE, []).append(report)

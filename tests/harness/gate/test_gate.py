@@ -106,6 +106,18 @@ def test_a_failure_says_what_and_how_to_see_it_again(pytester: pytest.Pytester) 
     assert len(load_trace(command[2]).events) <= 6
 
 
+@pytest.mark.parametrize("more", [[], ["-n2"]])
+def test_a_failure_is_printed_once_in_ci(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, more: list[str]
+) -> None:
+    """pytest does not cut its summary where CI is set."""
+    monkeypatch.setenv("CI", "true")
+    result = pytester.runpytest(f"--hybridfuzz-target={MUTANT}", FIVE, "-k", "search", *more)
+    assert result.ret == 1
+    [_] = [line for line in result.outlines if line.startswith("signature ")]
+    result.stdout.fnmatch_lines(["FAILED hybridfuzz::search/* - M4: *"])
+
+
 def test_a_failure_that_cannot_be_saved_is_still_reported(pytester: pytest.Pytester) -> None:
     result = pytester.runpytest(f"--hybridfuzz-target={MUTANT}", FIVE, "--hybridfuzz-out=/dev/null/x", "-k", "search")
     assert result.ret == 1
