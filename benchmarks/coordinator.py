@@ -29,7 +29,7 @@ from typing import NamedTuple
 
 from msgspec import structs
 
-from hybridfuzz.harness.campaign.state import CampaignState, Claim, Settings
+from hybridfuzz.harness.campaign.shared_state import CampaignState, Claim, Settings
 from hybridfuzz.harness.campaign_events import TracesDone
 from hybridfuzz.harness.workers.cluster.messages import Call, NodeReport, Setup, pack, unpack_answer
 from hybridfuzz.harness.workers.cluster.node_worker import NodeWorker, Tally

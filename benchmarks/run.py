@@ -17,7 +17,7 @@ from pathlib import Path
 
 from hypothesis import settings
 
-from hybridfuzz.harness import machine
+from hybridfuzz.harness import hypothesis_machine
 from hybridfuzz.harness.draw.grammar import draw_trace
 from hybridfuzz.harness.judge.run import run_trace
 from hybridfuzz.targets.base.registry import load_factory
@@ -47,14 +47,14 @@ def hypothesis_throughput(examples: int) -> float:
     """Steps a second from the Hypothesis state machine."""
     steps = 0
 
-    class Machine(machine.HybridCacheMachine):
+    class Machine(hypothesis_machine.HybridCacheMachine):
         def teardown(self) -> None:
             super().teardown()
             nonlocal steps
             if self.config is not None:
                 steps += self.lockstep.steps
 
-    run = settings(machine.profile("gate"), max_examples=examples, derandomize=False)
+    run = settings(hypothesis_machine.profile("gate"), max_examples=examples, derandomize=False)
     case = Machine.for_target("hybrid", run=run)("runTest")
     start = time.process_time()
     result = unittest.TestResult()
@@ -77,7 +77,7 @@ def main() -> None:
     steps, seconds = seeded(arguments.seconds, 0)
     print(f"seeded source          {steps / seconds:8,.0f} steps/s per core")
     with tempfile.TemporaryDirectory() as folder:
-        machine.HybridCacheMachine.directory = Path(folder)
+        hypothesis_machine.HybridCacheMachine.directory = Path(folder)
         print(f"Hypothesis machine     {hypothesis_throughput(40):8,.0f} steps/s per core\n")
 
 

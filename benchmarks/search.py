@@ -2,7 +2,7 @@
 
     workload    the product's: swarm, tight pools, shared prefixes, lengths at block boundaries
     uniform     plain uniform random events and configurations
-    hypothesis  the state machine of `harness/machine.py` with Hypothesis's default settings
+    hypothesis  the state machine of `harness/hypothesis_machine.py` with Hypothesis's default settings
     feedback    the workload, half of the traces mutated from those that reached new states
 
 Same target, same oracles. CPU seconds of one process each; traces (Hypothesis: examples) until the first violation.
@@ -23,7 +23,7 @@ import hypothesis
 from recorded import Ask, Record
 from sources import Feedback, Source, Uniform, Workload
 
-from hybridfuzz.harness import machine
+from hybridfuzz.harness import hypothesis_machine
 from hybridfuzz.harness.judge.run import run_trace
 from hybridfuzz.harness.judge.violation import Violation
 from hybridfuzz.harness.measure.detection.matrix import chosen_mutants
@@ -71,7 +71,7 @@ def detect_with_hypothesis(mutant: str, seed: int, seconds: float) -> Detection:
     """Runs of the machine, one seed after another, until a violation or the end of the time. No reduction."""
     began, counts, caught = time.process_time(), [0, 0], []
 
-    class Machine(machine.HybridCacheMachine):
+    class Machine(hypothesis_machine.HybridCacheMachine):
         def judge(self, violation: Violation | None) -> None:
             if violation:
                 caught.append(violation)

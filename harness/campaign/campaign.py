@@ -2,9 +2,9 @@
 
 One thread for each worker (`worker_loop`), which is a process here or on a node of a cluster: it takes the next few
 trace numbers and has them run. What fails is saved at once, and looked into in a share of the workers' time
-(`triage`). Everything shared is in `state`, behind one lock. The first worker that is ready starts the clock. After the
-last trace, bugs of earlier campaigns that this one did not meet are tested again. Two more threads run beside the
-workers: the self-test, and the traces of known bugs on the unpatched target.
+(`triage`). Everything shared is in `shared_state`, behind one lock. The first worker that is ready starts the clock.
+After the last trace, bugs of earlier campaigns that this one did not meet are tested again. Two more threads run
+beside the workers: the self-test, and the traces of known bugs on the unpatched target.
 
 Whatever ends a campaign short of SIGKILL, `CampaignEnded` is its last event: outputs rely on that.
 """
@@ -43,7 +43,7 @@ from ..workers.service import served
 from ..workers.worker_client import InternalError, Stopped, WorkerClient
 from .canary import CanaryRun, share
 from .schedule import Schedule
-from .state import CampaignState, Settings
+from .shared_state import CampaignState, Settings
 from .worker_loop import WorkerLoop, plan_chores
 
 if TYPE_CHECKING:  # a worker of a cluster's node has no Hypothesis

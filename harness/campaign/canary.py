@@ -22,7 +22,7 @@ from ...targets.base.trace import Config, Trace, TraceError, check_config
 from ..campaign_events import Canary
 from ..draw.files import decode_trace
 from ..draw.overrides import apply_overrides
-from ..draw.workload import DEFAULT, Workload
+from ..draw.ratios import DEFAULT, Workload
 from ..measure.detection.matrix import mutants_of
 from ..measure.detection.statistics import Detection
 from ..measure.detection.trial import Trial, run_trial

@@ -19,7 +19,7 @@ from ...targets.base.trace import Trace, TraceError
 from ..campaign_events import Reason
 from ..draw.files import file_name, save_trace
 from ..draw.overrides import check_overrides
-from ..draw.workload import DEFAULT, Workload
+from ..draw.ratios import DEFAULT, Workload
 from ..group.finding_store import OutputError
 from ..group.reduce import reduce_trace
 from ..judge.differential import difference

@@ -16,7 +16,7 @@ from threading import Condition
 from typing import Generic, TypeVar
 
 from ..workers.messages import Fuzz
-from .state import CampaignState, Task
+from .shared_state import CampaignState, Task
 
 WAIT_SECONDS = 0.25
 Chore = TypeVar("Chore")

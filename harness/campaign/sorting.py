@@ -20,7 +20,7 @@ from ..group.same_cause import can_start_finding, joined, likeness, same_cause
 from ..judge.violation import Violation
 from ..record.history import History
 from ..workers.protocol import Worker
-from .state import CampaignState, Claim, Unsorted
+from .shared_state import CampaignState, Claim, Unsorted
 
 SORT_SECONDS = 10.0
 DIFFERENT = 0.7

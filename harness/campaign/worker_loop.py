@@ -42,8 +42,8 @@ from ..workers.protocol import NodeLost, NodeRefused, Worker
 from ..workers.worker_client import InternalError, Stopped
 from .recheck import Confirmation
 from .schedule import Schedule
+from .shared_state import CampaignState, Claim, Unsorted
 from .sorting import SORT_SECONDS, Sorter
-from .state import CampaignState, Claim, Unsorted
 from .triage import EXPLAINED, FINDING, FURTHER, LEFT_BEHIND, NEW, TEST
 
 Chore = Callable[["WorkerLoop"], "Chore | None"]

@@ -26,7 +26,7 @@ from ...targets.base.protocol import Capabilities
 from ...targets.base.trace import Config, Group, TraceError, check_config
 from .choices import Choices
 from .overrides import apply_overrides
-from .workload import DEFAULT, Workload
+from .ratios import DEFAULT, Workload
 
 CONFIG_TRIES_MAX = 400
 TRIES_PER_SIZE = 40

@@ -49,7 +49,7 @@ from ...targets.base.trace import (
 from .avoid import REDRAWS_MAX, Circumstances
 from .choices import Choices, RandomChoices
 from .configurations import draw_valid_config
-from .workload import DEFAULT, Workload
+from .ratios import DEFAULT, Workload
 
 ENDING_MAX = 100
 """Most events that follow until the requests have ended."""

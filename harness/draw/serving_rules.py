@@ -1,7 +1,7 @@
 """The rules of the workload for Hypothesis: a state machine with one rule for each kind of serving event.
 
-Each rule draws one event from the same grammar as the seeded source. Events are recorded; `machine` runs them in
-lockstep as well, `hypothesis_traces` draws whole traces. No rule looks at an engine.
+Each rule draws one event from the same grammar as the seeded source. Events are recorded; `hypothesis_machine` runs
+them in lockstep as well, `hypothesis_traces` draws whole traces. No rule looks at an engine.
 
 Not for workers: engines' environments do not have Hypothesis.
 """
@@ -20,7 +20,7 @@ from ...targets.base.trace import KINDS, AnyEvent, Arrive, Config, Event, Sleep,
 from .choices import Option, RandomChoices
 from .configurations import draw_valid_config
 from .grammar import Grammar
-from .workload import DEFAULT, Workload
+from .ratios import DEFAULT, Workload
 
 STEPS_MAX = 8
 """Steps of one rule."""

@@ -1,7 +1,7 @@
 """Failed items by cause: one bug in a pull request fails a hundred items, and is one failure.
 
     compare   the shortest trace of each signature is cut down and its evidence collected (`group.investigate`)
-    join      a failure belongs to the cause that it is most like, unless its evidence speaks for another one (`APART`).
+    join      a failure belongs to the cause that it is most like, unless its evidence speaks for another one.
               A campaign asks for proof that two failures have one cause, a gate for proof that they have not: the
               checkout is new in one place
     show      the shortest trace of a cause is reduced, its options set to usual values as far as the failure stays, and
@@ -31,6 +31,7 @@ from ..group.finding_store import FindingStore, OutputError, replay_command
 from ..group.investigate import Investigation
 from ..group.same_cause import alike
 from ..group.same_symptom import UNEXPLAINED
+from ..group.weights import DIFFERENT
 from ..judge.violation import Violation
 from ..quoting import terminal_line
 from ..record.history import History
@@ -50,8 +51,6 @@ REDUCE_SECONDS = 10.0
 """At least for the trace that is shown."""
 PLACES_SECONDS = 5.0
 """To find the places for a cause whose traces were not compared."""
-APART = 0.1
-"""A likeness (`group.same_cause`) below which two failures have different causes."""
 PLACES_MAX = 3
 LINES_MAX = 25
 """Of an explanation and its timeline; `hybridfuzz replay` prints all of them."""
@@ -167,7 +166,7 @@ class Causes:
         """Return the group of the cause that a failure shows, None for a cause of its own."""
         compared = [group for group in groups if group.compared]
         group = max(compared, key=lambda group: alike([evidence], group.evidence), default=None)
-        if group is None or (evidence.complete and alike([evidence], group.evidence) < APART):
+        if group is None or (evidence.complete and alike([evidence], group.evidence) < DIFFERENT):
             return None
         return group
 

@@ -29,6 +29,8 @@ SAME = 0.55
 SAME_RELATED = 0.25
 """The same for two findings that need the same switches, or show the same symptoms: at least SHARED_MIN of them."""
 SHARED_MIN = 2
+DIFFERENT = 0.1
+"""Likeness below which the gate, which has no time for all runs, takes a failure for another cause than the nearest."""
 
 FACTS = {
     "own now was preempted": 5.0,

@@ -19,7 +19,7 @@ from ...targets.base.protocol import MisfitError, TargetError
 from ...targets.base.trace import Config, Trace, TraceError
 from ..defaults import TRACE_SECONDS
 from ..draw.avoid import Circumstances
-from ..draw.workload import DEFAULT, Workload
+from ..draw.ratios import DEFAULT, Workload
 from ..explore.expand import Compare, Compared, Expand, Expanded
 from ..judge.differential import EventSummary
 from ..judge.engines import RefusedError

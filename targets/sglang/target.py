@@ -11,9 +11,9 @@ from ..base.trace import Abort, Arrive, Config, Event, Evict, Preempt, ResetPref
 from .compat import session_api
 from .compat.engine import STATES, layout_of
 from .compat.sizes import Sizes, sizes_of
+from .host_view import Host
 from .serving import Server
 from .sessions import Sessions
-from .views import Host
 
 
 class SglangTarget:

@@ -35,11 +35,11 @@ from ..base.trace import (
     fits,
 )
 from .counterparts.sampling import sampling_parameters
+from .host_view import Host, KeyBook
 from .options import options_of, reports_all
 from .shadow import patches
 from .versions import compat, features
 from .versions.pool import Admissions
-from .views import Host, KeyBook
 
 if TYPE_CHECKING:
     from .counterparts.kv_connector import Store

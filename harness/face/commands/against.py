@@ -10,7 +10,7 @@ from ...defaults import drawn_seed
 
 if TYPE_CHECKING:
     from ...campaign.comparison import Pair
-    from ...draw.workload import Workload
+    from ...draw.ratios import Workload
 
 ALONE = ("jobs", "known", "fixes", "fresh", "shard", "cluster", "events", "junit", "sarif")
 """Options of `fuzz` that a comparison does not have."""

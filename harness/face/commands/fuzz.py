@@ -14,9 +14,9 @@ if TYPE_CHECKING:  # --help has to come at once
     from collections.abc import Callable
 
     from ....targets.base.launch import Launch
-    from ...campaign.state import Settings
+    from ...campaign.shared_state import Settings
     from ...campaign_events import Summary
-    from ...draw.workload import Workload
+    from ...draw.ratios import Workload
     from ...group.fixes import Fixes
     from ...group.known import Known
     from ...workers.protocol import OpenWorker
@@ -49,7 +49,7 @@ class Output(NamedTuple):
 OUTPUTS = (
     Output("harness.face.outputs.console"),
     Output("harness.face.outputs.rates"),
-    Output("harness.face.outputs.triage_file"),
+    Output("harness.face.outputs.bug_history_file"),
     Output("harness.face.outputs.ndjson", "--events", "write events as they happen, one JSON object per line"),
     Output("harness.face.outputs.junit", "--junit", "write a JUnit file at the end"),
     Output("harness.face.outputs.sarif", "--sarif", "write a SARIF file for code-scanning pages at the end"),
@@ -282,7 +282,7 @@ def overrides_of(options: argparse.Namespace) -> dict[str, object]:
 
 def workload_of(options: argparse.Namespace) -> Workload:
     """Return the table of the workload. TraceError for a name that is not in it, or a value that does not fit."""
-    from ...draw.workload import with_ratios
+    from ...draw.ratios import with_ratios
 
     return with_ratios({key: value for pairs in options.workload for key, value in pairs.items()})
 
@@ -363,8 +363,8 @@ def settings_of(options: argparse.Namespace, engine: Tested) -> Settings:
     """
     from ...campaign.canary import canaries
     from ...campaign.resume import unfinished
-    from ...campaign.state import Settings
-    from ...draw.workload import differences
+    from ...campaign.shared_state import Settings
+    from ...draw.ratios import differences
     from ...group.bug_history import load_bug_history
     from ...group.finding_store import read_state
     from ...group.fixes import fixes_in

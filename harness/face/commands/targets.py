@@ -55,7 +55,7 @@ def listing(known: Mapping[str, str], columns: int) -> Iterator[str]:
 
 def print_workload(options: argparse.Namespace) -> int:
     """Print the table of the workload, which is the same for all targets."""
-    from ...draw.workload import DEFAULT, rows_of
+    from ...draw.ratios import DEFAULT, rows_of
     from ...exit_status import CLEAN
     from .common import print_json
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # --help has to come at once
-    from ...campaign.state import Settings
+    from ...campaign.shared_state import Settings
     from ...workers.cluster.ray_workers import Placement
     from ...workers.protocol import OpenWorker
 

@@ -3,7 +3,7 @@
 handler      the interface: start, handle_event, shutdown; and the loop that feeds handlers
 console      the terminal
 rates        totals over time
-triage_file  writes triage.json
+bug_history_file  writes triage.json
 ndjson       one JSON object a line
 final_file   a handler that writes one file at the end
 junit        for CI systems

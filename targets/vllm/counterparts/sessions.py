@@ -15,8 +15,8 @@ from typing import Any
 from vllm.v1.request import RequestStatus
 
 from ...base.trace import Config
+from ..host_view import Host
 from ..options import DROPPED_TOKENS
-from ..views import Host
 
 SPARE = 2
 """Further blocks for each group: copies on write, states inside a chunk, windows that begin inside a block."""

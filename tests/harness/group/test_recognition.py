@@ -8,7 +8,7 @@ import pytest
 from support import arrive, make_trace, steps
 
 from hybridfuzz.harness.campaign.campaign import Campaign
-from hybridfuzz.harness.campaign.state import Settings
+from hybridfuzz.harness.campaign.shared_state import Settings
 from hybridfuzz.harness.campaign_events import CampaignEnded, Cause, Finding, Recognized
 from hybridfuzz.harness.group import recognition
 from hybridfuzz.harness.group.finding_store import cause_words

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from hybridfuzz.harness.campaign.resume import exclusive
-from hybridfuzz.harness.campaign.state import Settings
+from hybridfuzz.harness.campaign.shared_state import Settings
 from hybridfuzz.harness.campaign_events import Summary
 from hybridfuzz.harness.cli import build_parser
 from hybridfuzz.harness.face.commands import common, fuzz

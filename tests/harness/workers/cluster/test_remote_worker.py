@@ -14,7 +14,7 @@ from threading import Lock
 import pytest
 
 from hybridfuzz.harness.campaign.campaign import Campaign
-from hybridfuzz.harness.campaign.state import Settings
+from hybridfuzz.harness.campaign.shared_state import Settings
 from hybridfuzz.harness.campaign_events import CampaignEnded, CampaignEvent, NodeLeft, Summary
 from hybridfuzz.harness.workers.cluster.messages import COMPRESS_BYTES, Refused, Setup, pack, unpack_answer
 from hybridfuzz.harness.workers.cluster.node_worker import NodeWorker

@@ -39,7 +39,7 @@ from ..campaign_events import (
 )
 from ..defaults import REDUCE_SECONDS, TRACE_SECONDS, TRIAGE_SHARE
 from ..draw.overrides import check_overrides
-from ..draw.workload import DEFAULT, Workload, differences
+from ..draw.ratios import DEFAULT, Workload, differences
 from ..group.bug_history import BugHistory
 from ..group.evidence import FindingEvidence
 from ..group.finding_store import FindingStore, OutputError

@@ -14,8 +14,8 @@ from support import CLEAN
 
 from hybridfuzz.harness.draw.files import load_trace
 from hybridfuzz.harness.draw.serving_rules import ServingRules
+from hybridfuzz.harness.hypothesis_machine import PROFILE_VARIABLE, HybridCacheMachine, ViolationError, profile
 from hybridfuzz.harness.judge.run import run_trace
-from hybridfuzz.harness.machine import PROFILE_VARIABLE, HybridCacheMachine, ViolationError, profile
 from hybridfuzz.targets.base.registry import load_factory
 from hybridfuzz.targets.base.trace import Event, Step
 
@@ -172,7 +172,7 @@ def test_hypothesis_does_not_shrink() -> None:
 def settings_under_ci(environment: dict[str, str]) -> dict[str, object]:
     """Return a machine's settings in a process with $CI set."""
     script = (
-        "import json; from hybridfuzz.harness.machine import HybridCacheMachine as M; import hypothesis; "
+        "import json; from hybridfuzz.harness.hypothesis_machine import HybridCacheMachine as M; import hypothesis; "
         "s = M.for_target('hybrid').settings; d = hypothesis.settings.default; "
         "print(json.dumps([s.derandomize, s.database is not None, s.max_examples, d.derandomize]))"
     )
