@@ -35,7 +35,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "harness": (
         "/reports",
         "cli",
-        "face | gate | library | machine",
+        "face | gate | library | hypothesis_machine",
         "campaign",
         "measure",
         "tell",
@@ -74,7 +74,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "shadow",
         "shadow_config",
         "rows",
-        "views | cache_events",
+        "host_view | cache_events",
         "versions | vllm_config",
         "sizes",
         "options",

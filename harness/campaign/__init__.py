@@ -1,7 +1,7 @@
 """A campaign: many traces on several workers for a budget.
 
 campaign      starts the workers, yields events until the budget is spent
-state         what all workers share, behind one lock; also what is written to disk
+shared_state  what all workers share, behind one lock; also what is written to disk
 worker_loop   one thread for each worker: takes traces, runs them, looks into what fails
 schedule      hands out the work that is left
 nodes         totals of each node of a cluster

@@ -15,7 +15,7 @@ SGLang's own state and KV tensors. See docs/explanation/sglang.md.
     batch_rows   the rows of a launched batch; bounds checks their indices
     snapshots    snapshots beside the working state
     trees        reads the radix tree
-    views        the host's metadata as a `View`
+    host_view    the host's metadata as a `View`
     serving      the server around the scheduler, one turn of the event loop per step
     target       the `Target` protocol
     kit_limits   what shadow layers and scripts cannot do

@@ -27,7 +27,7 @@ From a version to a server:
 From a step to records:
 
     target          the `Target` protocol
-    views           the host's metadata as a `View`
+    host_view       the host's metadata as a `View`
     shadow          layers and drafter in the place of the model; what they record
     rows            what the metadata of the kernels tells each row to read and write
     interpreter     a fast interpreter for the runner's Triton kernels
