@@ -46,7 +46,7 @@ class SglangFactory:
             # Releases without snapshots allow overlap only without prefix cache, and then free a delayed token late.
             max_async_depth=1 if "snapshots" in features else 0,
             conv_widths=(4,),
-            features=features | {"pool", "reset-when-idle"},
+            features=features | {"pool", "reset-when-idle", "stop-tokens"},
             engine=("sglang",),
             options={
                 "strategy": strategies,

@@ -111,8 +111,12 @@ class _Clients:
     def _turn(self, event: Arrive | Resume, truth: Truth, first: int) -> str:
         """Return the arguments of a turn whose own tokens begin at position `first`."""
         self.truths[event.name] = truth
-        truth.reach(truth.prompt_length + event.max_new_tokens)
-        return f"{truth.tokens[first : truth.prompt_length]}, new_tokens={event.max_new_tokens}"
+        stop_token = truth.stop_token(event.stop_at)
+        end = truth.prompt_length + truth.answer_length(event.max_new_tokens, stop_token)
+        truth.reach(end)
+        del truth.tokens[end:], truth.tags[end + 1 :]
+        more = f", stop_token={stop_token}" if stop_token else ""
+        return f"{truth.tokens[first : truth.prompt_length]}, new_tokens={event.max_new_tokens}{more}"
 
 
 def _script(failure: Failure, config: Config, clients: _Clients, again: Sequence[Sequence[int]]) -> Script:

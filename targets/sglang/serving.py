@@ -33,14 +33,14 @@ class Server:
         """The last request of each client."""
         self.steps = 0
 
-    def add(self, name: str, truth: Truth, max_new_tokens: int, session: bool = False) -> None:
+    def add(self, name: str, truth: Truth, max_new_tokens: int, session: bool = False, stop_token: int = 0) -> None:
         """Queue a request, or a turn of a session; `truth` is what its client has, then what the model will say."""
         tokens = truth.tokens[: truth.prompt_length]
         if session:
             self.scheduler.client.begin(name)
-            request = self.sessions.turn(name, tokens, max_new_tokens)
+            request = self.sessions.turn(name, tokens, max_new_tokens, stop_token)
         else:
-            request = scheduler_api.make_request(name, tokens, max_new_tokens)
+            request = scheduler_api.make_request(name, tokens, max_new_tokens, stop_token)
         if self.scheduler.model_worker is not None:
             self.scheduler.model_worker.ngram_corpus.truths[name] = truth
         self.requests[name] = request

@@ -47,7 +47,7 @@ class SglangTarget:
         """Queue a request; no-op for a name that was used before."""
         if event.name not in self._truths and fits(self.config, event):
             truth = self._truths[event.name] = Truth(event.prompt)
-            self.server.add(event.name, truth, event.max_new_tokens, event.session)
+            self.server.add(event.name, truth, event.max_new_tokens, event.session, truth.stop_token(event.stop_at))
         return []
 
     def resume(self, event: Resume) -> list[Record]:
@@ -55,7 +55,8 @@ class SglangTarget:
         name, sessions = event.name, self.sessions
         if sessions is not None and name in sessions.parked() and fits(self.config, event, sessions.known(name)):
             truth = self._truths[name] = self._truths[name].continued(sessions.known(name), event.prompt)
-            self.server.add(name, truth, event.max_new_tokens, session=True)
+            stop_token = truth.stop_token(event.stop_at)
+            self.server.add(name, truth, event.max_new_tokens, session=True, stop_token=stop_token)
         return []
 
     def run_step(self, event: Step) -> list[Record]:

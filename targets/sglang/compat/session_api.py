@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from ....reference.tokens import VOCABULARY
-from .scheduler_api import Seen
+from .scheduler_api import Seen, make_sampling
 
 
 def has_sessions() -> bool:
@@ -33,18 +33,15 @@ def close_session(name: str) -> Any:
     return CloseSessionReqInput(session_id=name)
 
 
-def make_turn(session: Any, name: str, tokens: list[int], max_new_tokens: int) -> Any:
+def make_turn(session: Any, name: str, tokens: list[int], max_new_tokens: int, stop_token: int) -> Any:
     """Return a turn as the tokenizer would pass it: the session prepends its history."""
     from sglang.srt.managers.io_struct import SessionParams
     from sglang.srt.managers.schedule_batch import Req
-    from sglang.srt.sampling.sampling_params import SamplingParams
 
-    sampling = SamplingParams(temperature=0, max_new_tokens=max_new_tokens)
-    sampling.normalize(None)
     asked = Seen(
         rid=f"{name}.",
         input_ids=array("q", tokens),
-        sampling_params=sampling,
+        sampling_params=make_sampling(max_new_tokens, stop_token),
         session_params=SessionParams(id=name),
     )
 

@@ -27,11 +27,13 @@ class Truth:
 class Turn:
     """One request, or one turn of a session: what its client received and should have received."""
 
-    def __init__(self, name, truth, new_tokens):
+    def __init__(self, name, truth, new_tokens, stop_token):
         truth.tag(truth.prompt_length + new_tokens)
         self.name, self.prompt = name, truth.tokens[: truth.prompt_length]
         self.received, self.end = [], "still waits for tokens"
         self.expected = truth.tokens[truth.prompt_length :][:new_tokens]
+        if stop_token in self.expected:
+            del self.expected[self.expected.index(stop_token) + 1 :]
 
     def is_right(self):
         """Return True if the client got its tokens; one that aborts gets the first of them."""
@@ -49,18 +51,19 @@ class Engine:
         self.server = Server(sizes, max_tokens, **classes)
         self.turns, self.last = [], {}
 
-    def add(self, name, prompt, new_tokens, session=False):
-        """Send a request, or the first turn of a session."""
+    def add(self, name, prompt, new_tokens, session=False, stop_token=0):
+        """Send a request, or the first turn of a session. Its answer ends with the stop token; 0 is none."""
         truth = Truth(prompt)
-        self.last[name] = Turn(name, truth, new_tokens)
+        self.last[name] = Turn(name, truth, new_tokens, stop_token)
         self.turns.append(self.last[name])
-        self.server.add(name, truth, new_tokens, session)
+        self.server.add(name, truth, new_tokens, session, stop_token)
 
-    def resume(self, name, prompt, new_tokens):
+    def resume(self, name, prompt, new_tokens, stop_token=0):
         """Send the next turn of a session: `prompt` follows all that its client has. Nothing unless it is idle."""
         if name in self.server.sessions.parked():
             before = self.last[name]
-            self.add(name, before.prompt + before.expected[: len(before.received)] + prompt, new_tokens, session=True)
+            known = before.prompt + before.expected[: len(before.received)]
+            self.add(name, known + prompt, new_tokens, session=True, stop_token=stop_token)
 
     def step(self, **asked):
         """Run one turn of the scheduler's loop; return True if a batch was formed."""

@@ -12,9 +12,11 @@ import pytest
 
 from hybridfuzz.harness.draw.files import load_trace
 from hybridfuzz.harness.draw.grammar import draw_trace
+from hybridfuzz.harness.draw.ratios import with_ratios
 from hybridfuzz.harness.judge.outcome import Outcome
 from hybridfuzz.harness.workers.worker_client import WorkerClient
 from hybridfuzz.targets.base.registry import prepare
+from hybridfuzz.targets.base.trace import Arrive, Config, Group, Resume, Step, Trace
 from hybridfuzz.targets.sglang.factory import SglangFactory
 
 pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("engine")]
@@ -57,8 +59,9 @@ def worker_of(workers: dict[str, WorkerClient], release: str) -> WorkerClient:
 def run_random(worker: WorkerClient, overrides: dict[str, object]) -> Iterator[Outcome]:
     """Random traces; every fourth must do the same when it runs again."""
     factory = SglangFactory("sglang")
+    workload = with_ratios({"stop_token": "0"})  # 0.5.23--abort-keeps-tokens-past-the-end shows with them
     for index in range(TRACES):
-        trace = draw_trace(factory.capabilities, 7, index, overrides, factory.supports)
+        trace = draw_trace(factory.capabilities, 7, index, overrides, factory.supports, workload=workload)
         outcome = worker.run(trace)
         assert outcome.violation is None, outcome.violation.message
         assert index % 4 or worker.run(trace).digest == outcome.digest
@@ -105,3 +108,37 @@ def test_random_traces_are_silent(workers: dict[str, WorkerClient], strategy: st
     assert reached["snapshot written beside the working state"] or strategy == "no_buffer"
     assert reached["draft rejected"] and reached["all drafts accepted"]
     assert reached["boundary crossed in a step with a rejection"]
+
+
+@pytest.mark.parametrize(("drafts", "depth"), [(0, 0), (0, 1), (2, 0), (2, 1)])
+def test_an_answer_ends_with_its_stop_token(workers: dict[str, WorkerClient], drafts: int, depth: int) -> None:
+    """The second token of three ends it; the third is never sent, also where a step computes it."""
+    steps = (Step(drafts=drafts, right=drafts),) * 6
+    trace = Trace(config_of(drafts, depth), (Arrive("r0", (("a", 3),), 3, stop_at=2), *steps))
+    outcome = worker_of(workers, LATEST).run(trace)
+    assert outcome.violation is None, outcome.violation.message
+    assert outcome.reached["ended by a stop token"] == 1
+    assert bool(outcome.reached.get("stop token with a step in flight")) == bool(depth)
+    assert bool(outcome.reached.get("stop token among accepted drafts")) == bool(drafts)
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+def test_a_turn_ends_with_its_stop_token(workers: dict[str, WorkerClient], depth: int) -> None:
+    """The next turn goes on behind it."""
+    turns = Arrive("r0", (("a", 3),), 3, session=True, stop_at=2), Resume("r0", (("b", 2),), 3, stop_at=2)
+    trace = Trace(config_of(0, depth), (turns[0], *(Step(),) * 6, turns[1], *(Step(),) * 6))
+    outcome = worker_of(workers, LATEST).run(trace)
+    assert outcome.violation is None, outcome.violation.message
+    assert outcome.reached["turn ended by a stop token"] == 2
+
+
+def config_of(drafts: int, depth: int) -> Config:
+    return Config(
+        40,
+        (Group("mamba", 4), Group("attention", 4)),
+        mamba_cache_mode="slots",
+        max_model_len=24,
+        num_speculative_tokens=drafts,
+        async_depth=depth,
+        options={"strategy": "extra_buffer", "tree_core": "python", "track": "2", "spare_states": "2"},
+    )
