@@ -217,7 +217,7 @@ def read_trace(path: Path) -> object:
 
 def read_corpus(path: Path) -> object:
     """Read the corpus of a campaign: broken files are put aside."""
-    from hybridfuzz.harness.campaign.corpus import CampaignCorpus
+    from hybridfuzz.harness.campaign.rare_traces import CampaignCorpus
 
     corpus = CampaignCorpus(path.parents[1])
     return [corpus.load(one) for one in corpus.files()]
@@ -413,7 +413,7 @@ def run_atheris(name: str, count: int) -> None:
     import atheris
 
     with atheris.instrument_imports(include=["hybridfuzz.harness", "hybridfuzz.targets.base", "hybridfuzz.reports"]):
-        import hybridfuzz.harness.campaign.corpus
+        import hybridfuzz.harness.campaign.rare_traces
         import hybridfuzz.harness.draw.files
         import hybridfuzz.harness.group.bug_history
         import hybridfuzz.harness.group.known

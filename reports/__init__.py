@@ -1,10 +1,11 @@
 """Renders a campaign, a finding or a detection matrix as one self-contained page.
 
-    markup    elements of HTML and SVG; everything that is not markup already is escaped
+    handler   the page as an output of a campaign
     data      reads the data of a page from a folder
-    timeline  block lives as SVG
+    page      the page
+    sections  its parts
+    findings  the part with the findings: message, proof, block lives, commands to copy
     charts    rates over time as SVG
-    findings, sections, page    the parts of the page, and the page
 
 Nothing here prints. A page has no scripts and no external resources.
 """

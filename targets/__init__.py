@@ -1,1 +1,9 @@
-"""Targets: implementations under test, one folder each, behind the protocol in `base`."""
+"""Targets: implementations under test, one folder each, behind the protocol in `base`.
+
+base                the protocol, traces and environments, for all of them
+hybrid              the built-in target, with Triton kernels, and its mutants
+vllm                vLLM
+sglang              SGLang
+transformers        Hugging Face transformers
+triton_interpreter  a fast interpreter for Triton kernels on a CPU
+"""

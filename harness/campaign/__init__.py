@@ -9,7 +9,7 @@ trace_counts  which traces are counted
 refusals      traces that the target refused when it was opened
 faults        traces that could not run for want of memory or a device
 resume        whether a folder holds a campaign to continue
-corpus        traces that reach rare states, kept for the next campaign
+rare_traces   traces that reach rare states, kept for the next campaign
 triage        which failure is looked into next, within a share of the workers' time
 backlog       failing traces that are kept until there is time for them
 recheck       runs a new finding again, reduces and explains it

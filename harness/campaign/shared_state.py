@@ -59,9 +59,9 @@ from ..workers.lost_process import Counts, Ran
 from ..workers.messages import Fuzz, Overrides, Ready
 from ..workers.worker_client import WorkerClient
 from .backlog import Backlog, Symptom
-from .corpus import CampaignCorpus
 from .faults import EnvironmentFaults
 from .nodes import NodeTotals
+from .rare_traces import CampaignCorpus
 from .refusals import Refusals
 from .trace_counts import Progress
 from .triage import Triage

@@ -31,8 +31,8 @@ from ..judge.target_exception import misfit
 from ..judge.violation import Violation
 from ..quoting import terminal_line
 from ..units import plural
+from ..workers.memory import memory_share
 from ..workers.messages import Fuzz
-from ..workers.process import memory_share
 from ..workers.worker_client import WorkerClient
 from .failure_summary import Cause, Causes, ItemFailure, near
 from .settings import PACKAGED_CORPUS, GateSettings

@@ -46,7 +46,7 @@ class Violation(Struct, frozen=True):
 
     @property
     def signature(self) -> str:
-        """Identity of a bug: oracle, event kind, group kind, field. Failures with one signature count as one bug."""
+        """The symptom in one word: oracle, event kind, group kind, field. Several causes may show alike."""
         return "-".join(part for part in (self.oracle, self.event_kind, self.group_kind, self.field) if part)
 
     @property

@@ -8,8 +8,8 @@ import subprocess
 from collections.abc import Mapping, Sequence
 
 from ...targets.base.launch import Launch
-from ..workers.isolation import Home
 from ..workers.process import worker_environment
+from ..workers.worker_rights import Home
 
 SECONDS = 60.0
 PROBE = """\

@@ -2,7 +2,8 @@
 
 messages           requests and replies between coordinator and worker
 process            a child process and its two pipes
-isolation          the rights of a worker: environment, home folder, network
+memory             the memory that a worker may take
+worker_rights      the rights of a worker: environment, home folder, network
 lost_process       the meaning of a lost process: a finding, a flaky finding or a warning
 service            what the workers of a machine share, such as the daemon for a GPU
 protocol           a worker as a campaign uses it, here or on another node

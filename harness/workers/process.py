@@ -24,10 +24,10 @@ from ...targets.base.launch import SHARED_DEVICE, Launch
 from ...targets.base.protocol import TargetError
 from ..judge.environment_fault import EnvironmentFault, fault_in_words
 from .descendants import end_descendants, end_with_home
-from .isolation import NETWORK, Home, environment, namespaces_missing
+from .memory import PAGE, oom_kills
 from .messages import Forked, Reply, Request, decode_reply, encode
+from .worker_rights import NETWORK, Home, environment, namespaces_missing
 
-PAGE = os.sysconf("SC_PAGE_SIZE")
 TAIL_BYTES = 4000
 REPLY_BYTES_MAX = 256 << 20
 TIME_LIMIT = "time-limit"
@@ -229,24 +229,6 @@ class Process:
         size = self._errors.seek(0, os.SEEK_END)
         self._errors.seek(max(size - TAIL_BYTES, 0))
         return self._errors.read().decode(errors="replace").strip()
-
-
-def oom_kills() -> int:
-    """Return how many processes the kernel has killed for want of memory so far: here, and in this control group."""
-    count = 0
-    for path in (Path("/proc/vmstat"), Path("/sys/fs/cgroup/memory.events")):
-        with suppress(OSError, ValueError):  # another kernel, or no control group
-            counters = dict(line.split() for line in path.read_text().splitlines())
-            count += int(counters.get("oom_kill", 0))
-    return count
-
-
-def memory_share(workers: int = 1) -> int:
-    """Return the bytes that each worker may take by default: so many that all together leave a fifth of the machine."""
-    memory = PAGE * os.sysconf("SC_PHYS_PAGES")
-    with suppress(OSError, ValueError):  # no control group, or one without a limit ("max")
-        memory = min(memory, int(Path("/sys/fs/cgroup/memory.max").read_text()))
-    return memory * 4 // 5 // workers
 
 
 def worker_environment(launch: Launch, home: Path) -> dict[str, str]:

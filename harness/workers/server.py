@@ -40,7 +40,6 @@ from ..record.line_recorder import LineRecorder
 from ..record.recorder import record_history
 from .checked_factory import CheckedFactory, described
 from .descendants import end_descendants
-from .isolation import remove_home
 from .messages import (
     Answer,
     Answered,
@@ -67,6 +66,7 @@ from .messages import (
 )
 from .outbox import Outbox
 from .own_code import OwnCode
+from .worker_rights import remove_home
 
 BUSY_MAX = 80
 """Characters of what a target says that it waits for."""

@@ -29,6 +29,7 @@ from ..record.activity import Observation
 from ..record.answers import Answers
 from ..record.history import History
 from .lost_process import FROM_OUTSIDE, MEMORY_LIMIT, Ran, judge_loss, lost_outcome, unopened, unrepeated, was_killed
+from .memory import memory_share
 from .messages import (
     Answer,
     Answered,
@@ -54,7 +55,7 @@ from .messages import (
     Supported,
     Supports,
 )
-from .process import TIME_LIMIT, Limit, Lost, Process, memory_share
+from .process import TIME_LIMIT, Limit, Lost, Process
 
 Kind = TypeVar("Kind", bound=Reply)
 START_SECONDS = 600.0

@@ -4,6 +4,13 @@ Models one request at a time: contiguous tokens, no blocks, no batch. Each funct
 the same shape, a bound that every correct implementation with float32 arithmetic keeps, whatever the order of its
 sums and however it cuts the tokens. The bounds follow from the inputs and the formats alone; nothing is fitted.
 
+attention    causal softmax attention
+mixers       convolution, Mamba 2 scan, gated delta rule
+recurrences  the recurrences of the tiny model, token by token
+formats      number formats and the elementary error terms
+tiny_model   the model whose arithmetic the numeric run executes: shapes, weights, inputs
+truth        expected numbers of a numeric run
+
 Rules used throughout, for u = 2**-24 (Higham, Accuracy and Stability of Numerical Algorithms, chapter 3):
 
     n roundings                relative error of each product path at most gamma(n) = n u / (1 - n u)

@@ -1,1 +1,42 @@
-"""Shared by all targets: traces, observations, the protocol, the registry, environments for engines."""
+"""What all targets share.
+
+A trace, and what a target reports of it:
+
+    trace             traces: a configuration and a list of events
+    alphabet          what an event's type says about the event
+    observe           records and views that a target reports
+    numbers           numbers that a numeric target reports beside its tags
+    protocol          the `Target` protocol, and `Capabilities`
+    declarations      checks what a target declares there
+    proxy             proxies of a target, for code that records or changes a run
+    inspection        the whole state of a target, for an exploration
+    shadow            arithmetic on tags, for shadow layers
+    external          content outside of the pool, as a KV connector's store has it
+    kits              the form of the tables of what a kit cannot do
+    skeleton          the text of a new target, for `new-target`
+
+From a target string to a process:
+
+    registry          target strings: which engine, which version, how to start it
+    releases          finds an engine: a release, a checkout, or the one installed here
+    checkout          a view of a checkout from which an engine imports as from a release
+    environment       environments for engines, made once and kept
+    pip               runs pip, and explains a failure in one line
+    launch            interpreter and environment of a worker
+    renamed           finds what an engine has renamed, by structure
+    tested            what the newest tested release has, to notice a version that seems to have less
+    patches           unified diffs, read as data and applied as text
+    patched_copy      a copy of an engine's tree with patches applied
+    regular_file      reads a file that somebody else may have put there
+    coverage_scope    the modules of an engine that hold its caches
+    coverage_tool     coverage.py for workers
+    translated_lines  lines of an engine that an adapter runs in a translation of its own
+
+From a finding to a report:
+
+    deployment        the server that a configuration stands for
+    confirmation      what a real model shows of a failing trace
+    repro             stand-alone reproducers
+    client_script     the text of scripts that show what clients ask for and receive
+    inlined           copies definitions of ours into scripts
+"""

@@ -9,17 +9,20 @@ SGLang's own state and KV tensors. See docs/explanation/sglang.md.
     compat       differences between releases, and the construction of SGLang's parts
     stubs        stands in for modules and features that a CPU run does not need
     scheduling   SGLang's scheduler without its constructor; one turn of its event loop
-    speculation  SGLang's n-gram worker; kernels are its index kernels in plain Torch
+    speculation  SGLang's n-gram worker
+    kernels      its index kernels in plain Torch
     sessions     clients of streaming sessions
     device       shadow layers, executed when SGLang waits for their result
-    batch_rows   the rows of a launched batch; bounds checks their indices
+    batch_rows   the rows of a launched batch
+    bounds       checks their indices
     snapshots    snapshots beside the working state
     trees        reads the radix tree
     host_view    the host's metadata as a `View`
     serving      the server around the scheduler, one turn of the event loop per step
     target       the `Target` protocol
     kit_limits   what shadow layers and scripts cannot do
-    repro        stand-alone reproducers; repro_engine is what only they have
+    repro        stand-alone reproducers
+    repro_engine  what only they have
 
 Only `environment`, `factory`, `deployment`, `kit_limits`, `repro` and `compat.sizes` may be imported where SGLang is
 not installed.

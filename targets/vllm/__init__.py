@@ -1,43 +1,44 @@
 """A real vLLM as target: its own scheduler, cache manager, block pool and model runner, on a CPU.
 
 Replaced are the layers and the drafter, which compute tags (`shadow`), and the interpreter of the runner's small Triton
-kernels (`interpreter`). Everything that moves block ids around is vLLM's own.
+kernels (`interpreted_kernels`). Everything that moves block ids around is vLLM's own.
 
 From a version to a server:
 
-    environment     the engine's releases and the environment of its workers
-    release         what a release offers as capabilities, without importing it
-    versions        detects what the imported vLLM has, and bridges differences between versions
-    factory         opens one engine per trace
-    capabilities    what is drawn on a release: events, options, features
-    options         the options of a trace
-    kit_limits      what shadow layers, real models and scripts cannot do, and why
-    models          tiny hybrid models: configuration and weights
-    sizes           the numbers of a trace's configuration
-    vllm_config     a `VllmConfig` from these numbers, for every kit
-    shadow_config   a trace's configuration as a `VllmConfig`
-    layout          the cache that vLLM built, in the reference's terms
-    engine          runner, cache allocation, captured graphs, scheduler, around a kit
-    shadow_kit      the kit of shadow layers; that of real models is in gpu
-    runner_adapter  the two model runners (V1 and V2) behind one interface
-    graphs          full decode graphs: capture and replay on a CPU
-    counterparts    clients and what they send, a KV connector, the other data-parallel rank
-    cache_events    a subscriber to KV events
+    environment          the engine's releases and the environment of its workers
+    release              what a release offers as capabilities, without importing it
+    versions             what the imported vLLM has, and how versions differ; `pool` reads vLLM's caches
+    factory              opens one engine per trace
+    capabilities         what is drawn on a release: events, options, features
+    options              the options of a trace
+    kit_limits           what shadow layers, real models and scripts cannot do, and why
+    models               tiny hybrid models: configuration and weights
+    sizes                the numbers of a trace's configuration
+    vllm_config          a `VllmConfig` from these numbers, for every kit
+    shadow_config        a trace's configuration as a `VllmConfig`
+    layout               the cache that vLLM built, in the reference's terms
+    engine               runner, cache allocation, graphs, scheduler, around a kit: what stands for the model
+    shadow_kit           the kit of shadow layers; that of real models is in gpu
+    runner_adapter       the two model runners (V1 and V2) behind one interface
+    graphs               full decode graphs: capture and replay on a CPU
+    counterparts         clients and what they send, a KV connector, the other data-parallel rank
+    cache_events         a subscriber to KV events
 
 From a step to records:
 
-    target          the `Target` protocol
-    host_view       the host's metadata as a `View`
-    shadow          layers and drafter in the place of the model; what they record
-    rows            what the metadata of the kernels tells each row to read and write
-    interpreter     a fast interpreter for the runner's Triton kernels
-    gpu             the same on a GPU, with real models: their factory, engine and target
+    target               the `Target` protocol
+    host_view            the host's metadata as a `View`
+    shadow               layers and drafter in the place of the model; what they record
+    rows                 what the metadata of the kernels tells each row to read and write
+    interpreted_kernels  a fast interpreter for the runner's Triton kernels
+    gpu                  the same on a GPU, with real models: their factory, engine and target
 
 From a finding to a report:
 
-    deployment      the server that a trace stands for
-    confirmation    forms of a failing trace that real models can run, and what they compute
-    repro           stand-alone reproducers; repro_engine is the engine that they inline
+    deployment           the server that a trace stands for
+    confirmation         forms of a failing trace that real models can run, and what they compute
+    repro                stand-alone reproducers
+    repro_engine         the clients that they inline
 
 Only `release`, `factory`, `capabilities`, `options`, `kit_limits`, `models`, `sizes`, `deployment`, `confirmation` and
 `repro` may be imported where vLLM is not installed.

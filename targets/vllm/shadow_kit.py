@@ -20,7 +20,7 @@ from vllm.config import VllmConfig
 from ...reference.layout import Layout
 from ..base.protocol import TargetError
 from ..base.trace import Config, Group
-from . import graphs, kernels
+from . import graphs, interpreted_kernels
 from .engine import Engine, begin_process
 from .options import drafts_on_device, is_v2, options_of
 from .rows.contracts import contract
@@ -67,7 +67,7 @@ def prepare_process() -> None:
     _check_triton()
     torch.set_num_threads(1)
     logging.getLogger("vllm").setLevel(logging.ERROR)
-    kernels.interpret()
+    interpreted_kernels.interpret()
     patches.install()
     graphs.provide_pool()
     # Tiles spread a copy of megabytes over a GPU; a tag is 8 bytes, and each tile is a call of the interpreter.

@@ -11,7 +11,7 @@ from cli_process import command
 from support import CLEAN
 
 from hybridfuzz.harness import cli
-from hybridfuzz.harness.campaign.corpus import CampaignCorpus
+from hybridfuzz.harness.campaign.rare_traces import CampaignCorpus
 from hybridfuzz.harness.campaign.resume import exclusive
 from hybridfuzz.harness.campaign.trace_counts import Progress
 from hybridfuzz.harness.campaign_events import Summary

@@ -109,7 +109,7 @@ def runs_clean(options: argparse.Namespace, verb: str) -> TraceError:
 
 def memory_limit(options: argparse.Namespace, workers: int = 1) -> int:
     """Bytes for each worker: as asked for, or its share of the machine."""
-    from ...workers.process import memory_share
+    from ...workers.memory import memory_share
 
     return memory_share(workers) if options.memory is None else int(options.memory)
 

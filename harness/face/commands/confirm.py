@@ -130,8 +130,8 @@ def run_on_device(
     from ....targets.base.confirmation import Shown, Wanted
     from ....targets.base.protocol import TargetError
     from ...quoting import clean
-    from ...workers.isolation import Home
     from ...workers.process import worker_environment
+    from ...workers.worker_rights import Home
 
     try:
         with Home() as home:

@@ -2,7 +2,24 @@
 
 A mutant is one small class that overrides one method of one part of the correct target. The first line of its docstring
 is its title, the rest gives the public issue or pull request and the mechanism. `PARTS` of its module gives the slug;
-`MUTANTS` maps slugs to target classes.
+`MUTANTS` maps slugs to target classes. A module is named after the part that it breaks:
+
+block_pool       reserved ids and the null block
+block_tables     allocation and publication in one group
+cache_manager    admission, lookup, publication, release
+partial_hits     hits inside a block
+scheduler        chunk ends and admission
+sessions         admission of turns, truncation, release on close
+session_events   handlers of session events
+connector        loads and saves outside the pool
+external_store   copies between the pool and the store
+tag_kernels      initial states, the null block, writes to shared blocks
+input_batch      rows of ended requests, table widths, shared metadata
+accepted_counts  numbers of accepted drafts
+state_slots      moves between columns, choice of checkpoints
+drafter          slots of dummy batches
+model_runner     zeroing, padding, graph dispatch, dummy runs
+build            makes target classes of them
 """
 
 from __future__ import annotations

@@ -5,30 +5,32 @@ shadow layers of the CPU adapter run on the host (`mirror`), from the metadata t
 the same code makes all observations of the CPU adapter. The tokens are those of the tag model: a trace means the same
 steps on a CPU and on a GPU. The real model is observed by its log-probabilities.
 
-    stand_ins  where kernels run, and what is replaced because a wheel's binaries are missing
-    real_config  a trace's configuration as a `VllmConfig` for a GPU
-    mirror     tags on the host, moved as vLLM's metadata and copies move states
-    real_model vLLM's model: runs the mirror, chooses the tag model's tokens, keeps its own log-probabilities
-    replay     the same for captured CUDA graphs
-    real_kit   the model, its runner and its graphs, for `targets.vllm.engine`; the mirror beside them
-    real_engine  one such engine, kept for several traces and reset between them
-    kept       what waits for its next trace, within a budget of device memory; kept_engines: that of this process
-    compiler   says which kernel is compiled
-    autotuning chooses the configurations of kernels without timing them
-    sharing    the daemon through which workers share the device
-    snapshot   puts back everything that an engine refers to
-    memories   several contents of the caches, one for each fill of unused memory
-    host_copy  metadata of the device, read with one copy
-    same_tokens  the same tokens alone, in one chunk, in an empty engine
-    comparison which differences from them count
-    plans      the steps by which each request was computed
-    same_steps the same steps alone, with batch-invariant kernels
-    lives      what was computed for each request, compared with its steps alone
-    target     an engine and its memories as a target
-    factory    what the target can do; opens it
-    interpreted  the same on a CPU, every kernel interpreted
-    scaling    a trace for other block sizes
-    witness    a script of vLLM's public API for a trace; witness_template is its text
+    stand_ins         where kernels run, and what is replaced because a wheel's binaries are missing
+    real_config       a trace's configuration as a `VllmConfig` for a GPU
+    mirror            tags on the host, moved as vLLM's metadata and copies move states
+    real_model        vLLM's model: runs the mirror, chooses the tag model's tokens, keeps its own log-probabilities
+    replay            the same for captured CUDA graphs
+    real_kit          the model, its runner and its graphs, for `targets.vllm.engine`; the mirror beside them
+    real_engine       one such engine, kept for several traces and reset between them
+    kept              what waits for its next trace, within a budget of device memory
+    kept_engines      what waits in this process
+    compiler          says which kernel is compiled
+    autotuning        chooses the configurations of kernels without timing them
+    sharing           the daemon through which workers share the device
+    snapshot          puts back everything that an engine refers to
+    memories          several contents of the caches, one for each fill of unused memory
+    host_copy         metadata of the device, read with one copy
+    same_tokens       the same tokens alone, in one chunk, in an empty engine
+    comparison        which differences from them count
+    plans             the steps by which each request was computed
+    same_steps        the same steps alone, with batch-invariant kernels
+    lives             what was computed for each request, compared with its steps alone
+    target            an engine and its memories as a target
+    factory           what the target can do; opens it
+    interpreted       the same on a CPU, every kernel interpreted
+    scaling           a trace for other block sizes
+    witness           a script of vLLM's public API for a trace
+    witness_template  its text
 
 `comparison`, `compiler`, `factory`, `kept`, `plans`, `scaling`, `stand_ins` and `witness` may be imported where vLLM is
 not installed.

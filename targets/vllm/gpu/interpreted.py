@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from .. import kernels
+from .. import interpreted_kernels
 from ..versions import as_on_gpu
 from ..versions.wrapping import replaced
 
@@ -30,7 +30,7 @@ def prepare() -> None:
     _convert_masks()
     _look_up_functions()
     _give_counters_types()
-    kernels.interpret()
+    interpreted_kernels.interpret()
     mamba_utils._TEMPORAL_TILES = 1
     Sampler.greedy_sample = staticmethod(partial(torch.argmax, dim=-1))
 

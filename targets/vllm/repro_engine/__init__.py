@@ -1,1 +1,5 @@
-"""Sources that only stand-alone reproducers have (`repro`): clients of the engine that they share with the adapter."""
+"""Sources that only stand-alone reproducers have (`repro`).
+
+clients    clients of the engine that scripts share with the adapter
+stand_ins  what the adapter takes from traces and from the harness
+"""

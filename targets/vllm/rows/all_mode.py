@@ -27,8 +27,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ....reference.layout import cdiv
+from .kernel_reads import Columns, in_bounds
 from .layer_rows import Cached, StateRow
-from .metadata import Columns, in_bounds
 
 _PROGRAM = 8
 """Tokens of one program of the convolution (`BLOCK_M`)."""

@@ -1,6 +1,6 @@
 """Contracts between state layers and the metadata that vLLM builds for them.
 
-gdn     gated delta net (`GDNAttentionMetadataBuilder`): read in `metadata`
+gdn     gated delta net (`GDNAttentionMetadataBuilder`): read in `kernel_reads`
 short_conv  short convolutions (`ShortConvAttentionMetadataBuilder`): as Mamba 2, a window without a recurrent state,
         after `ShortConv.forward_cuda`
 linear  plain linear attention, a recurrent state without a window: read in `linear_attention`
@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 from ..options import StateParts, parts_of
 from .all_mode import all_rows
 from .bounds import Bounds
+from .kernel_reads import Columns, decode_row, in_bounds, speculative_rows, state_rows
 from .layer_rows import Inner, Replay, StateRow
 from .linear_attention import SKIPPED, linear_rows
-from .metadata import Columns, decode_row, in_bounds, speculative_rows, state_rows
 
 
 class Contract(NamedTuple):

@@ -17,8 +17,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from .kernel_reads import Columns, decode_row, in_bounds, speculative_rows
 from .layer_rows import StateRow
-from .metadata import Columns, decode_row, in_bounds, speculative_rows
 
 SKIPPED = -1
 """The state index at which the kernels skip a row (`PAD_SLOT_ID`), also where others skip the null block."""

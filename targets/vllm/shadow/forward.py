@@ -12,8 +12,8 @@ from typing import Any
 
 from ...base.observe import Access, Forward, ForwardRow
 from ..rows.bounds import Bounds
+from ..rows.kernel_reads import Batch, Columns, local_rows, slot_rows, writing_order
 from ..rows.layer_rows import SlotRow, StateRow
-from ..rows.metadata import Batch, Columns, local_rows, slot_rows, writing_order
 
 
 @dataclasses.dataclass

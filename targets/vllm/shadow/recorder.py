@@ -13,7 +13,7 @@ from ....reference.layout import Layout
 from ...base.observe import Copied, Forward, ForwardRow, Record, Zeroed
 from ...base.trace import Config
 from ..options import StateParts, state_parts
-from ..rows.metadata import Batch
+from ..rows.kernel_reads import Batch
 from .forward import ModelForward
 
 

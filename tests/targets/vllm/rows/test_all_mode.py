@@ -7,7 +7,7 @@ import pytest
 
 from hybridfuzz.targets.vllm.rows.all_mode import RULES, all_rows
 from hybridfuzz.targets.vllm.rows.bounds import Bounds
-from hybridfuzz.targets.vllm.rows.metadata import Columns
+from hybridfuzz.targets.vllm.rows.kernel_reads import Columns
 
 BLOCK = 8
 

@@ -8,8 +8,8 @@ import pytest
 from hybridfuzz.targets.base.observe import OutOfRange
 from hybridfuzz.targets.vllm.rows.bounds import Bounds
 from hybridfuzz.targets.vllm.rows.contracts import mamba2_rows
+from hybridfuzz.targets.vllm.rows.kernel_reads import Columns
 from hybridfuzz.targets.vllm.rows.layer_rows import Inner
-from hybridfuzz.targets.vllm.rows.metadata import Columns
 
 WINDOW = 3
 

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import numpy as np
 
 from hybridfuzz.targets.vllm.rows.bounds import Bounds
+from hybridfuzz.targets.vllm.rows.kernel_reads import Columns
 from hybridfuzz.targets.vllm.rows.linear_attention import linear_rows
-from hybridfuzz.targets.vllm.rows.metadata import Columns
 
 
 def metadata_of(**changes: object) -> SimpleNamespace:

@@ -2,6 +2,11 @@
 
 They are the implementation of machines without a GPU and what the kernels are tested against. They read index
 tensors on the host, so a CUDA graph cannot capture them.
+
+attention  over paged keys and values
+mixers     convolution, Mamba 2, gated delta net
+moves      moves of bytes, writing KV
+tables     from rows and columns to block ids and slots
 """
 
 from .attention import paged_attention

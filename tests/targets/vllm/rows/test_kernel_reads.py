@@ -7,8 +7,8 @@ import pytest
 
 from hybridfuzz.targets.base.observe import OutOfRange
 from hybridfuzz.targets.vllm.rows.bounds import Bounds
+from hybridfuzz.targets.vllm.rows.kernel_reads import Batch, Columns, local_rows, slot_rows, state_rows, writing_order
 from hybridfuzz.targets.vllm.rows.layer_rows import SlotRow
-from hybridfuzz.targets.vllm.rows.metadata import Batch, Columns, local_rows, slot_rows, state_rows, writing_order
 
 
 def state_metadata(**changes: object) -> SimpleNamespace:

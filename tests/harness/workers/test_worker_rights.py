@@ -14,7 +14,8 @@ from cli_process import Cli
 from support import arrive, make_trace, steps
 
 from hybridfuzz.harness.draw.files import encode_trace
-from hybridfuzz.harness.workers.isolation import (
+from hybridfuzz.harness.workers.process import Process
+from hybridfuzz.harness.workers.worker_rights import (
     YOUNG_SECONDS,
     Home,
     environment,
@@ -22,7 +23,6 @@ from hybridfuzz.harness.workers.isolation import (
     passes,
     remove_home,
 )
-from hybridfuzz.harness.workers.process import Process
 from hybridfuzz.targets.base.launch import Launch
 
 SECRETS = """
@@ -117,7 +117,7 @@ def test_homes_of_killed_owners_are_removed_by_the_next(tmp_path: Path, monkeypa
     """Each worker of a campaign on Ray left its home, of 150 MB with torch's precompiled header, on its node."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     source = (
-        "import time; from hybridfuzz.harness.workers.isolation import Home;"
+        "import time; from hybridfuzz.harness.workers.worker_rights import Home;"
         "print(Home().path, flush=True); time.sleep(60)"
     )
     env = {**os.environ, "TMPDIR": str(tmp_path)}

@@ -1,0 +1,28 @@
+"""The memory that a worker may take, and how many processes the kernel killed for want of it."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+PAGE = os.sysconf("SC_PAGE_SIZE")
+"""Bytes."""
+
+
+def oom_kills() -> int:
+    """Return how many processes the kernel has killed for want of memory so far: here, and in this control group."""
+    count = 0
+    for path in (Path("/proc/vmstat"), Path("/sys/fs/cgroup/memory.events")):
+        with suppress(OSError, ValueError):  # another kernel, or no control group
+            counters = dict(line.split() for line in path.read_text().splitlines())
+            count += int(counters.get("oom_kill", 0))
+    return count
+
+
+def memory_share(workers: int = 1) -> int:
+    """Return the bytes that each worker may take by default: so many that all together leave a fifth of the machine."""
+    memory = PAGE * os.sysconf("SC_PHYS_PAGES")
+    with suppress(OSError, ValueError):  # no control group, or one without a limit ("max")
+        memory = min(memory, int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    return memory * 4 // 5 // workers
