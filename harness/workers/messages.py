@@ -141,13 +141,14 @@ class Done(Struct, frozen=True, tag="done"):
     """A trace has ended. `trace` comes with a violation, if it was not opened, or if it is wanted.
 
     `seconds` is the worker's CPU time for drawing and running it. `lines` are those, by module, that no earlier trace
-    of this process has reached.
+    of this process has reached; `species` those that it has not reported often enough (`SpeciesReporter`).
     """
 
     outcome: Outcome
     trace: Trace | None = None
     seconds: float = 0.0
     lines: Mapping[str, Sequence[int]] = {}
+    species: Sequence[int] = ()
 
 
 class Drawn(Struct, frozen=True, tag="drawn"):
