@@ -6,14 +6,16 @@ Producers are the campaign and its workers; consumers implement `face.outputs.ha
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 Reason = Literal["time", "steps", "traces", "risk", "interrupted", "error"]
 """Why a campaign ended: one of its limits, a signal, or an error."""
 Source = Literal["seeded", "hypothesis"]
 """What draws a campaign's traces from its seed: a PRNG, or Hypothesis."""
+Number = Annotated[int, Meta(ge=0, le=10**10)]
+"""A count; a larger one in a file is damage, and would take long to estimate from."""
 
 
 class Cause(Struct, frozen=True):
@@ -190,16 +192,16 @@ class Seen(Struct, frozen=True):
     is_full            True if there were more species than are counted: then nothing can be estimated
     """
 
-    traces: int
-    failing: int
-    species: int
-    once: int
-    twice: int
-    alone: int
-    paired: int
-    once_squares: int
-    twice_squares: int
-    campaigns: int = 1
+    traces: Number
+    failing: Number
+    species: Number
+    once: Number
+    twice: Number
+    alone: Number
+    paired: Number
+    once_squares: Number
+    twice_squares: Number
+    campaigns: Number = 1
     is_full: bool = False
 
 

@@ -56,7 +56,7 @@ from ..judge.oracles import applicable
 from ..judge.state_catalogue import required_oracles, required_states
 from ..judge.violation import Violation
 from ..record.reached_lines import ReachedLines, lines_file
-from ..risk.estimates import estimate
+from ..risk.estimates import chance_of_new
 from ..risk.species_counts import SPECIES_FILE, SavedSpecies, Stream
 from ..units import WHOLE, Shard
 from ..workers.lost_process import Counts, Ran
@@ -577,8 +577,8 @@ class CampaignState:
         if self.settings.until_risk is None:
             return False
         with self.lock:
-            risk = estimate(self._seen())
-        return risk is not None and risk.new.high < self.settings.until_risk
+            seen = self._seen()
+        return bool(seen and seen.traces and not seen.is_full and chance_of_new(seen).high < self.settings.until_risk)
 
     @property
     def resumed(self) -> int:

@@ -2,7 +2,7 @@
 
     ALL/campaign.json      the totals, as one campaign would have them
     ALL/findings, corpus, triage.json    as in the folder of a campaign
-    ALL/parts/NAME/        each campaign that was merged: state, findings with their evidence, bug history
+    ALL/parts/NAME/        each campaign that was merged: state, findings with their evidence, species, bug history
 
 Everything is computed from the parts, in an order that depends on their content alone: merging in any order, in several
 steps, or twice gives the same files. If ALL is the result of an earlier merge, its parts count, too. A campaign that

@@ -17,7 +17,7 @@ Why any of it applies to fuzzing, and when not: Böhme, STADS (2018); Böhme, Li
 
 from __future__ import annotations
 
-from math import ceil, exp, log, sqrt
+from math import ceil, exp, log, log1p, sqrt
 
 from msgspec import Struct
 
@@ -63,7 +63,7 @@ def chance_of_new(seen: Seen) -> Interval:
     spread = Z * sqrt(seen.alone + 2 * seen.paired + Z * Z / 4)
     middle = seen.alone + Z * Z / 2
     low, high = ((middle + sign * spread) / seen.traces for sign in (-1, 1))
-    return Interval(seen.alone / seen.traces, max(low, 0.0), min(high, 1.0))
+    return Interval(min(seen.alone / seen.traces, 1.0), max(low, 0.0), min(high, 1.0))
 
 
 def unseen(seen: Seen) -> float:
@@ -76,8 +76,7 @@ def halving(seen: Seen) -> int | None:
     """Return after how many more traces the chance of something new is half of it, at least."""
     if not seen.once or not seen.twice or seen.traces < 2:
         return None
-    kept = (seen.traces - 1) * seen.once / ((seen.traces - 1) * seen.once + 2 * seen.twice)
-    return ceil(log(2) / -log(kept))
+    return ceil(log(2) / log1p(2 * seen.twice / ((seen.traces - 1) * seen.once)))
 
 
 def new_species(seen: Seen, traces: int) -> Interval:

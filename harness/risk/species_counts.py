@@ -18,6 +18,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct, structs
 
+from ..campaign_events import Number as Count
 from ..campaign_events import Seen, Summary
 from ..draw.files import read_json, write_atomically
 
@@ -46,8 +47,8 @@ class Draws(Struct, frozen=True):
 
     seed: int
     shard: str
-    traces: Number
-    failing: Number
+    traces: Count
+    failing: Count
 
 
 class SavedSpecies(Struct, frozen=True):

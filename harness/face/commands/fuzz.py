@@ -315,6 +315,7 @@ def check_files(options: argparse.Namespace) -> None:
     from ....targets.base.trace import TraceError
     from ...group.bug_history import load_bug_history
     from ...group.finding_store import read_state
+    from ...risk.species_counts import load_species
 
     if options.shard and options.shard.of > 1 and options.seed is None:
         raise TraceError("--shard needs --seed: all shards draw from one seed")
@@ -324,6 +325,7 @@ def check_files(options: argparse.Namespace) -> None:
     if folder := folder_of(options):
         read_state(folder)
         load_bug_history(folder)
+        load_species(folder)
 
 
 def engine_of(options: argparse.Namespace) -> Tested:

@@ -97,7 +97,7 @@ def load_samples(folder: Path) -> Sequence[Sample]:
 def _sample(summary: Summary) -> Sample:
     states = len(summary.reached) - len(summary.never_reached)
     species, chance = 0, 1.0
-    if (seen := summary.seen) and seen.traces:
+    if (seen := summary.seen) and seen.traces and not seen.is_full:
         species, chance = seen.species, chance_of_new(seen).value
     findings = len(summary.findings)
     return Sample(round(summary.seconds, 2), summary.traces, summary.steps, states, findings, species, chance)
