@@ -65,9 +65,9 @@ def members(bits: int) -> list[int]:
 
 @cache
 def digest(first: int, second: int) -> int:
-    """Return 64 bits for a pair of situations: of their names, so that a longer catalogue changes no digest."""
+    """Return a number below 2**63 for a pair of situations: of their names, so that a longer catalogue changes none."""
     pair = f"{NAMES[first]}\0{NAMES[second]}".encode()
-    return int.from_bytes(blake2b(pair, digest_size=8).digest(), "big")
+    return int.from_bytes(blake2b(pair, digest_size=8).digest(), "big") >> 1
 
 
 class SpeciesReporter:

@@ -1,6 +1,6 @@
 """Counts in how many traces each species was seen: in one, in two, or more often.
 
-A species is a number of 64 bits. The traces that showed it are kept as long as there are at most two. So a trace that
+A species is a number below 2**63. The traces that showed it are kept as long as there are at most two. So a trace that
 is added again changes nothing, and the order does not matter: a campaign that was killed runs some traces again, and
 shards and workers can be merged.
 

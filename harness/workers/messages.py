@@ -11,7 +11,7 @@ The first line that a worker gets is its seal; each of its lines begins with it 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Struct
@@ -148,7 +148,7 @@ class Done(Struct, frozen=True, tag="done"):
     trace: Trace | None = None
     seconds: float = 0.0
     lines: Mapping[str, Sequence[int]] = {}
-    species: Sequence[int] = ()
+    species: Sequence[Annotated[int, msgspec.Meta(ge=0, lt=2**63)]] = ()
 
 
 class Drawn(Struct, frozen=True, tag="drawn"):
