@@ -148,7 +148,7 @@ class Done(Struct, frozen=True, tag="done"):
     trace: Trace | None = None
     seconds: float = 0.0
     lines: Mapping[str, Sequence[int]] = {}
-    species: Sequence[Annotated[int, msgspec.Meta(ge=0, lt=2**63)]] = ()
+    species: Sequence[Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]] = ()
 
 
 class Drawn(Struct, frozen=True, tag="drawn"):
