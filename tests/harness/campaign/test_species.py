@@ -121,7 +121,7 @@ def test_it_ends_when_little_is_left(hybridfuzz: Cli) -> None:
 @pytest.mark.parametrize("value", ["0", "1", "-1", "nan", "many"])
 def test_what_is_no_chance(hybridfuzz: Cli, value: str) -> None:
     ran = hybridfuzz("fuzz", f"--until-risk={value}")
-    assert (ran.status, "write a number between 0 and 1, such as 1e-4" in ran.error) == (2, True)
+    assert (ran.status, "write a number between 0 and 1, such as 1e-4" in ran.err) == (2, True)
 
 
 def test_hypothesis_varies_its_own_examples(hybridfuzz: Cli) -> None:
