@@ -21,7 +21,9 @@ from .state_catalogue import REQUIRES
 OBSERVED = "observed: "
 """Prefix of the states that say what a target delivers: no situations."""
 NAMES = (*(name for name in REQUIRES if not name.startswith(OBSERVED)), *(f"event: {tag_of(kind)}" for kind in KINDS))
-NUMBERS = {name: number for number, name in enumerate(NAMES)}
+BITS = [1 << number for number in range(len(NAMES))]
+BIT_OF = dict(zip(NAMES, BITS, strict=True))
+BIT_OF_KIND = {tag_of(kind): BIT_OF[f"event: {tag_of(kind)}"] for kind in KINDS}
 REPORTS = 3
 """A process reports a species with the first so many traces that show it. Estimates ask for once and twice."""
 
@@ -39,14 +41,14 @@ class Situations:
 
     def after_event(self, kind: str) -> None:
         """Note what has been counted since the last event."""
-        now = list(self._counts.values())
-        if len(now) > len(self._bits):
+        now, situations = list(self._counts.values()), BIT_OF_KIND[kind]
+        if now != self._before:
             for name in list(self._counts)[len(self._bits) :]:
-                self._bits.append(0 if name.startswith(OBSERVED) else 1 << NUMBERS[name])
+                self._bits.append(0 if name.startswith(OBSERVED) else BIT_OF[name])
                 self._before.append(0)
-        situations = sum(compress(self._bits, map(ne, now, self._before)))
-        self._together.add(situations | 1 << NUMBERS[f"event: {kind}"])
-        self._before = now
+            situations += sum(compress(self._bits, map(ne, now, self._before)))
+            self._before = now
+        self._together.add(situations)
 
     def together(self) -> list[list[int]]:
         """Return the sets of situations that came in one event, each as numbers in `NAMES`, ascending."""
@@ -81,8 +83,8 @@ class SpeciesReporter:
     def report(self, together: Iterable[Sequence[int]]) -> list[int]:
         """Return the digests of the species to report for a trace, given `Situations.together`."""
         digests = []
-        for first, row in pairs(together).items():
-            for second in members(row & ~self._often[first]):
+        for first, (row, often) in enumerate(zip(pairs(together), self._often, strict=True)):
+            for second in members(row & ~often):
                 digests.append(digest(first, second))
                 self._reports[first, second] += 1
                 if self._reports[first, second] == REPORTS:
@@ -90,11 +92,12 @@ class SpeciesReporter:
         return digests
 
 
-def pairs(together: Iterable[Sequence[int]]) -> dict[int, int]:
+def pairs(together: Iterable[Sequence[int]]) -> list[int]:
     """Return, for each situation, the bits of the later ones that came with it."""
-    rows: dict[int, int] = {}
+    rows = [0] * len(NAMES)
     for numbers in together:
-        bits = sum(1 << number for number in numbers)
+        bits = sum(map(BITS.__getitem__, numbers))
         for number in numbers:
-            rows[number] = rows.get(number, 0) | bits
-    return {number: row >> number + 1 << number + 1 for number, row in rows.items()}
+            bits ^= BITS[number]
+            rows[number] |= bits
+    return rows
