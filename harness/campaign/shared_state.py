@@ -139,6 +139,7 @@ def species_of(settings: Settings) -> CampaignSpecies:
         overrides={key: str(value) for key, value in settings.overrides.items()},
         workload=differences(settings.workload),
         hybridfuzz=version("hybridfuzz"),
+        avoided=tuple(entry.title for entry in settings.known if entry.condition and entry.condition.traits),
     )
     species = CampaignSpecies(
         settings.out, stream, settings.seed, "" if settings.shard.of == 1 else str(settings.shard)

@@ -625,12 +625,14 @@ def _summary(parts: Sequence[Summary], findings: Sequence[Finding]) -> Summary:
 def _seen(parts: Sequence[_Part]) -> Seen | None:
     """Return what all parts have seen; None where they did not draw from one stream, or kept no species."""
     counts, ran = SpeciesCounts(), dict[tuple[int, str], Draws]()
-    kept = [(part.species, part.summary) for part in parts if part.species]
-    for saved, state in kept:
+    kept = [
+        (part.species, draws) for part in parts if part.species and (draws := up_to_date(part.species, part.summary))
+    ]
+    for saved, draws in kept:
         counts.merge(saved)
-        for one in up_to_date(saved, state):  # the history of two parts may have the same campaigns
+        for one in draws:  # the histories of two parts may have the same campaigns
             ran[one.seed, one.shard] = max(ran.get((one.seed, one.shard), one), one, key=lambda each: each.traces)
-    return counts.seen(list(ran.values())) if ran and len({_json(saved.stream) for saved, _ in kept}) == 1 else None
+    return counts.seen(list(ran.values())) if len({_json(saved.stream) for saved, _ in kept}) == 1 else None
 
 
 def _known_bugs(parts: Sequence[Summary]) -> list[KnownBug]:

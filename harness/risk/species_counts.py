@@ -32,7 +32,9 @@ Number = Annotated[int, Meta(ge=0)]
 class Stream(Struct, frozen=True):
     """What traces are drawn for, and by what: those of one stream have one distribution.
 
+    version       of the engine, with the number of fixes in effect
     hybridfuzz    its version: another one may draw otherwise
+    avoided       known bugs whose circumstances are drawn less often
     """
 
     target: str
@@ -40,6 +42,7 @@ class Stream(Struct, frozen=True):
     overrides: Mapping[str, str]
     workload: Mapping[str, str]
     hybridfuzz: str
+    avoided: tuple[str, ...] = ()
 
 
 class Draws(Struct, frozen=True):
@@ -89,6 +92,7 @@ class SpeciesCounts:
         for one in species:
             known = self._traces.get(one)
             if known is None and len(self._traces) >= SPECIES_MAX:
+                changed |= not self.is_full
                 self.is_full = True
             elif known is None:
                 self._traces[one] = (trace,)
@@ -96,7 +100,7 @@ class SpeciesCounts:
             elif known and trace not in known:
                 self._traces[one] = (*known, trace) if len(known) == 1 else ()
                 changed = True
-        if changed or self.is_full:
+        if changed:
             self._sums = None
         return changed
 
