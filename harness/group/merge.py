@@ -625,9 +625,8 @@ def _summary(parts: Sequence[Summary], findings: Sequence[Finding]) -> Summary:
 def _seen(parts: Sequence[_Part]) -> Seen | None:
     """Return what all parts have seen; None where they did not draw from one stream, or kept no species."""
     counts, ran = SpeciesCounts(), dict[tuple[int, str], Draws]()
-    kept = [
-        (part.species, draws) for part in parts if part.species and (draws := up_to_date(part.species, part.summary))
-    ]
+    read = [(part.species, up_to_date(part.species, part.summary)) for part in parts if part.species]
+    kept = [(saved, draws) for saved, draws in read if draws]
     for saved, draws in kept:
         counts.merge(saved)
         for one in draws:  # the histories of two parts may have the same campaigns
