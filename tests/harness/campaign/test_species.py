@@ -130,3 +130,14 @@ def test_hypothesis_varies_its_own_examples(hybridfuzz: Cli) -> None:
     few = hybridfuzz("fuzz", "--source", "hypothesis", "--traces", "3", "--no-canary", "--json", "-o", "out")
     assert (few.json["seen"], few.json["risk"]) == (None, None)
     assert "what is left" not in few.err
+
+
+def test_a_part_of_an_older_version_is_left_out(hybridfuzz: Cli, tmp_path: Path) -> None:
+    """Its traces count, but nothing is estimated from them."""
+    for seed in ("1", "2"):
+        hybridfuzz(*FEW[:-1], f"out-{seed}", "--seed", seed)
+    both = hybridfuzz("merge", "out-1", "out-2", "-o", "both", "--json").json
+    assert (both["traces"], both["seen"]["traces"], both["seen"]["campaigns"]) == (40, 40, 2)
+    (tmp_path / "out-2" / "species.json").unlink()
+    one = hybridfuzz("merge", "out-1", "out-2", "-o", "one", "--json").json
+    assert (one["traces"], one["seen"]["traces"]) == (40, 20)
