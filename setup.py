@@ -19,6 +19,7 @@ HOT = (
     "harness/judge/ledger_updates.py",
     "harness/judge/lockstep.py",
     "harness/judge/reached_states.py",
+    "harness/judge/situations.py",
     "targets/base/shadow.py",
     "targets/hybrid/*.py",
     "targets/hybrid/host/*.py",

@@ -255,13 +255,26 @@ def read_triage(path: Path) -> object:
     return load_bug_history(path.parent)
 
 
+def read_species(path: Path) -> object:
+    """Read which species a campaign has seen, and estimate what is left."""
+    from hybridfuzz.harness.risk.estimates import estimate
+    from hybridfuzz.harness.risk.species_counts import SpeciesCounts, load_species
+
+    counts = SpeciesCounts()
+    if saved := load_species(path.parent):
+        counts.merge(saved)
+    return estimate(counts.seen(saved.draws if saved else ()))
+
+
 def read_rates(path: Path) -> object:
     """Read the samples of a campaign and draw them."""
     from hybridfuzz.harness.face.outputs.rates import load_samples
+    from hybridfuzz.reports.charts import silence_charts
     from hybridfuzz.reports.sections import rates_section
 
-    section = rates_section(load_samples(path.parent))
-    return section and section.html()
+    samples = load_samples(path.parent)
+    section = rates_section(samples)
+    return section and [section.html(), *silence_charts(samples)]
 
 
 FORMATS = {
@@ -274,6 +287,7 @@ FORMATS = {
     "evidence": Format(
         f"findings/{SIGNATURE}.evidence", campaign_seeds(f"findings/{SIGNATURE}.evidence"), read_evidence
     ),
+    "species": Format("species.json", campaign_seeds("species.json"), read_species),
     "rates": Format("rates.ndjson", campaign_seeds("rates.ndjson"), read_rates),
 }
 SLOW = {"state": 10, "history": 10}

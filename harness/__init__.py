@@ -12,6 +12,7 @@ group/              which failures are one, and what is known about them
 workers/            processes that run traces, here and on a cluster
 explore/            all traces up to a length, each state once, with a certificate
 record/             what happened in a run, as data
+risk/               what traces have not shown, estimated
 judge/              one target beside the reference, and the oracles
 draw/               where traces come from
 campaign_events     what a campaign reports

@@ -6,14 +6,16 @@ Producers are the campaign and its workers; consumers implement `face.outputs.ha
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
-Reason = Literal["time", "steps", "traces", "interrupted", "error"]
+Reason = Literal["time", "steps", "traces", "risk", "interrupted", "error"]
 """Why a campaign ended: one of its limits, a signal, or an error."""
 Source = Literal["seeded", "hypothesis"]
 """What draws a campaign's traces from its seed: a PRNG, or Hypothesis."""
+Number = Annotated[int, Meta(ge=0, le=10**10)]
+"""A count; a larger one in a file is damage, and would take long to estimate from."""
 
 
 class Cause(Struct, frozen=True):
@@ -175,6 +177,34 @@ class KnownBug(Struct, frozen=True):
         return self.verdict not in ("still there", "not tested")
 
 
+class Seen(Struct, frozen=True):
+    """What the traces of one distribution have shown, for estimates of what is left (`risk.estimates`).
+
+    Only traces that a campaign drew by their number count: none of the corpus, none that ran again. A species is a pair
+    of situations in one event of a trace (`judge.situations`).
+
+    traces, failing    how many there were, and how many of them failed
+    species            that were seen; `once` of them in exactly one trace, `twice` in exactly two
+    alone              traces that showed a species which no other trace showed
+    paired             pairs of traces that showed a species which no third trace showed
+    once_squares       sum over `alone` of the square of how many such species, `twice_squares` likewise over `paired`
+    campaigns          campaigns in the folder, or parts of a merged one, whose traces count
+    is_full            True if there were more species than are counted: then nothing can be estimated
+    """
+
+    traces: Number
+    failing: Number
+    species: Number
+    once: Number
+    twice: Number
+    alone: Number
+    paired: Number
+    once_squares: Number
+    twice_squares: Number
+    campaigns: Number = 1
+    is_full: bool = False
+
+
 class Summary(Struct, frozen=True):
     """Totals of a campaign; also the content of its state file.
 
@@ -199,6 +229,8 @@ class Summary(Struct, frozen=True):
                                       "identity" (which cause a failure has); what is none of the last three is fuzzing
     triage_share                      the share of the workers' time that the last three may take
     waiting                           failing traces that were kept to be looked into later
+    seen                              what is needed to estimate what is left; None where nothing can be estimated, as
+                                      the traces are not drawn independently
     """
 
     target: str
@@ -231,6 +263,7 @@ class Summary(Struct, frozen=True):
     effort: Mapping[str, float] = {}
     triage_share: float = 0.0
     waiting: Sequence[Waiting] = ()
+    seen: Seen | None = None
 
     @property
     def unopened(self) -> int:

@@ -66,6 +66,14 @@ def share(text: str) -> float:
     raise UnitError(text, "0% to 100%")
 
 
+def chance(text: str) -> float:
+    """Return a probability between 0 and 1, both excluded: 1e-4, 0.001."""
+    with suppress(ValueError):
+        if 0 < float(text) < 1:
+            return float(text)
+    raise UnitError(text, "a number between 0 and 1, such as 1e-4")
+
+
 def seed(text: str) -> int:
     """Return a whole number that fits into a state file: one of at most 64 bits."""
     with suppress(ValueError):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import floor, log10
 
 from ..harness.face.outputs.rates import Sample
 from ..harness.markup import Markup, tag
+from ..harness.tell.silence import percent
 from ..harness.units import spell
 
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 360, 120, 8, 20, 10
@@ -17,10 +19,26 @@ def rate_charts(samples: Sequence[Sample]) -> list[Markup]:
     if len(samples) < 3:
         return []
     return [
-        _chart("traces a second", samples, _per_second(samples, lambda one: one.traces)),
-        _chart("steps a second", samples, _per_second(samples, lambda one: one.steps)),
-        _chart("states reached", samples, [float(one.states) for one in samples]),
-        _chart("findings", samples, [float(one.findings) for one in samples]),
+        _linear("traces a second", samples, _per_second(samples, lambda one: one.traces)),
+        _linear("steps a second", samples, _per_second(samples, lambda one: one.steps)),
+        _linear("states reached", samples, [float(one.states) for one in samples]),
+        _linear("findings", samples, [float(one.findings) for one in samples]),
+    ]
+
+
+def silence_charts(samples: Sequence[Sample]) -> list[Markup]:
+    """Return charts over time: pairs of situations seen, and the chance of something new, on a logarithmic scale; none
+    for fewer than 3 samples of a campaign in which that is estimated."""
+    shown = [one for one in samples if one.species]
+    if len(shown) < 3:
+        return []
+    lowest = min((one.chance for one in shown if one.chance), default=1.0)
+    decades = max(-floor(log10(lowest)), 1)
+    heights = [1 + log10(one.chance) / decades if one.chance else 0.0 for one in shown]
+    words = f"{percent(shown[-1].chance)} now; the axis is {percent(10.0**-decades)}, the top 100 %"
+    return [
+        _linear("pairs of situations seen", shown, [float(one.species) for one in shown]),
+        _chart("chance that the next trace shows something new", shown, heights, words),
     ]
 
 
@@ -34,16 +52,23 @@ def _per_second(samples: Sequence[Sample], value: Value) -> list[float]:
     return slopes
 
 
-def _chart(title: str, samples: Sequence[Sample], values: Sequence[float]) -> Markup:
-    end, most = samples[-1].seconds or 1.0, max(values) or 1.0
+def _linear(title: str, samples: Sequence[Sample], values: Sequence[float]) -> Markup:
+    most = max(values)
+    words = f"{values[-1]:,.0f} now, {most:,.0f} at most"
+    return _chart(title, samples, [value / (most or 1.0) for value in values], words)
+
+
+def _chart(title: str, samples: Sequence[Sample], heights: Sequence[float], words: str) -> Markup:
+    """Return a curve of heights from 0 to 1 over time, and what it says in words."""
+    end = samples[-1].seconds or 1.0
     points = [
-        (LEFT + (WIDTH - 2 * LEFT) * one.seconds / end, HEIGHT - BOTTOM - (HEIGHT - BOTTOM - TOP) * value / most)
-        for one, value in zip(samples, values, strict=True)
+        (LEFT + (WIDTH - 2 * LEFT) * one.seconds / end, HEIGHT - BOTTOM - (HEIGHT - BOTTOM - TOP) * height)
+        for one, height in zip(samples, heights, strict=True)
     ]
     line = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
     base = HEIGHT - BOTTOM
     area = f"{points[0][0]:.1f},{base} {line} {points[-1][0]:.1f},{base}"
-    about = f"{title}: {values[-1]:,.0f} at the end, {max(values):,.0f} at most"
+    about = f"{title}: {words}"
     svg = tag(
         "svg",
         tag("title", about),
@@ -54,5 +79,4 @@ def _chart(title: str, samples: Sequence[Sample], values: Sequence[float]) -> Ma
         tag("text", spell(end), x=WIDTH - LEFT, y=HEIGHT - 5, text_anchor="end"),
         viewBox=f"0 0 {WIDTH} {HEIGHT}", class_="chart", role="img", aria_label=about,
     )  # fmt: skip
-    words = tag("figcaption", tag("b", title), f" {values[-1]:,.0f} now, {max(values):,.0f} at most")
-    return tag("figure", words, svg)
+    return tag("figure", tag("figcaption", tag("b", title), f" {words}"), svg)

@@ -20,6 +20,7 @@ from .sections import (
     oracles_section,
     overview,
     rates_section,
+    silence_section,
     states_section,
     verdict,
 )
@@ -37,6 +38,7 @@ def render(data: Data) -> str:
             findings_section(data.findings),
             canary_section(summary.canary),
             mutants_section(data.rows),
+            silence_section(summary, data.samples),
             rates_section(data.samples),
             nodes_section(summary),
             states_section(summary),

@@ -13,8 +13,9 @@ from ..harness.face.outputs.rates import Sample
 from ..harness.judge.oracles import titles
 from ..harness.markup import Markup, Section, join, tag
 from ..harness.measure.detection.statistics import MutantRow, Spread
+from ..harness.tell.silence import silence_lines
 from ..harness.units import plural, spell
-from .charts import rate_charts
+from .charts import rate_charts, silence_charts
 from .data import Shown
 from .findings import state_of
 
@@ -182,6 +183,15 @@ def nodes_section(summary: Summary) -> Section | None:
     table = tag("table", tag("thead", tag("tr", *(tag("th", head) for head in heads))), tag("tbody", *lines))
     title = "Merged campaigns" if summary.merged else "Nodes"
     return Section("nodes", title, tag("div", table, class_="scroll", tabindex=0, role="region", aria_label="nodes"))
+
+
+def silence_section(summary: Summary, samples: Sequence[Sample]) -> Section | None:
+    """Return what the silence of a campaign is worth, None where nothing can be estimated."""
+    lines = [tag("p", f"{line[0].upper()}{line[1:]}.") for line in silence_lines(summary.seen)]
+    if not lines:
+        return None
+    charts = silence_charts(samples)
+    return Section("left", "What is left", join(*lines, tag("div", *charts, class_="charts") if charts else None))
 
 
 def rates_section(samples: Sequence[Sample]) -> Section | None:

@@ -5,6 +5,7 @@ shared_state  what all workers share, behind one lock; also what is written to d
 worker_loop   one thread for each worker: takes traces, runs them, looks into what fails
 schedule      hands out the work that is left
 nodes         totals of each node of a cluster
+species       what the traces have shown, for estimates of what is left
 trace_counts  which traces are counted
 refusals      traces that the target refused when it was opened
 faults        traces that could not run for want of memory or a device

@@ -238,6 +238,8 @@ class Campaign:
                 state.reason = state.reason or "steps"  # no more traces; the findings are finished
             elif state.out_of_steps:
                 self.stop("steps")
+            elif now - ticked >= TICK_SECONDS and state.is_below_risk():
+                self.stop("risk")
             if now - ticked >= TICK_SECONDS:
                 ticked = now
                 yield Tick(state.summary(), state.left())

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Event, Lock
@@ -32,6 +33,7 @@ from ..campaign_events import (
     Notice,
     NotRun,
     Reason,
+    Seen,
     Source,
     Summary,
     Waiting,
@@ -54,6 +56,8 @@ from ..judge.oracles import applicable
 from ..judge.state_catalogue import required_oracles, required_states
 from ..judge.violation import Violation
 from ..record.reached_lines import ReachedLines, lines_file
+from ..risk.estimates import chance_of_new
+from ..risk.species_counts import SPECIES_FILE, SavedSpecies, Stream
 from ..units import WHOLE, Shard
 from ..workers.lost_process import Counts, Ran
 from ..workers.messages import Fuzz, Overrides, Ready
@@ -63,6 +67,7 @@ from .faults import EnvironmentFaults
 from .nodes import NodeTotals
 from .rare_traces import CampaignCorpus
 from .refusals import Refusals
+from .species import CampaignSpecies, check_independent
 from .trace_counts import Progress
 from .triage import Triage
 
@@ -91,6 +96,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     modules           modules of the engine whose reached lines are recorded (`Scope.modules`)
     source            what draws the traces
     workload          ratios by which they are drawn
+    until_risk        the campaign ends when the chance that the next trace shows something new is below this
+    species           what campaigns in this folder have seen; None to start over
     """
 
     target: str
@@ -120,6 +127,28 @@ class Settings(Struct, frozen=True, kw_only=True):
     modules: Sequence[str] = ()
     source: Source = "seeded"
     workload: Workload = DEFAULT
+    until_risk: float | None = None
+    species: SavedSpecies | None = None
+
+
+def species_of(settings: Settings) -> CampaignSpecies:
+    """Return what the campaign has seen so far: nothing, or what its folder has of the same stream."""
+    stream = Stream(
+        target=settings.target,
+        version=settings.launch.version,
+        overrides={key: str(value) for key, value in settings.overrides.items()},
+        workload=differences(settings.workload),
+        hybridfuzz=version("hybridfuzz"),
+        avoided=tuple(entry.title for entry in settings.known if entry.condition and entry.condition.traits),
+    )
+    species = CampaignSpecies(
+        settings.out, stream, settings.seed, "" if settings.shard.of == 1 else str(settings.shard)
+    )
+    if settings.earlier:
+        species.resume(settings.species, settings.earlier)
+    elif settings.last:
+        species.follow(settings.species, settings.last)
+    return species
 
 
 class Claim(Struct, frozen=True):
@@ -182,6 +211,7 @@ class CampaignState:
             if settings.modules
             else None
         )
+        self._species = species_of(settings)
         self._capabilities: Capabilities | None = None
         self._started: float | None = None
         self._keeping = True
@@ -216,6 +246,8 @@ class CampaignState:
     def ready(self, ready: Ready) -> None:
         """Start the clock when the first worker is ready. Raises TraceError for overrides that the target lacks."""
         check_overrides(self.settings.overrides, ready.capabilities)
+        if self.settings.until_risk is not None:
+            check_independent(ready.capabilities)
         with self.lock:
             self._capabilities = ready.capabilities
             first = self._started is None
@@ -296,6 +328,9 @@ class CampaignState:
         with self.lock:
             self._ran()
             self._progress.count_many(counts)
+            self._species.count(len(counts.indexes), sum(counts.repeats.values()))
+            for index, species in counts.species.items():
+                self._species.add(species, index)
             self.nodes.count(node, len(counts.indexes), counts.steps, counts.lost)
             for signature, times in counts.repeats.items():
                 self.store.repeat(signature, times)
@@ -320,6 +355,8 @@ class CampaignState:
                 self._refuse(ran)
             else:
                 self._record(ran)
+                self._species.count(1, violation is not None)
+                self._species.add(ran.species, ran.index)
                 self.nodes.count(node, 1, ran.outcome.steps, bool(ran.lost))
                 self._ran()
                 if trace and not violation:
@@ -499,13 +536,18 @@ class CampaignState:
     def save_locked(self) -> Summary:
         """Write the state to disk and return it; the caller holds the lock. Raises OutputError.
 
-        The reached lines come first: those of a counted trace must not be missing.
+        The reached lines and the species come first: those of a counted trace must not be missing.
         """
         if self._lines:
             try:
                 self._lines.save()
             except OSError as error:
                 raise OutputError(f"cannot write {lines_file(self.settings.out)}: {error.strerror}") from error
+        if self._draws_independently:
+            try:
+                self._species.save()
+            except OSError as error:
+                raise OutputError(f"cannot write {self.settings.out / SPECIES_FILE}: {error.strerror}") from error
         summary = self._summary()
         self.store.save_state(summary)
         self.backlog.sweep()
@@ -530,6 +572,14 @@ class CampaignState:
     def out_of_steps(self) -> bool:
         """True if the step limit is reached."""
         return self.settings.steps is not None and self._progress.steps >= self.settings.steps
+
+    def is_below_risk(self) -> bool:
+        """Return True if the chance of something new is below the one that is asked for, by the end of its interval."""
+        if self.settings.until_risk is None:
+            return False
+        with self.lock:
+            seen = self._seen()
+        return bool(seen and seen.traces and not seen.is_full and chance_of_new(seen).high < self.settings.until_risk)
 
     @property
     def resumed(self) -> int:
@@ -585,4 +635,14 @@ class CampaignState:
             effort=self.triage.effort(),
             triage_share=settings.triage_share,
             waiting=self.backlog.entries(),
+            seen=self._seen(),
         )
+
+    def _seen(self) -> Seen | None:
+        """Return what the traces have shown, None where they depend on each other."""
+        return self._species.seen() if self._draws_independently else None
+
+    @property
+    def _draws_independently(self) -> bool:
+        shared = self._capabilities.traces_per_configuration if self._capabilities else 1
+        return self.settings.source == "seeded" and shared == 1

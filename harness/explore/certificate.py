@@ -129,6 +129,13 @@ def statement(certificate: Certificate) -> str:
     return f"ended early: scope {certificate.scope_name} is complete {bound}; {found} of failures so far"
 
 
+def left_inside(certificate: Certificate) -> str:
+    """Return how many failing traces are left inside the bound, "" if that is not known."""
+    if certificate.verdict != "clean" or not certificate.whole:
+        return ""
+    return "what is left: 0 failing traces inside this bound, which is no estimate; nothing is said of other traces"
+
+
 def page(certificate: Certificate) -> str:
     """Return the certificate as Markdown."""
     rows = [

@@ -24,6 +24,7 @@ from ...targets.base.trace import TraceError
 from ..defaults import drawn_seed
 from ..judge.state_catalogue import missing_states, required_oracles
 from ..quoting import markdown_fence, markdown_text
+from ..tell.silence import failing_line
 from ..units import plural
 from .failure_summary import Cause, ItemFailure
 from .items import Check, GateCollector, TraceItem, as_printed
@@ -32,6 +33,8 @@ from .settings import SettingsError, combine, own_folder
 from .verdicts import OVERTIME, ItemVerdict, Verdicts, corpus_files, misfit_text
 
 ROOT_ID = "hybridfuzz"
+SEARCH = "search/"
+"""Beginning of the names of drawn traces."""
 PREFIX = "hybridfuzz_"
 SHOWN_MAX = 10
 SAME_CAUSE = "of the same cause"
@@ -48,17 +51,27 @@ def keep_out(config: pytest.Config) -> None:
         config._inicache["cache_dir"] = str(own_folder(config.rootpath) / "pytest")
 
 
-def write_step_summary(causes: Sequence[Cause], states: Counter[str]) -> None:
-    """Append the failures to the page of a GitHub workflow's run, if this is one ($GITHUB_STEP_SUMMARY)."""
+def write_step_summary(causes: Sequence[Cause], states: Counter[str], drawn: Counter[str]) -> None:
+    """Append the failures to the page of a GitHub workflow's run, if this is one ($GITHUB_STEP_SUMMARY); and how many
+    traces fail at most, by those that were drawn."""
     if not (path := os.environ.get("GITHUB_STEP_SUMMARY")) or not states:
         return
     counts = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
     lines = ["## hybridfuzz", "", markdown_text(f"{plural(states.total(), 'trace')}: {counts}"), ""]
+    if line := failing_at_most(drawn):
+        lines += [markdown_text(line), ""]
     for cause in causes:
         headline, _, details = cause.text.partition("\n")
         lines += [f"### {markdown_text(headline)}", "", markdown_fence(details.strip()), ""]
     with Path(path).open("a", encoding="utf-8") as file:
         file.write("\n".join(lines))
+
+
+def failing_at_most(drawn: Counter[str]) -> str:
+    """Return the bound that drawn traces give, "" if none ran. A known failure is a failure."""
+    failing = drawn["failed"] + drawn["known"]
+    traces = failing + drawn["clean"]
+    return failing_line(failing, traces) if traces else ""
 
 
 def _is_ours(argument: str) -> bool:
@@ -88,6 +101,8 @@ class GateSession:
         processes = getattr(config, "workerinput", {}).get("workercount", 1)  # of xdist
         self.verdicts = Verdicts(self.settings, self.seed, self.fixes, self.acknowledged, processes)
         self._states: Counter[str] = Counter()
+        self._drawn: Counter[str] = Counter()
+        """States of the traces that were drawn."""
         self._exercised: Counter[str] = Counter()
         self._reached: Counter[str] = Counter()
         self._steps = 0
@@ -159,7 +174,7 @@ class GateSession:
             for entry in self.fixes.entries
             if entry.patch or entry.traces
         ]
-        traces += [(f"search/{index:04}", root, partial(verdicts.search, index=index)) for index in range(count)]
+        traces += [(f"{SEARCH}{index:04}", root, partial(verdicts.search, index=index)) for index in range(count)]
         return traces
 
     @pytest.hookimpl(wrapper=True)
@@ -184,6 +199,8 @@ class GateSession:
         """Add a trace's counts to the totals."""
         if counts := getattr(report, "hybridfuzz", None):
             self._states[counts["state"]] += 1
+            if not self.config.getoption("lf", False):  # traces that were chosen since they failed show no rate
+                self._drawn[counts["state"]] += report.nodeid.startswith(f"{ROOT_ID}::{SEARCH}")
             self._steps += counts["steps"]
             self._exercised.update(counts["exercised"])
             self._reached.update(counts["reached"])
@@ -206,7 +223,7 @@ class GateSession:
             except TargetError as error:  # the target does not start again after a crash: each item speaks for itself
                 self._warnings.append(f"failures are not grouped: {error}")
         failed = {report.nodeid.removeprefix(f"{ROOT_ID}::"): report for report in reporter.stats.get("failed", ())}
-        write_step_summary(causes, self._states)
+        write_step_summary(causes, self._states, self._drawn)
         for cause in causes:
             first, *others = (failed[item] for item in cause.items)
             first.longrepr = as_printed(cause.text)
@@ -221,6 +238,8 @@ class GateSession:
         states = ", ".join(f"{count} {state}" for state, count in sorted(self._states.items()))
         terminalreporter.section("hybridfuzz", sep="-")
         terminalreporter.write_line(f"{plural(self._states.total(), 'trace')} ({states}), {self._steps:,} steps")
+        if line := failing_at_most(self._drawn):
+            terminalreporter.write_line(line)
         if self._states["stopped early"]:
             terminalreporter.write_line(
                 f"stopped early: a trace takes more than {OVERTIME} times as long here as the target's rate promises "

@@ -2,7 +2,7 @@
 
     ALL/campaign.json      the totals, as one campaign would have them
     ALL/findings, corpus, triage.json    as in the folder of a campaign
-    ALL/parts/NAME/        each campaign that was merged: state, findings with their evidence, bug history
+    ALL/parts/NAME/        each campaign that was merged: state, findings with their evidence, species, bug history
 
 Everything is computed from the parts, in an order that depends on their content alone: merging in any order, in several
 steps, or twice gives the same files. If ALL is the result of an earlier merge, its parts count, too. A campaign that
@@ -30,7 +30,7 @@ import msgspec
 from msgspec import Struct, structs
 
 from ...targets.base.trace import TraceError
-from ..campaign_events import Canary, Finding, KnownBug, Node, Summary
+from ..campaign_events import Canary, Finding, KnownBug, Node, Seen, Summary
 from ..draw.files import (
     NAME_LENGTH_MAX,
     STATE_BYTES_MAX,
@@ -42,6 +42,7 @@ from ..draw.files import (
     write_atomically,
 )
 from ..quoting import one_line
+from ..risk.species_counts import Draws, SavedSpecies, SpeciesCounts, load_species, save_species, up_to_date
 from ..units import shard as parse_shard
 from .bug_history import (
     BUG_HISTORY_FILE,
@@ -76,7 +77,7 @@ PARTS_FOLDER = "parts"
 CORPUS_FOLDER = "corpus"
 DIGEST_LENGTH = 16
 """Of the digest in the name of a part's folder, if it would be too long."""
-_WORST_FIRST = ("error", None, "interrupted", "steps", "time", "traces")
+_WORST_FIRST = ("error", None, "interrupted", "steps", "time", "risk", "traces")
 _CANARY_FIRST = ("silent", "found", "unfinished", "none")
 _TRACE = ".json"
 
@@ -140,6 +141,7 @@ class _Part(Struct, frozen=True):
     history: BugHistory
     old: Mapping[str, bytes]
     """Traces of bugs that it did not meet, by name of the file."""
+    species: SavedSpecies | None = None
 
     @property
     def name(self) -> str:
@@ -218,7 +220,7 @@ def _write(parts: Sequence[_Part], corpus: Mapping[str, bytes], out: Path, known
     _remove_earlier(out)  # a group may have had another name or trace
     for group, finding in zip(groups, findings, strict=True):
         _write_finding(group, finding, target)
-    summary = _summary([part.summary for part in parts], findings)
+    summary = structs.replace(_summary([part.summary for part in parts], findings), seen=_seen(parts))
     history = _history(parts, groups, findings, known, out)
     _write_old(parts, history, out)
     save_bug_history(out, history)
@@ -276,7 +278,7 @@ def _campaign(state: Summary, folder: Path, now: str) -> _Part:
         if key not in met and (trace := Path(bug.trace)).exists():
             old[file_name(bug.id) + _TRACE] = encode_trace(load_trace(trace))
     inside = {key: structs.replace(bug, trace=_inside(bug.trace)) for key, bug in history.items()}
-    return _Part(state, saved, inside, old)
+    return _Part(state, saved, inside, old, load_species(folder))
 
 
 def _inside(path: str) -> str:
@@ -410,6 +412,8 @@ def _copy(part: _Part, out: Path, folder: Path) -> None:
     for one in part.saved:
         for suffix, data in one.files.items():
             write_atomically(folder / FINDINGS_FOLDER / f"{file_name(one.finding.id)}{suffix}", data)
+    if part.species:
+        save_species(folder, part.species)
     write_atomically(folder / BUG_HISTORY_FILE, _json(part.history))
     write_atomically(folder / STATE_FILE, _json(part.summary))
 
@@ -616,6 +620,18 @@ def _summary(parts: Sequence[Summary], findings: Sequence[Finding]) -> Summary:
         triage_share=max(part.triage_share for part in parts),
         waiting=[one for part in parts for one in part.waiting],
     )
+
+
+def _seen(parts: Sequence[_Part]) -> Seen | None:
+    """Return what all parts have seen; None where they did not draw from one stream, or kept no species."""
+    counts, ran = SpeciesCounts(), dict[tuple[int, str], Draws]()
+    read = [(part.species, up_to_date(part.species, part.summary)) for part in parts if part.species]
+    kept = [(saved, draws) for saved, draws in read if draws]
+    for saved, draws in kept:
+        counts.merge(saved)
+        for one in draws:  # the histories of two parts may have the same campaigns
+            ran[one.seed, one.shard] = max(ran.get((one.seed, one.shard), one), one, key=lambda each: each.traces)
+    return counts.seen(list(ran.values())) if len({_json(saved.stream) for saved, _ in kept}) == 1 else None
 
 
 def _known_bugs(parts: Sequence[Summary]) -> list[KnownBug]:

@@ -17,4 +17,5 @@ malformed          the field of a record or view that is not what the protocol a
 differential       two targets on one trace (D1)
 state_catalogue    states that a campaign must reach
 reached_states     counts them
+situations         which of them come together in one event
 """

@@ -49,6 +49,7 @@ from .oracles.base import ACCESS_HOOKS, HOOKS, RECORD_HOOKS, Context
 from .oracles.liveness import Liveness
 from .outcome import Outcome
 from .reached_states import ReachedStates
+from .situations import Situations
 from .target_exception import crash_violation, ended_request, owner, record_violation
 from .verdict import Requests
 from .violation import Violation
@@ -75,6 +76,7 @@ class Lockstep:
         self.context = Context(target, target.view())
         self.oracles = [oracle() for oracle in ORACLES if oracle.needs <= observes]
         self.reached = ReachedStates(target.layout, observes)
+        self._situations = Situations(self.reached.counts)
         self.violation: Violation | None = None
         self.steps = 0
         self.digest = 0
@@ -147,6 +149,7 @@ class Lockstep:
             context.reference.note_published(view.published, self._planned_step)
         violation = self._first("on_view", view)
         self.reached.after_event(event, context, view)
+        self._situations.after_event(context.event_kind)
         context.before = view
         return violation
 
@@ -289,4 +292,5 @@ class Lockstep:
         for oracle in self.oracles:
             for name, times in oracle.exercised.items():
                 exercised[name] = exercised.get(name, 0) + times
-        return Outcome(self.violation, self.steps, events, exercised, dict(+self.reached.counts), self.digest)
+        reached, together = dict(+self.reached.counts), self._situations.together()
+        return Outcome(self.violation, self.steps, events, exercised, reached, self.digest, together=together)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec import Struct
 
 from .environment_fault import EnvironmentFault
@@ -11,6 +13,7 @@ from .violation import Violation
 class Outcome(Struct, frozen=True):
     """Result of one trace. `digest` is a CRC over everything observed: equal runs have equal digests.
 
+    `together` are the situations that came in one event (`situations`).
     `refused` is the target's reason if it refused a drawn trace when it was opened: nothing ran.
     `fault` is what the environment lacked for a drawn trace: whatever ran of it shows nothing.
     """
@@ -23,6 +26,7 @@ class Outcome(Struct, frozen=True):
     digest: int
     refused: str = ""
     fault: EnvironmentFault | None = None
+    together: Sequence[Sequence[int]] = ()
 
     @property
     def opened(self) -> bool:

@@ -116,7 +116,15 @@ class Ranks:
             exercised.update(one.exercised)
             reached.update(one.reached)
         digest = zlib.crc32(repr([one.digest for one in each]).encode())
-        return Outcome(self.violation, sum(one.steps for one in each), events, dict(exercised), dict(reached), digest)
+        return Outcome(
+            self.violation,
+            sum(one.steps for one in each),
+            events,
+            dict(exercised),
+            dict(reached),
+            digest,
+            together=[numbers for one in each for numbers in one.together],
+        )
 
 
 def has_work(lockstep: Lockstep) -> bool:

@@ -37,7 +37,8 @@ class Ran(Struct, frozen=True):
 
     `lost` says how its worker was lost if that did not happen again; `flaky` is that loss as a violation, None for a
     memory limit, which many traces reach together. `seconds` is CPU time, or the time waited where the worker was lost.
-    `lines` are lines of the engine, by module, that are new to its worker process.
+    `lines` are lines of the engine, by module, that are new to its worker process; `species` are those that this
+    process has not reported often enough.
     """
 
     index: int
@@ -47,6 +48,7 @@ class Ran(Struct, frozen=True):
     flaky: Violation | None = None
     seconds: float = 0.0
     lines: Mapping[str, Sequence[int]] = {}
+    species: Sequence[int] = ()
 
 
 class Counts(Struct, frozen=True):
@@ -55,6 +57,7 @@ class Counts(Struct, frozen=True):
     lost       worker processes that were lost and replaced
     repeats    failing traces by signature, all of signatures that the campaign has met before
     seconds    CPU time
+    species    of traces that reported any, by number
     """
 
     indexes: Sequence[int]
@@ -64,6 +67,7 @@ class Counts(Struct, frozen=True):
     lost: int = 0
     repeats: Mapping[str, int] = {}
     seconds: float = 0.0
+    species: Mapping[int, Sequence[int]] = {}
 
 
 def judge_loss(lost: Lost, index: int, trace: Trace, again: Outcome) -> Ran:

@@ -11,7 +11,7 @@ The first line that a worker gets is its seal; each of its lines begins with it 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Struct
@@ -141,13 +141,14 @@ class Done(Struct, frozen=True, tag="done"):
     """A trace has ended. `trace` comes with a violation, if it was not opened, or if it is wanted.
 
     `seconds` is the worker's CPU time for drawing and running it. `lines` are those, by module, that no earlier trace
-    of this process has reached.
+    of this process has reached; `species` those that it has not reported often enough (`SpeciesReporter`).
     """
 
     outcome: Outcome
     trace: Trace | None = None
     seconds: float = 0.0
     lines: Mapping[str, Sequence[int]] = {}
+    species: Sequence[Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]] = ()
 
 
 class Drawn(Struct, frozen=True, tag="drawn"):

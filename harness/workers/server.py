@@ -30,6 +30,7 @@ from ..judge.environment_fault import FaultyEnvironment, fault_of
 from ..judge.lockstep import unobserved
 from ..judge.outcome import Outcome
 from ..judge.run import run_taken, run_trace
+from ..judge.situations import SpeciesReporter
 from ..judge.target_exception import NotATarget, importable, innermost, is_of_target, owner, text_of
 from ..judge.verdict import Quoted
 from ..judge.violation import Violation, cleaned
@@ -126,7 +127,14 @@ def run(
     return structs.replace(outcome, violation=cleaned(violation))
 
 
-def serve(request: Request, factory: TargetFactory, outbox: Outbox, recorder: LineRecorder, expander: Expander) -> None:
+def serve(
+    request: Request,
+    factory: TargetFactory,
+    outbox: Outbox,
+    recorder: LineRecorder,
+    expander: Expander,
+    reporter: SpeciesReporter,
+) -> None:
     """Answer one request."""
     send = outbox.send
     if isinstance(request, Run):
@@ -171,7 +179,8 @@ def serve(request: Request, factory: TargetFactory, outbox: Outbox, recorder: Li
             lines = recorder.new()
             seconds = time.process_time() - began
             back = outcome.violation or not outcome.opened or not outcome.reached.keys().isdisjoint(request.wanted)
-            send(Done(outcome, trace if back else None, seconds, lines))
+            species = reporter.report(outcome.together)
+            send(Done(structs.replace(outcome, together=()), trace if back else None, seconds, lines, species))
             if outcome.violation or outcome.fault:
                 return
 
@@ -241,10 +250,10 @@ def main() -> int:
     except Exception as error:
         outbox.send(failure(error, spec, code))
         return 2
-    recorder, expander = LineRecorder(), Expander(factory)
+    recorder, expander, reporter = LineRecorder(), Expander(factory), SpeciesReporter()
     while True:
         try:
-            serve(decode_request(requests.get()), factory, outbox, recorder, expander)
+            serve(decode_request(requests.get()), factory, outbox, recorder, expander, reporter)
         except BrokenPipeError:
             return 0
         except Exception as error:

@@ -25,6 +25,7 @@ from ..judge.differential import EventSummary
 from ..judge.engines import RefusedError
 from ..judge.environment_fault import FaultyEnvironment
 from ..judge.outcome import Outcome
+from ..judge.situations import SpeciesReporter
 from ..record.activity import Observation
 from ..record.answers import Answers
 from ..record.history import History
@@ -278,7 +279,14 @@ class WorkerClient:
                     reply = self._expect(Done, self._trace_limit(twice=twice))
                     is_waiting = bool(reply.outcome.violation or reply.outcome.fault)
                     self._is_ahead = first + stride < end and not is_waiting
-                    yield Ran(first, reply.outcome, reply.trace, seconds=reply.seconds, lines=reply.lines)
+                    yield Ran(
+                        first,
+                        reply.outcome,
+                        reply.trace,
+                        seconds=reply.seconds,
+                        lines=reply.lines,
+                        species=reply.species,
+                    )
                     first += stride
                     if is_waiting:
                         break
@@ -341,7 +349,8 @@ class WorkerClient:
             if isinstance(error, FaultyEnvironment) and lost.field in (*FROM_OUTSIDE, MEMORY_LIMIT):
                 return unopened(index, trace, error.fault)  # the loss may have had the same reason
             return unrepeated(lost, index, trace, str(error))
-        return judge_loss(lost, index, trace, again)
+        ran = judge_loss(lost, index, trace, again)
+        return structs.replace(ran, species=SpeciesReporter().report(again.together))
 
     def _send(self, request: Request) -> None:
         """Send a request, to a new process if the last one is lost. Raises TargetError if none starts."""

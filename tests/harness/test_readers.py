@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "fuzz_readers.py"
-FORMATS = ["trace", "corpus", "known", "state", "triage", "history", "evidence", "rates"]
+FORMATS = ["trace", "corpus", "known", "state", "triage", "history", "evidence", "species", "rates"]
 
 
 @pytest.fixture(scope="module")

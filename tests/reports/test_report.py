@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 import msgspec
 import pytest
 
-from hybridfuzz.harness.campaign_events import CampaignEnded, Canary, Finding, Node, Summary, Tick
+from hybridfuzz.harness.campaign_events import CampaignEnded, Canary, Finding, Node, Seen, Summary, Tick
 from hybridfuzz.harness.draw.files import file_name, load_trace, save_trace
 from hybridfuzz.harness.face.outputs.handler import CampaignInfo
 from hybridfuzz.harness.face.outputs.rates import Rates, load_samples
@@ -217,8 +217,28 @@ def test_rates_keep_a_bounded_number_of_samples(tmp_path: Path) -> None:
     assert rates.samples[-1].seconds > 4900
     assert load_samples(tmp_path / "out") == rates.samples
     page = render(load_folder(tmp_path / "out"))
-    assert page.count('class="chart"') == 4
+    assert page.count('class="chart"') == 4, "without counts of species there is no curve of what is left"
     assert "10 now, 10 at most" in page
+
+
+def test_what_is_left_has_a_curve(tmp_path: Path) -> None:
+    """Also where nothing new was seen for long: a chance of 0 stands on the axis."""
+    summary = campaign(tmp_path / "out")
+    rates = Rates()
+    rates.start(CampaignInfo(target="hybrid", version="", seed=1, out=tmp_path / "out"))
+    for alone in (9, 5, 1, 0):
+        traces = 1000 - 100 * alone
+        seen = Seen(traces, 0, 300, alone, 2, alone, 2, alone, 2)
+        summary = msgspec.structs.replace(summary, seconds=float(traces), traces=traces, seen=seen)
+        rates.handle_event(Tick(summary, None))
+    (tmp_path / "out" / STATE_FILE).write_bytes(msgspec.json.encode(summary))
+    rates.handle_event(CampaignEnded(summary))
+    page = render(load_folder(tmp_path / "out"))
+    Outline(page)
+    assert page.count('class="chart"') == 6
+    assert "What is left: the next trace shows something new with a chance of 0 %" in page
+    assert "0 % now; the axis is 0.10 %, the top 100 %" in page
+    assert "At most 0.30 % of this generator" in page
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here (apt-get install chromium)")

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ...campaign.comparison import Pair
     from ...draw.ratios import Workload
 
-ALONE = ("jobs", "known", "fixes", "fresh", "shard", "cluster", "events", "junit", "sarif")
+ALONE = ("jobs", "known", "fixes", "fresh", "shard", "cluster", "events", "junit", "sarif", "until-risk")
 """Options of `fuzz` that a comparison does not have."""
 
 
@@ -108,5 +108,5 @@ def check(options: argparse.Namespace) -> None:
     """Raise TraceError for options that a comparison does not have."""
     from ....targets.base.trace import TraceError
 
-    if given := [f"--{name}" for name in ALONE if getattr(options, name)]:
+    if given := [f"--{name}" for name in ALONE if getattr(options, name.replace("-", "_"))]:
         raise TraceError(f"--against compares two targets, one trace at a time: it has no {', '.join(given)}")

@@ -32,7 +32,7 @@ AGAINST_HELP = "run the same traces on a second target, which must behave the sa
 FIXES_HELP = "more known bugs: a folder with known.toml, or builtin"
 PATIENCE_SECONDS = 5.0
 """Time for a clean end after the first signal; later ones are taken for impatience."""
-NO_TRACES = ("campaign.json", "triage.json", "matrix.json")
+NO_TRACES = ("campaign.json", "species.json", "triage.json", "matrix.json")
 
 
 def ours(module: str) -> ModuleType:

@@ -71,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
         return check(options)
     import msgspec
 
-    from ...explore.certificate import CERTIFICATE_FILE, statement
+    from ...explore.certificate import CERTIFICATE_FILE, left_inside, statement
     from ...explore.exploration import Exploration
     from ...explore.scope import read_scope
     from ...units import plural
@@ -100,6 +100,8 @@ def run(options: argparse.Namespace) -> int:
         f"{certificate.merges_checked} of them checked; a collision has a chance of {certificate.collision_chance:.1e}"
     )
     line(statement(certificate))
+    if left := left_inside(certificate):
+        line(left)
     line(f"certificate: {settings.out / CERTIFICATE_FILE}, digest {certificate.digest[:16]}")
     if options.json:
         print_json({"exit_reason": certificate.verdict, **msgspec.to_builtins(certificate)})

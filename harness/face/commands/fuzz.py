@@ -53,6 +53,7 @@ OUTPUTS = (
     Output("harness.face.outputs.ndjson", "--events", "write events as they happen, one JSON object per line"),
     Output("harness.face.outputs.junit", "--junit", "write a JUnit file at the end"),
     Output("harness.face.outputs.sarif", "--sarif", "write a SARIF file for code-scanning pages at the end"),
+    Output("harness.face.outputs.job_summary"),
     Output("reports.handler"),
     Output(
         "harness.face.outputs.summary", "--json", "print one JSON object on standard output at the end", is_switch=True
@@ -73,7 +74,7 @@ def make_handlers(options: argparse.Namespace) -> list[EventHandler]:
 
 def add_limits(parser: argparse.ArgumentParser) -> None:
     """Add the options that say what runs, and for how long."""
-    from ...units import count, duration, seed
+    from ...units import chance, count, duration, seed
     from .common import add_ranks, add_target, jobs
 
     add_target(parser)
@@ -86,6 +87,12 @@ def add_limits(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--steps", type=count, metavar="N", help="stop after N engine steps: 500, 10k, 1M")
     parser.add_argument("--traces", type=count, metavar="N", help="stop after N traces")
+    parser.add_argument(
+        "--until-risk",
+        type=chance,
+        metavar="P",
+        help="stop once the next trace shows something new with a chance below P (upper end of its interval): 1e-4",
+    )
     parser.add_argument("--seed", type=seed, metavar="S", help="random seed (default: drawn and printed)")
     source_help = "what draws the traces: seeded or hypothesis (default: seeded)"
     parser.add_argument("--source", choices=SOURCES, default=SOURCES[0], metavar="S", help=source_help)
@@ -230,6 +237,8 @@ def check_source(options: argparse.Namespace) -> None:
     from ....targets.base.trace import TraceError
 
     given = [f"--{name}" for name in WITHOUT_HYPOTHESIS if getattr(options, name)]
+    if options.source == "hypothesis" and options.until_risk is not None:
+        raise TraceError("--until-risk needs traces that are independent of each other: leave out --source hypothesis")
     if options.source == "hypothesis" and given:
         raise TraceError(f"--source hypothesis draws on this machine, for one target: it has no {', '.join(given)}")
 
@@ -306,6 +315,7 @@ def check_files(options: argparse.Namespace) -> None:
     from ....targets.base.trace import TraceError
     from ...group.bug_history import load_bug_history
     from ...group.finding_store import read_state
+    from ...risk.species_counts import load_species
 
     if options.shard and options.shard.of > 1 and options.seed is None:
         raise TraceError("--shard needs --seed: all shards draw from one seed")
@@ -315,6 +325,7 @@ def check_files(options: argparse.Namespace) -> None:
     if folder := folder_of(options):
         read_state(folder)
         load_bug_history(folder)
+        load_species(folder)
 
 
 def engine_of(options: argparse.Namespace) -> Tested:
@@ -368,6 +379,7 @@ def settings_of(options: argparse.Namespace, engine: Tested) -> Settings:
     from ...group.bug_history import load_bug_history
     from ...group.finding_store import read_state
     from ...group.fixes import fixes_in
+    from ...risk.species_counts import load_species
     from ...units import WHOLE
     from .common import cores, memory_limit
 
@@ -382,7 +394,7 @@ def settings_of(options: argparse.Namespace, engine: Tested) -> Settings:
         seed = state.seed
     elif seed is None:
         seed = drawn_seed()
-    unlimited = options.time is None and options.steps is None and options.traces is None
+    unlimited = all(limit is None for limit in (options.time, options.steps, options.traces, options.until_risk))
     workers = options.jobs or min(cores(), options.traces or cores())
     return Settings(
         target=options.target,
@@ -410,6 +422,8 @@ def settings_of(options: argparse.Namespace, engine: Tested) -> Settings:
         modules=modules,
         source=options.source,
         workload=workload,
+        until_risk=options.until_risk,
+        species=None if options.fresh else load_species(out),
     )
 
 

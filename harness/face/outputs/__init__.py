@@ -8,5 +8,6 @@ ndjson       one JSON object a line
 final_file   a handler that writes one file at the end
 junit        for CI systems
 sarif        for code-scanning pages
+job_summary  the page of a GitHub workflow's run
 summary      one JSON object at the end
 """

@@ -44,6 +44,7 @@ from ...campaign_events import (
 from ...group.finding_store import cause_words, replay_command, title_line
 from ...judge.oracles import titles
 from ...quoting import terminal_line, terminal_lines, terminal_text
+from ...tell.silence import silence_lines
 from ...units import plural, spell
 from .handler import CampaignInfo
 
@@ -57,6 +58,7 @@ END_WORDS = {
     "time": "ended by the time limit",
     "steps": "ended by the step limit",
     "traces": "ended by the trace limit",
+    "risk": "ended as little is left to be seen (--until-risk)",
     "interrupted": "interrupted",
     "error": "ended by an error",
 }
@@ -438,7 +440,9 @@ def open_lines(summary: Summary) -> Iterator[str]:
 
 
 def notes(summary: Summary) -> Iterator[str]:
-    """Yield what follows the report: where the time went, which findings are known or flaky, and whether any is new."""
+    """Yield what follows the report: what the silence is worth, where the time went, which findings are known or flaky,
+    and whether any is new."""
+    yield from silence_lines(summary.seen)
     if line := effort_line(summary):
         yield line
     yield from open_lines(summary)

@@ -16,6 +16,7 @@ from msgspec import Struct, structs
 from ....targets.base.trace import TraceError
 from ...campaign_events import CampaignEnded, CampaignEvent, Summary, Tick
 from ...draw.files import read_regular, write_atomically
+from ...risk.estimates import chance_of_new
 from .handler import CampaignInfo
 
 SAMPLES_MAX = 240
@@ -33,13 +34,16 @@ def make_handler(options: argparse.Namespace) -> Rates:
 
 
 class Sample(Struct, frozen=True):
-    """Totals at one time, in seconds after the start. `states` counts those reached at least once."""
+    """Totals at one time, in seconds after the start. `states` counts those reached at least once; `species` and
+    `chance` are what the traces have shown, and the chance that the next one shows something new (`risk`)."""
 
     seconds: float
     traces: int
     steps: int
     states: int
     findings: int
+    species: int = 0
+    chance: float = 1.0
 
 
 class Rates:
@@ -92,4 +96,8 @@ def load_samples(folder: Path) -> Sequence[Sample]:
 
 def _sample(summary: Summary) -> Sample:
     states = len(summary.reached) - len(summary.never_reached)
-    return Sample(round(summary.seconds, 2), summary.traces, summary.steps, states, len(summary.findings))
+    species, chance = 0, 1.0
+    if (seen := summary.seen) and seen.traces and not seen.is_full:
+        species, chance = seen.species, chance_of_new(seen).value
+    findings = len(summary.findings)
+    return Sample(round(summary.seconds, 2), summary.traces, summary.steps, states, findings, species, chance)

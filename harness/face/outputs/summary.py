@@ -10,6 +10,7 @@ import msgspec
 
 from ...campaign_events import CampaignEnded, CampaignEvent, Summary
 from ...group.bug_history import bugs_of, load_bug_history
+from ...risk.estimates import estimate
 from .handler import CampaignInfo
 
 
@@ -19,8 +20,9 @@ def make_handler(options: argparse.Namespace) -> JsonSummary | None:
 
 
 def as_json(summary: Summary) -> dict[str, object]:
-    """Return everything of the summary, and the rate: the keys that scripts may rely on."""
-    return {**msgspec.to_builtins(summary), "steps_per_second": round(summary.steps_per_second, 1)}
+    """Return everything of the summary, the rate, and estimates of what is left: the keys that scripts may rely on."""
+    risk = msgspec.to_builtins(estimate(summary.seen))
+    return {**msgspec.to_builtins(summary), "steps_per_second": round(summary.steps_per_second, 1), "risk": risk}
 
 
 class JsonSummary:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version as version_of
 from threading import Event
 
@@ -168,6 +168,7 @@ class Tally:
         self._exercised = Counter[str]()
         self._reached = Counter[str]()
         self._repeats = Counter[str]()
+        self._species: dict[int, Sequence[int]] = {}
 
     def add(self, ran: Ran) -> None:
         """Add a trace."""
@@ -178,6 +179,8 @@ class Tally:
         self._seconds += ran.seconds
         self._exercised.update(outcome.exercised)
         self._reached.update(outcome.reached)
+        if ran.species:
+            self._species[ran.index] = ran.species
         if outcome.violation:
             self._repeats[outcome.violation.signature] += 1
 
@@ -191,4 +194,5 @@ class Tally:
             lost=self._lost,
             repeats=self._repeats,
             seconds=self._seconds,
+            species=self._species,
         )

@@ -17,7 +17,7 @@ from cli_process import MUTANT, Cli, children, command, command_line_in, ended, 
 from hybridfuzz.harness.group.bug_history import load_bug_history
 
 NIGHT = ["fuzz", "--seed", "1", "--jobs", "2", "--reduce", "1s", "--no-canary", "--json"]
-COUNTED = ("traces", "steps", "exercised", "reached", "done", "beyond")
+COUNTED = ("traces", "steps", "exercised", "reached", "done", "beyond", "seen")
 
 
 def counts(summary: dict[str, Any]) -> dict[str, Any]:

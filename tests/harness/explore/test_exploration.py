@@ -12,6 +12,7 @@ from hybridfuzz.harness.explore.certificate import (
     CERTIFICATE_FILE,
     PAGE_FILE,
     Certificate,
+    left_inside,
     load_certificate,
     statement,
 )
@@ -89,6 +90,9 @@ def test_the_built_in_target_is_clean_and_the_certificate_says_what_was_seen(tmp
     assert certificate.merges_checked > 0
     assert certificate.transitions == sum(level.transitions for level in certificate.levels)
     assert statement(certificate) == "all traces of scope minute up to 4 events: no violation"
+    assert left_inside(certificate).startswith("what is left: 0 failing traces inside this bound")
+    assert not left_inside(structs.replace(certificate, whole=False)), "a state that is hidden may have been missed"
+    assert not left_inside(structs.replace(certificate, verdict="incomplete"))
     assert load_certificate(tmp_path) == certificate
     assert certificate.digest in (tmp_path / PAGE_FILE).read_text(encoding="utf-8")
     assert not (tmp_path / JOURNAL_FILE).exists()

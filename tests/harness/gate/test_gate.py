@@ -1,6 +1,7 @@
 """The gate in pytest: which items there are, what they say, and that two runs say the same."""
 
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -259,6 +260,7 @@ def test_failures_stand_on_the_page_of_a_workflow(pytester: pytest.Pytester, mon
     pytester.runpytest(f"--hybridfuzz-target={MUTANT}", FIVE, "-k", "search")
     text = page.read_text()
     assert text.startswith("before\n## hybridfuzz\n\n5 traces: ")
+    assert re.search(r"\nat most \d+ % of this generator.*s traces fail, at 95 % \(\d of 5 did\)\n", text)
     assert text.count("### M4: ") == 1 and "\nsignature  M4-step-mamba-dead-write\n" in text
 
 

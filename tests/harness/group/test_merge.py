@@ -31,7 +31,8 @@ SOME = load_trace(sorted((Path(__file__).parents[3] / "corpus").glob("*.json"))[
 
 def counts(summary: dict[str, Any]) -> dict[str, Any]:
     """Return what has to be the same as in one campaign."""
-    return {**{name: summary[name] for name in COUNTED}, "symptoms": symptoms(summary)}
+    seen = {**summary["seen"], "campaigns": 1}
+    return {**{name: summary[name] for name in COUNTED}, "symptoms": symptoms(summary), "seen": seen}
 
 
 def symptoms(summary: dict[str, Any]) -> Counter[str]:

@@ -9,8 +9,9 @@ import pytest
 from support import make_trace
 
 from hybridfuzz.harness.explore.expand import Expander
+from hybridfuzz.harness.judge.situations import SpeciesReporter
 from hybridfuzz.harness.record.line_recorder import LineRecorder
-from hybridfuzz.harness.workers.messages import Done, Drawn, Fuzz, Reply, Run
+from hybridfuzz.harness.workers.messages import Done, Drawn, Fuzz, Reply, Request, Run
 from hybridfuzz.harness.workers.outbox import Outbox
 from hybridfuzz.harness.workers.server import serve
 from hybridfuzz.targets.base.protocol import TargetError, TargetFactory, open_supported
@@ -55,43 +56,33 @@ def factory() -> Counting:
     return Counting(load_factory("hybrid"))
 
 
+def answer(request: Request, factory: Counting, listen: Callable[[Reply], None] = lambda reply: None) -> None:
+    serve(request, factory, Listening(listen), LineRecorder(), Expander(factory), SpeciesReporter())
+
+
 def test_a_drawn_trace_is_asked_about_while_it_is_drawn(factory: Counting) -> None:
     asked: list[tuple[type[Reply], int]] = []
 
     def listen(reply: Reply) -> None:
         asked.append((type(reply), factory.asked.total()))
 
-    serve(
-        Fuzz(seed=3, first=0, count=6, overrides={}, twice_every=1),
-        factory,
-        Listening(listen),
-        LineRecorder(),
-        Expander(factory),
-    )
+    answer(Fuzz(seed=3, first=0, count=6, overrides={}, twice_every=1), factory, listen)
     assert [kind for kind, _ in asked] == [Drawn, Done] * 6
     assert factory.opened == 12  # each trace runs twice
     assert [count for kind, count in asked if kind is Drawn] == [count for kind, count in asked if kind is Done]
 
 
 def test_a_trace_that_is_sent_is_asked_about_once(factory: Counting) -> None:
-    serve(
-        Run(make_trace(num_blocks=40), twice=True),
-        factory,
-        Listening(lambda reply: None),
-        LineRecorder(),
-        Expander(factory),
-    )
+    answer(Run(make_trace(num_blocks=40), twice=True), factory)
     assert (factory.opened, set(factory.asked.values())) == (2, {1})
 
 
 def test_a_trace_that_is_sent_may_be_refused(factory: Counting) -> None:
     with pytest.raises(TraceError, match="hybrid does not take it: the pool is small"):
-        serve(Run(make_trace(num_blocks=19)), factory, Listening(lambda reply: None), LineRecorder(), Expander(factory))
+        answer(Run(make_trace(num_blocks=19)), factory)
     traces = (make_trace(num_blocks=19),)
     with pytest.raises(TraceError, match="hybrid does not take it: the pool is small"):
-        serve(
-            Fuzz(3, 0, 1, {}, traces=traces), factory, Listening(lambda reply: None), LineRecorder(), Expander(factory)
-        )
+        answer(Fuzz(3, 0, 1, {}, traces=traces), factory)
     assert not factory.opened
 
 

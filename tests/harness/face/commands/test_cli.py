@@ -117,7 +117,8 @@ def test_a_trace_that_is_refused_when_it_is_opened_does_not_stop_the_others(hybr
 
 def test_what_a_campaign_keeps_beside_its_traces_is_not_replayed(tmp_path: Path) -> None:
     """Lines that were measured, and the parts of a merged campaign; folders of other origin may have these names."""
-    for name in ("campaign.json", "coverage/coverage.json", "findings/a.json", "parts/one/findings/a.json"):
+    kept = ("campaign.json", "species.json", "coverage/coverage.json", "findings/a.json", "parts/one/findings/a.json")
+    for name in kept:
         for folder in ("out", "mine/coverage", "mine/parts"):
             if folder == "out" or name == "findings/a.json":
                 file = tmp_path / folder / name
