@@ -63,6 +63,7 @@ def failure_of(trace: Trace, history: History, violation: Violation) -> Failure:
         block=violation.block,
         depth=depth,
         holder=holder,
+        tolerance=float(str(violation.details.get("tolerance", 0.0))),
     )
 
 

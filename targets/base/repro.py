@@ -20,6 +20,7 @@ class Failure(Struct, frozen=True):
     events   all events up to the violation, draining steps included
     depth    number of tokens of the expected state, -1 if no state is expected
     holder   a request whose state it is
+    tolerance  difference of two log-probabilities up to which they are the same, 0 if no number was compared
     """
 
     oracle: str
@@ -32,6 +33,7 @@ class Failure(Struct, frozen=True):
     block: int = -1
     depth: int = -1
     holder: str = ""
+    tolerance: float = 0.0
 
 
 class Script(Struct, frozen=True):

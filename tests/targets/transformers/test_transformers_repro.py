@@ -35,3 +35,11 @@ def test_an_exception_of_a_forward_is_a_difference_too() -> None:
     assert script.promise == "the same tokens alone"
     assert "but takes the same tokens alone" in script.text
     assert "differ from the same tokens alone by" in script.text
+
+
+def test_a_script_goes_by_the_tolerance_of_the_failure() -> None:
+    """It had one of its own, five times as large: a model whose time step is not clamped passed."""
+    numbers = Failure("S6", "logprobs", "broken", EVENTS, 2, "r0", tolerance=0.002)
+    tags = Failure("S9", "mamba-temporal", "broken", EVENTS, 2, "r0")
+    texts = [write_scripts("", Trace(CONFIG, EVENTS), one)[0].text for one in (numbers, tags)]
+    assert "assert distance <= 0.002," in texts[0] and "assert distance <= 0.01," in texts[1]
