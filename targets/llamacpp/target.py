@@ -1,0 +1,250 @@
+"""llama.cpp behind the `Target` protocol: a client, a context, and the same operations on a second one.
+
+The two contexts differ only in what was decoded in them before the trace began: in what cells, snapshots and attention
+that nobody owns hold. Every bit of the logits has to be the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...reference.layout import Group, Layout
+from ..base.observe import Content, Delivered, Effect, Forward, ForwardRow, Planned, RealForward, RealRow, Record, View
+from ..base.trace import (
+    Abort,
+    Arrive,
+    Config,
+    Event,
+    Fork,
+    Park,
+    Preempt,
+    Reorder,
+    Repeat,
+    Reset,
+    Resume,
+    Select,
+    Step,
+    Truncate,
+    fits,
+)
+from . import operations as do
+from .client import Client, Fed, sequences_of
+from .context import Context, Sizes
+from .families import CONV, FAMILIES, VOCABULARY
+from .model import MARGIN_MIN, Model, log_softmax
+
+UNIT = 256
+"""llama.cpp rounds the cells of a sequence up to a multiple of this."""
+N_BATCH = 4096
+
+
+def make_layout(config: Config) -> Layout:
+    """Return a group of states and one of attention. Their content is not read: the model's numbers are judged."""
+    size = next((group.block_size for group in config.groups if group.kind == "mamba"), 1)
+    return Layout(
+        (Group("mamba", size), Group("attention", 1)), 0, CONV, "none", False, config.num_speculative_tokens,
+        null_block=None, zeroing=False,
+    )  # fmt: skip
+
+
+def sizes_of(config: Config, planes: int) -> Sizes:
+    """Return the parameters of a trace's context, which can keep `planes` snapshots."""
+    sequences = sequences_of(config)
+    longest = config.max_model_len + config.num_speculative_tokens + 1
+    return Sizes(
+        n_ctx=sequences * -(-longest // UNIT) * UNIT,
+        n_batch=N_BATCH,
+        n_ubatch=int(config.options["ubatch"]),
+        n_seq_max=sequences,
+        n_rs_seq=planes,
+        kv_unified=config.options["kv"] == "unified",
+    )
+
+
+def planes_of(config: Config, has_planes: bool) -> int:
+    """Return the snapshots that a context of this configuration keeps, in a build that can."""
+    family = FAMILIES[config.options["family"]]
+    return int(config.options["planes"]) if has_planes and family.planes else 0
+
+
+class LlamaCppTarget:
+    """One client and its contexts for one trace."""
+
+    def __init__(self, config: Config, model: Model) -> None:
+        self.config = config
+        self.layout = make_layout(config)
+        self.model = model
+        planes = planes_of(config, model.library.has_planes)
+        self.client = Client(config, planes)
+        self.contexts = [
+            poisoned(Context(model.library, model.handle, sizes_of(config, planes)), poison) for poison in (1, 2)
+        ]
+        self.step = 0
+        self._handlers: dict[type[Event], Callable[[Any], Effect]] = {
+            Arrive: self.arrive,
+            Resume: self.resume,
+            Fork: self.fork,
+            Truncate: self.truncate,
+            Step: self.run_step,
+            Abort: lambda event: self._do(self.client.abort(event.name)),
+            Preempt: lambda event: self._do(self.client.preempt(event.name)),
+            Park: lambda event: self._do(self.client.park(event.name)),
+            Select: lambda event: self._do(self.client.select(event.names)),
+            Reorder: lambda event: self._do(self.client.reorder(event.sources)),
+            Repeat: lambda event: self._do(self.client.repeat(event.times)),
+            Reset: lambda event: self._do(self.client.reset()),
+        }
+
+    def apply(self, event: Event) -> Effect:
+        """Apply an event."""
+        return self._handlers[type(event)](event)
+
+    def _do(self, operations: Sequence[do.Operation]) -> Effect:
+        """Execute operations on both contexts."""
+        for operation in operations:
+            for context in self.contexts:
+                context.execute(operation)
+        return Effect()
+
+    # requests
+
+    def arrive(self, event: Arrive) -> Effect:
+        """Queue a request; no-op for a name that was used before."""
+        if event.name not in self.client.names and fits(self.config, event):
+            self.client.arrive(event)
+        return Effect()
+
+    def resume(self, event: Resume) -> Effect:
+        """Queue the next turn of a parked session."""
+        request = self.client.parked.get(event.name)
+        if request is not None and fits(self.config, event, request.known):
+            self.client.resume(event)
+        return Effect()
+
+    def fork(self, event: Fork) -> Effect:
+        """Copy a parked session and its sequence."""
+        if event.parent in self.client.parked and event.name not in self.client.names:
+            self._do(self.client.fork(event.name, event.parent))
+        return Effect()
+
+    def truncate(self, event: Truncate) -> Effect:
+        """Cut a parked session, if llama.cpp can roll it back."""
+        request = self.client.parked.get(event.name)
+        if request is None or not 0 < event.length < request.known:
+            return Effect()
+        if request.saved and request.computed > event.length:
+            return Effect(refused="its state is saved, and only a sequence can be cut")
+        if cut := self.client.cut(event.name, event.length):
+            agreed = {context.execute(cut) for context in self.contexts}
+            assert len(agreed) == 1, "what a cut does depends on what unused memory holds"
+            if not agreed.pop():
+                return Effect(refused="llama_memory_seq_rm returns false")
+        self.client.truncated(event.name, event.length)
+        return Effect()
+
+    # steps
+
+    def run_step(self, event: Step) -> Effect:
+        """Decode one batch."""
+        step, self.step = self.step, self.step + 1
+        client = self.client
+        made_room, fed, planned, budget = client.plan(event)
+        self._do(made_room)
+        records: list[Record] = [Planned(step, planned, (), budget, self.view())]
+        if not fed:
+            return Effect(records)
+        records.append(self._decode(step, fed))
+        rows = [ForwardRow(one.request.name, one.row.start, one.row.tokens, one.drafts, one.sampled) for one in fed]
+        records.append(Forward(step, rows, ()))
+        rejected, outputs, finished = client.advance(fed)
+        self._do(rejected)
+        records.append(Delivered(step, outputs, finished))
+        self._do(client.settle(finished))
+        return Effect(records)
+
+    def _decode(self, step: int, fed: Sequence[Fed]) -> RealForward:
+        *checkpoints, batch = self.client.batch(fed)
+        self._do(checkpoints)
+        assert isinstance(batch, do.Decode)
+        found, other = (context.decode(batch.rows) for context in self.contexts)
+        rows, tolerance = [], MARGIN_MIN
+        for one, logits, others in zip(fed, found, other, strict=True):
+            if not one.row.wanted:
+                continue
+            expected, margin = self.model.alone(_all_tokens(one))
+            tolerance = max(tolerance, margin)
+            stop = one.row.start + len(one.row.tokens)
+            expected = expected[stop - one.row.wanted : stop]
+            rows.append(_worst(one, expected, log_softmax(logits), logits.tobytes() == others.tobytes()))
+        return RealForward(step, rows, tolerance)
+
+    # views
+
+    def view(self) -> View:
+        """Return the queues, and what llama.cpp says of its sequences."""
+        client = self.client
+        lengths = {one.sequence: one.computed for one in client.holders()}
+        positions = {sequence: self.contexts[0].positions(sequence) for sequence in range(sequences_of(self.config))}
+        lost = [
+            sequence for sequence, found in positions.items()
+            if found != (lengths.get(sequence, 0) - 1, lengths.get(sequence, 0) - 1)
+        ]  # fmt: skip
+        return View(
+            free=(),
+            references=(),
+            published={},
+            labels=None,
+            tables={},
+            waiting=[one.name for one in client.waiting],
+            running=[one.name for one in client.running],
+            parked=list(client.parked),
+            leftovers={
+                "requests": len(client.running) + len(client.waiting),
+                "sessions": len(client.parked),
+                "sequences": sum(last >= 0 for _, last in positions.values()),
+                "saved states": len(self.contexts[0].saved),
+            },
+            drained={"sequences at a wrong position": len(lost)},
+        )
+
+    def read(self, group: int, layer: int, block: int) -> Content:
+        """Not offered: no content is observed."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Free the contexts."""
+        for context in self.contexts:
+            context.close()
+
+
+def poisoned(context: Context, poison: int) -> Context:
+    """Fill the memory of a new context: decode some tokens in each sequence, then remove all."""
+    sizes = context.sizes
+    count = sizes.n_rs_seq + 2
+    rows = [
+        do.Row(sequence, 0, tuple((97 * poison + 31 * sequence + 7 * one) % VOCABULARY for one in range(count)), 0)
+        for sequence in range(sizes.n_seq_max)
+    ]
+    context.decode(rows)
+    context.execute(do.Clear())
+    return context
+
+
+def _all_tokens(one: Fed) -> tuple[int, ...]:
+    """Return the tokens up to the last of a row; without drafts all that the request will have, so that the same
+    tokens alone serve all its steps."""
+    request, stop = one.request, one.row.start + len(one.row.tokens)
+    if one.drafts:
+        return (*request.tokens(0, one.row.start), *one.row.tokens)
+    return request.tokens(0, max(request.total, stop))
+
+
+def _worst(one: Fed, expected: Any, found: Any, agrees: bool) -> RealRow:
+    """Return the position of a row whose log-probabilities differ most from the expected ones."""
+    distance = np.nan_to_num(np.abs(found - expected).max(axis=1), nan=np.inf)
+    worst = int(distance.argmax())
+    position = one.row.start + len(one.row.tokens) - one.row.wanted + worst
+    return RealRow(one.request.name, position, found[worst], expected[worst], agrees)
