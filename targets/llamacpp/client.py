@@ -257,6 +257,17 @@ class Client:
 
     # events of the batch
 
+    def crop(self, tokens: int) -> list[do.Operation]:
+        """Take back the last tokens of the running requests, if each has computed more than that."""
+        if not self.running or any(one.computed <= tokens for one in self.running):
+            return []
+        done: list[do.Operation] = []
+        for one in self.running:
+            one.computed -= tokens
+            assert one.sequence is not None
+            done.append(do.RollBack(one.sequence, one.computed, one.tokens(0, one.computed)))
+        return done
+
     def select(self, names: Sequence[str]) -> list[do.Operation]:
         """Keep these of the running requests."""
         rows = {one.name: one for one in self.running}

@@ -11,7 +11,7 @@ from .families import FAMILIES
 EVENTS = frozenset(
     {
         "arrive", "step", "abort", "preempt", "park", "resume", "fork", "truncate", "select", "reorder", "repeat",
-        "reset",
+        "crop", "reset",
     }
 )  # fmt: skip
 DRAFTS = 3
