@@ -120,8 +120,8 @@ def _package(engine: EngineReleases, wanted: str) -> Path:
     if package is None:
         known = ", ".join(available(engine)) or f"{engine.name}@{engine.example}"
         raise TargetError(
-            f"target '{engine.name}@{wanted}': neither a release number nor a folder with {engine.distribution}/__init__.py; "
-            f"known: {known}"
+            f"target '{engine.name}@{wanted}': neither a release number nor a folder with "
+            f"{engine.distribution}/__init__.py; known: {known}"
         )
     return package
 

@@ -73,7 +73,7 @@ class Fed(Struct, frozen=True):
     """
 
     request: Request
-    row: do.Row
+    row: do.Tokens
     count: int
     samples: bool
     drafts: int
@@ -215,7 +215,7 @@ class Client:
         samples = count == missing
         wanted = len(tokens) if self.config.options.get("logits") == "all" else (drafts + 1) * samples
         assert request.sequence is not None
-        fed.append(Fed(request, do.Row(request.sequence, start, tokens, wanted), count, samples, drafts, right))
+        fed.append(Fed(request, do.Tokens(request.sequence, start, tokens, wanted), count, samples, drafts, right))
         kept = start if admitted else 0
         planned.append(PlannedRow(request.name, start, len(tokens), drafts, admitted, 0, kept=kept))
         return len(tokens)
@@ -285,7 +285,8 @@ class Client:
     def reorder(self, sources: Mapping[str, str]) -> list[do.Operation]:
         """Let running requests take over the sequences and the tokens of others."""
         rows = {one.name: one for one in self.running}
-        return self._copied({name: (rows[source], rank) for name, (source, rank) in reordered([*rows], sources).items()})
+        batch = reordered([*rows], sources)
+        return self._copied({name: (rows[source], rank) for name, (source, rank) in batch.items()})
 
     def repeat(self, times: int) -> list[do.Operation]:
         """Repeat the running requests."""

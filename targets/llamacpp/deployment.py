@@ -23,9 +23,7 @@ def deployment(variant: str, trace: Trace, version: str, device: str = "") -> De
     del variant, trace, version, device
     return Deployment(
         title="llama.cpp",
-        implementations=tuple(
-            Implementation(title, {"kv": value}, value == "split") for value, title in KV.items()
-        ),
+        implementations=tuple(Implementation(title, {"kv": value}, value == "split") for value, title in KV.items()),
         own=OWN,
         replaced=REPLACED,
         packages=("xllamacpp", "numpy", "gguf"),

@@ -1,7 +1,7 @@
 """Tiny models of the hybrid families: their metadata and weights. Importable without llama.cpp and numpy.
 
-A family has two to four layers of 32 channels. Tensors are named and shaped as llama.cpp's loader wants them; a shape is
-given in the order of GGUF, which is the reverse of numpy's.
+A family has two to four layers of 32 channels. Tensors are named and shaped as llama.cpp's loader wants them. Shapes
+are in the order of GGUF, the reverse of numpy's.
 
 Source: src/models/*.cpp of build 11549 (`load_arch_hparams`, `load_arch_tensors`).
 """
@@ -9,18 +9,17 @@ Source: src/models/*.cpp of build 11549 (`load_arch_hparams`, `load_arch_tensors
 from __future__ import annotations
 
 from collections.abc import Mapping
-
-from msgspec import Struct
+from typing import NamedTuple
 
 WIDTH, HIDDEN, VOCABULARY = 32, 48, 128
 HEADS, KV_HEADS, HEAD = 2, 1, 16
 CONV, STATE, INNER, RANK = 4, 16, 64, 4
-"""Taps of the convolution, size of a state, channels of a state layer, its heads (Mamba 1: the rank of its time step)."""
+"""Taps of the convolution, size of a state, channels of a state layer, its heads (Mamba 1: rank of the time step)."""
 Value = int | float | list[int]
 Shapes = dict[str, tuple[int, ...]]
 
 
-class Family(Struct, frozen=True):
+class Family(NamedTuple):
     """One hybrid architecture.
 
     arch      llama.cpp's name
@@ -72,7 +71,7 @@ def _ends(norm: str = "output_norm") -> Shapes:
 
 
 def _mlp(layer: str, gate: bool = True) -> Shapes:
-    shapes = {f"{layer}.ffn_down.weight": (HIDDEN, WIDTH), f"{layer}.ffn_up.weight": (WIDTH, HIDDEN)}
+    shapes: Shapes = {f"{layer}.ffn_down.weight": (HIDDEN, WIDTH), f"{layer}.ffn_up.weight": (WIDTH, HIDDEN)}
     return {f"{layer}.ffn_gate.weight": (WIDTH, HIDDEN)} | shapes if gate else shapes
 
 

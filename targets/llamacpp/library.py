@@ -160,6 +160,8 @@ class Library:
             ("llama_model_free", None, c_void_p),
             ("llama_init_from_model", c_void_p, c_void_p, self.params),
             ("llama_free", None, c_void_p),
+            ("llama_model_get_vocab", c_void_p, c_void_p),
+            ("llama_vocab_n_tokens", c_int32, c_void_p),
             ("llama_get_memory", c_void_p, c_void_p),
             ("llama_batch_init", Batch, c_int32, c_int32, c_int32),
             ("llama_batch_free", None, Batch),

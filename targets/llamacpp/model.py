@@ -1,4 +1,4 @@
-"""Tiny random models as GGUF files, and the log-probabilities of tokens alone.
+"""A tiny random model, and the log-probabilities of tokens alone.
 
 What a step gives is compared with the same tokens alone: decoded in one batch, in a context of their own that has no
 other sequence, no snapshots and zeroed memory. Both are float32, and differ by the rounding of sums in another order.
@@ -7,7 +7,6 @@ How far that may go depends on the tokens. It is measured on them: alone once mo
 
 from __future__ import annotations
 
-import zlib
 from collections import OrderedDict
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,19 +15,18 @@ from typing import Any
 import numpy as np
 
 from ..base.protocol import TargetError
-from .context import Context, Sizes
+from .context import Context, Row, log_softmax
 from .families import FAMILIES, Family
+from .gguf_file import write_gguf
 from .library import Library
-from .operations import Row
+from .sizes import Sizes
 
-WEIGHTS = 1.5
-"""Standard deviation of a weight, times the square root of its inputs."""
 MARGIN = 20.0
 """Rounding in another order may differ by so many times what one token at a time differs from all at once."""
 MARGIN_MIN = 1e-3
 """The smallest tolerance of a log-probability. One wrong token in a cache moves them by 0.04 to 4."""
 MARGIN_MAX = 1e-2
-"""The largest: what makes one token at a time differ from all at once by more is no rounding, and must not hide errors."""
+"""The largest: if one token at a time differs from all at once by more, that is no rounding and must hide nothing."""
 KNOWN_MAX = 4096
 """Results of tokens alone that are kept."""
 
@@ -63,7 +61,7 @@ class Model:
         if longest not in self._contexts:
             self._contexts[longest] = Context(self.library, self.handle, Sizes(longest, longest, longest, 1))
         context = self._contexts[longest]
-        context.empty_memory()
+        context.clear(zeroed=True)
         pieces = [(start, tokens[start : start + size]) for start in range(0, len(tokens), size)]
         found = [context.decode([Row(0, start, piece, len(piece))])[0] for start, piece in pieces]
         return log_softmax(np.concatenate(found))
@@ -82,44 +80,3 @@ class Models:
         if name not in self._models:
             self._models[name] = Model(self.library, FAMILIES[name], Path(self._folder.name) / f"{name}.gguf")
         return self._models[name]
-
-
-def write_gguf(path: Path, family: Family) -> None:
-    """Write a model with random weights, which depend on their names alone."""
-    from gguf import GGUFWriter
-
-    writer = GGUFWriter(path, family.arch)
-    writer.add_tokenizer_model("none")
-    for key, value in family.metadata.items():
-        name = f"{family.arch}.{key}"
-        if isinstance(value, list):
-            writer.add_array(name, value)
-        elif isinstance(value, float):
-            writer.add_float32(name, value)
-        else:
-            writer.add_uint32(name, value)
-    for name, shape in family.tensors.items():
-        writer.add_tensor(name, weights_of(name, shape[::-1]))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-
-
-def weights_of(name: str, shape: tuple[int, ...]) -> Any:
-    """Return the weights of one tensor, shape in numpy's order: norms around 1, decays negative, the rest normal."""
-    noise = np.random.default_rng(zlib.crc32(name.encode())).standard_normal(shape).astype(np.float32)
-    if name.endswith("ssm_a"):
-        return -np.exp(noise / 2)
-    if "norm" in name or name.endswith("ssm_d"):
-        return 1 + noise / 10
-    if len(shape) == 1:
-        return noise / 4
-    return noise * np.float32((1 if "embd" in name else WEIGHTS) / shape[-1] ** 0.5)
-
-
-def log_softmax(logits: Any) -> Any:
-    """Return log-probabilities [..., vocabulary] of logits."""
-    shifted = logits - logits.max(axis=-1, keepdims=True)
-    return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
-

@@ -1,7 +1,7 @@
 """What a client of llama.cpp does with sequences, as plain data.
 
-A trace is turned into these by `client`; `context` executes them on a context, and `repro` writes them down as calls of
-the C API. `sequence` is llama.cpp's number of one.
+A trace is turned into these by `client`; `executor` executes them on a context, and `repro` writes them down as calls
+of the C API. `sequence` is llama.cpp's number of one.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 
-class Row(Struct, frozen=True):
+class Tokens(Struct, frozen=True):
     """Tokens of one sequence in a batch.
 
     start    position of the first
@@ -26,7 +26,7 @@ class Row(Struct, frozen=True):
 class Decode(Struct, frozen=True):
     """One batch: `llama_decode`."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[Tokens, ...]
 
 
 class Checkpoint(Struct, frozen=True):

@@ -33,13 +33,11 @@ from ..base.trace import (
 )
 from . import operations as do
 from .client import Client, Fed, sequences_of
-from .context import Context, Sizes
-from .families import CONV, FAMILIES, VOCABULARY
-from .model import MARGIN_MIN, Model, log_softmax
-
-UNIT = 256
-"""llama.cpp rounds the cells of a sequence up to a multiple of this."""
-N_BATCH = 4096
+from .context import Context, Row, log_softmax, poisoned
+from .executor import Executor
+from .families import CONV
+from .model import MARGIN_MIN, Model
+from .sizes import planes_of, sizes_of
 
 
 def make_layout(config: Config) -> Layout:
@@ -51,26 +49,6 @@ def make_layout(config: Config) -> Layout:
     )  # fmt: skip
 
 
-def sizes_of(config: Config, planes: int) -> Sizes:
-    """Return the parameters of a trace's context, which can keep `planes` snapshots."""
-    sequences = sequences_of(config)
-    longest = config.max_model_len + config.num_speculative_tokens + 1
-    return Sizes(
-        n_ctx=sequences * -(-longest // UNIT) * UNIT,
-        n_batch=N_BATCH,
-        n_ubatch=int(config.options["ubatch"]),
-        n_seq_max=sequences,
-        n_rs_seq=planes,
-        kv_unified=config.options["kv"] == "unified",
-    )
-
-
-def planes_of(config: Config, has_planes: bool) -> int:
-    """Return the snapshots that a context of this configuration keeps, in a build that can."""
-    family = FAMILIES[config.options["family"]]
-    return int(config.options["planes"]) if has_planes and family.planes else 0
-
-
 class LlamaCppTarget:
     """One client and its contexts for one trace."""
 
@@ -80,9 +58,9 @@ class LlamaCppTarget:
         self.model = model
         planes = planes_of(config, model.library.has_planes)
         self.client = Client(config, planes)
-        self.contexts = [
-            poisoned(Context(model.library, model.handle, sizes_of(config, planes)), poison) for poison in (1, 2)
-        ]
+        sizes = sizes_of(config, planes)
+        self.contexts = [poisoned(Context(model.library, model.handle, sizes), poison) for poison in (1, 2)]
+        self.executors = [Executor(context) for context in self.contexts]
         self.step = 0
         self._handlers: dict[type[Event], Callable[[Any], Effect]] = {
             Arrive: self.arrive,
@@ -107,8 +85,8 @@ class LlamaCppTarget:
     def _do(self, operations: Sequence[do.Operation]) -> Effect:
         """Execute operations on both contexts."""
         for operation in operations:
-            for context in self.contexts:
-                context.execute(operation)
+            for executor in self.executors:
+                executor.execute(operation)
         return Effect()
 
     # requests
@@ -140,7 +118,7 @@ class LlamaCppTarget:
         if request.saved and request.computed > event.length:
             return Effect(refused="its state is saved, and only a sequence can be cut")
         if cut := self.client.cut(event.name, event.length):
-            agreed = {context.execute(cut) for context in self.contexts}
+            agreed = {executor.execute(cut) for executor in self.executors}
             assert len(agreed) == 1, "what a cut does depends on what unused memory holds"
             if not agreed.pop():
                 return Effect(refused="llama_memory_seq_rm returns false")
@@ -171,7 +149,8 @@ class LlamaCppTarget:
         *checkpoints, batch = self.client.batch(fed)
         self._do(checkpoints)
         assert isinstance(batch, do.Decode)
-        found, other = (context.decode(batch.rows) for context in self.contexts)
+        batch_rows = [Row(row.sequence, row.start, row.tokens, row.wanted) for row in batch.rows]
+        found, other = (context.decode(batch_rows) for context in self.contexts)
         rows, tolerance = [], MARGIN_MIN
         for one, logits, others in zip(fed, found, other, strict=True):
             if not one.row.wanted:
@@ -207,7 +186,7 @@ class LlamaCppTarget:
                 "requests": len(client.running) + len(client.waiting),
                 "sessions": len(client.parked),
                 "sequences": sum(last >= 0 for _, last in positions.values()),
-                "saved states": len(self.contexts[0].saved),
+                "saved states": len(self.executors[0].saved),
             },
             drained={"sequences at a wrong position": len(lost)},
         )
@@ -220,19 +199,6 @@ class LlamaCppTarget:
         """Free the contexts."""
         for context in self.contexts:
             context.close()
-
-
-def poisoned(context: Context, poison: int) -> Context:
-    """Fill the memory of a new context: decode some tokens in each sequence, then remove all."""
-    sizes = context.sizes
-    count = sizes.n_rs_seq + 2
-    rows = [
-        do.Row(sequence, 0, tuple((97 * poison + 31 * sequence + 7 * one) % VOCABULARY for one in range(count)), 0)
-        for sequence in range(sizes.n_seq_max)
-    ]
-    context.decode(rows)
-    context.execute(do.Clear())
-    return context
 
 
 def _all_tokens(one: Fed) -> tuple[int, ...]:
