@@ -67,7 +67,7 @@ def capabilities(family: str = "", *, has_planes: bool = True) -> Capabilities:
     return Capabilities(
         events=EVENTS,
         modes=("none",),
-        observes=frozenset({"leftovers", "real_model"}),
+        observes=frozenset({"caches", "leftovers", "real_model"}),
         block_sizes=((8, 1), (16, 1)),
         group_counts=((1, 1),),
         max_speculative_tokens=DRAFTS,

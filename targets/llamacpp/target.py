@@ -12,7 +12,20 @@ from typing import Any
 import numpy as np
 
 from ...reference.layout import Group, Layout
-from ..base.observe import Content, Delivered, Effect, Forward, ForwardRow, Planned, RealForward, RealRow, Record, View
+from ...reference.tokens import NO_INPUT
+from ..base.observe import (
+    Content,
+    Delivered,
+    Effect,
+    Forward,
+    ForwardRow,
+    Planned,
+    RealForward,
+    RealRow,
+    Record,
+    StateContent,
+    View,
+)
 from ..base.trace import (
     Abort,
     Arrive,
@@ -36,15 +49,15 @@ from .client import Client, Fed, sequences_of
 from .context import Context, Row, log_softmax, poisoned
 from .executor import Executor
 from .families import CONV
-from .model import MARGIN_MIN, Model
+from .model import MARGIN_MIN, Model, state_of
 from .sizes import planes_of, sizes_of
 
 
 def make_layout(config: Config) -> Layout:
-    """Return a group of states and one of attention. Their content is not read: the model's numbers are judged."""
+    """Return one group of states, whose content is told by that of all layers. That of attention is not read."""
     size = next((group.block_size for group in config.groups if group.kind == "mamba"), 1)
     return Layout(
-        (Group("mamba", size), Group("attention", 1)), 0, CONV, "none", False, config.num_speculative_tokens,
+        (Group("mamba", size, conv=False),), 0, CONV, "none", False, config.num_speculative_tokens,
         null_block=None, zeroing=False,
     )  # fmt: skip
 
@@ -155,10 +168,10 @@ class LlamaCppTarget:
         for one, logits, others in zip(fed, found, other, strict=True):
             if not one.row.wanted:
                 continue
-            expected, margin = self.model.alone(_all_tokens(one))
-            tolerance = max(tolerance, margin)
+            alone = self.model.alone(_all_tokens(one))
+            tolerance = max(tolerance, alone.tolerance)
             stop = one.row.start + len(one.row.tokens)
-            expected = expected[stop - one.row.wanted : stop]
+            expected = alone.logprobs[stop - one.row.wanted : stop]
             rows.append(_worst(one, expected, log_softmax(logits), logits.tobytes() == others.tobytes()))
         return RealForward(step, rows, tolerance)
 
@@ -182,6 +195,7 @@ class LlamaCppTarget:
             waiting=[one.name for one in client.waiting],
             running=[one.name for one in client.running],
             parked=list(client.parked),
+            caches={one.name: one.sequence for one in client.holders() if one.sequence is not None and one.computed},
             leftovers={
                 "requests": len(client.running) + len(client.waiting),
                 "sessions": len(client.parked),
@@ -192,8 +206,14 @@ class LlamaCppTarget:
         )
 
     def read(self, group: int, layer: int, block: int) -> Content:
-        """Not offered: no content is observed."""
-        raise NotImplementedError
+        """Return which prefix of its request the state of a sequence stands for: the state is saved, and compared with
+        those that the request's tokens have alone. Without one it is no prefix's."""
+        [request] = [one for one in self.client.holders() if one.sequence == block]
+        alone = self.model.alone(request.tokens(0, max(request.total, request.computed)))
+        found = state_of(self.contexts[0], block)
+        lengths = sorted(range(1, len(alone.states) + 1), key=lambda length: abs(length - request.computed))
+        length = next((one for one in lengths if alone.is_state(one, found)), None)
+        return StateContent(NO_INPUT if length is None else request.truth.tag(length), ())
 
     def close(self) -> None:
         """Free the contexts."""
