@@ -25,8 +25,8 @@ from .sizes import Sizes
 MARGIN = 20.0
 """Rounding in another order may differ by so many times what one token at a time differs from all at once."""
 MARGIN_MIN = 1e-3
-"""The smallest tolerance of a log-probability, or of a number of a state relative to its size. One wrong token in a cache
-moves them by 0.04 to 4."""
+"""The smallest tolerance of a log-probability, or of a number of a state relative to its size. One wrong token in a
+cache moves them by 0.04 to 4."""
 MARGIN_MAX = 1e-2
 """The largest: if one token at a time differs from all at once by more, that is no rounding and must hide nothing."""
 KNOWN_MAX = 96
@@ -75,6 +75,10 @@ class Model:
             if len(self._known) > KNOWN_MAX:
                 self._known.popitem(last=False)
         return known
+
+    def logprobs(self, tokens: tuple[int, ...]) -> Any:
+        """Return the log-probabilities [tokens, vocabulary] after each of these tokens alone."""
+        return self._decoded(tokens, len(tokens))[0]
 
     def _alone(self, tokens: tuple[int, ...]) -> Alone:
         at_once, last = self._decoded(tokens, len(tokens))

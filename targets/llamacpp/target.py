@@ -7,6 +7,7 @@ that nobody owns hold. Every bit of the logits has to be the same.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -45,11 +46,11 @@ from ..base.trace import (
     fits,
 )
 from . import operations as do
-from .client import Client, Fed, sequences_of
+from .client import Client, Fed, Request, sequences_of
 from .context import Context, Row, log_softmax, poisoned
 from .executor import Executor
 from .families import CONV
-from .model import MARGIN_MIN, Model, state_of
+from .model import MARGIN_MIN, Alone, Model, state_of
 from .sizes import planes_of, sizes_of
 
 
@@ -168,10 +169,12 @@ class LlamaCppTarget:
         for one, logits, others in zip(fed, found, other, strict=True):
             if not one.row.wanted:
                 continue
-            alone = self.model.alone(_all_tokens(one))
+            alone = self._alone(one.request)
             tolerance = max(tolerance, alone.tolerance)
             stop = one.row.start + len(one.row.tokens)
-            expected = alone.logprobs[stop - one.row.wanted : stop]
+            drafted = (*one.request.tokens(0, one.row.start), *one.row.tokens)
+            logprobs = self.model.logprobs(drafted) if one.drafts else alone.logprobs
+            expected = logprobs[stop - one.row.wanted : stop]
             rows.append(_worst(one, expected, log_softmax(logits), logits.tobytes() == others.tobytes()))
         return RealForward(step, rows, tolerance)
 
@@ -209,25 +212,20 @@ class LlamaCppTarget:
         """Return which prefix of its request the state of a sequence stands for: the state is saved, and compared with
         those that the request's tokens have alone. Without one it is no prefix's."""
         [request] = [one for one in self.client.holders() if one.sequence == block]
-        alone = self.model.alone(request.tokens(0, max(request.total, request.computed)))
-        found = state_of(self.contexts[0], block)
-        lengths = sorted(range(1, len(alone.states) + 1), key=lambda length: abs(length - request.computed))
-        length = next((one for one in lengths if alone.is_state(one, found)), None)
+        alone, found = self._alone(request), state_of(self.contexts[0], block)
+        lengths = range(1, len(alone.states) + 1)
+        near = chain([request.computed], sorted(lengths, key=lambda length: abs(length - request.computed)))
+        length = next((one for one in near if alone.is_state(one, found)), None)
         return StateContent(NO_INPUT if length is None else request.truth.tag(length), ())
+
+    def _alone(self, request: Request) -> Alone:
+        """Return what all tokens that a request will have give alone: the same in all its steps."""
+        return self.model.alone(request.tokens(0, request.total))
 
     def close(self) -> None:
         """Free the contexts."""
         for context in self.contexts:
             context.close()
-
-
-def _all_tokens(one: Fed) -> tuple[int, ...]:
-    """Return the tokens up to the last of a row; without drafts all that the request will have, so that the same
-    tokens alone serve all its steps."""
-    request, stop = one.request, one.row.start + len(one.row.tokens)
-    if one.drafts:
-        return (*request.tokens(0, one.row.start), *one.row.tokens)
-    return request.tokens(0, max(request.total, stop))
 
 
 def _worst(one: Fed, expected: Any, found: Any, agrees: bool) -> RealRow:
