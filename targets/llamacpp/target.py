@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from ...reference.layout import Group, Layout
-from ...reference.tokens import NO_INPUT
 from ..base.observe import (
     Content,
     Delivered,
@@ -52,6 +51,9 @@ from .executor import Executor
 from .families import CONV
 from .model import MARGIN_MIN, Alone, Model, state_of
 from .sizes import planes_of, sizes_of
+
+NO_PREFIX = 1
+"""Stands for the tag of a state that is that of none of the prefixes that it is compared with."""
 
 
 def make_layout(config: Config) -> Layout:
@@ -216,7 +218,7 @@ class LlamaCppTarget:
         lengths = range(1, len(alone.states) + 1)
         near = chain([request.computed], sorted(lengths, key=lambda length: abs(length - request.computed)))
         length = next((one for one in near if alone.is_state(one, found)), None)
-        return StateContent(NO_INPUT if length is None else request.truth.tag(length), ())
+        return StateContent(NO_PREFIX if length is None else request.truth.tag(length), ())
 
     def _alone(self, request: Request) -> Alone:
         """Return what all tokens that a request will have give alone: the same in all its steps."""
