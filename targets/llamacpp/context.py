@@ -48,6 +48,8 @@ class Context:
             raise TargetError(f"llama.cpp does not make a context of {sizes}: {library.complaint}")
         self.memory = self.c.llama_get_memory(self.handle)
         self.batch = self.c.llama_batch_init(sizes.n_batch, 0, 1)
+        self.planes = self.c.llama_n_rs_seq(self.handle) if library.has_planes else 0
+        """Snapshots that it keeps of each sequence: none in a build that has none for the family."""
         self.vocabulary = self.c.llama_vocab_n_tokens(self.c.llama_model_get_vocab(model))
 
     def close(self) -> None:

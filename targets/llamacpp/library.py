@@ -131,6 +131,8 @@ class Library:
             self.c.llama_context_default_params.restype = Opaque
             self.params = layout_of(bytes(self.c.llama_context_default_params().bytes))
             self._declare()
+            if self.has_planes:
+                self.c.llama_n_rs_seq.restype, self.c.llama_n_rs_seq.argtypes = c_uint32, [c_void_p]
         except (OSError, AttributeError) as error:
             raise TargetError(f"{path} is no library with llama.cpp's C API: {error}") from error
         self._logged: deque[str] = deque(maxlen=2)

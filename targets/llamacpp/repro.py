@@ -64,7 +64,7 @@ def write_scripts(variant: str, trace: Trace, failure: Failure) -> list[Script]:
     del variant
     if reason := refusal("script", trace.config):
         raise TargetError(f"no stand-alone script can show {reason}")
-    if failure.oracle not in ("S4", "S6", "S7", "M9", "CRASH"):
+    if failure.oracle not in ("S4", "S6", "S7", "S9", "M9", "CRASH"):
         raise TargetError(f"no stand-alone script can show a failure of {failure.oracle}")
     promise = WRONG_LOGITS
     if failure.oracle == "M9":

@@ -72,10 +72,9 @@ class LlamaCppTarget:
         self.config = config
         self.layout = make_layout(config)
         self.model = model
-        planes = planes_of(config, model.library.has_planes)
-        self.client = Client(config, planes)
-        sizes = sizes_of(config, planes)
+        sizes = sizes_of(config, planes_of(config, has_planes=model.library.has_planes))
         self.contexts = [poisoned(Context(model.library, model.handle, sizes), poison) for poison in (1, 2)]
+        self.client = Client(config, self.contexts[0].planes)
         self.executors = [Executor(context) for context in self.contexts]
         self.step = 0
         self._handlers: dict[type[Event], Callable[[Any], Effect]] = {
