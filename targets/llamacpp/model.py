@@ -76,6 +76,10 @@ class Model:
                 self._known.popitem(last=False)
         return known
 
+    def forget_results(self) -> None:
+        """Forget what tokens alone gave."""
+        self._known.clear()
+
     def logprobs(self, tokens: tuple[int, ...]) -> Any:
         """Return the log-probabilities [tokens, vocabulary] after each of these tokens alone."""
         return self._decoded(tokens, len(tokens))[0]
@@ -132,3 +136,8 @@ class Models:
         if name not in self._models:
             self._models[name] = Model(self.library, FAMILIES[name], Path(self._folder.name) / f"{name}.gguf")
         return self._models[name]
+
+    def forget_results(self) -> None:
+        """Forget what tokens alone gave, where the library is not what it was."""
+        for model in self._models.values():
+            model.forget_results()

@@ -107,10 +107,21 @@ class Llama:
         self.held[sequence] = [*tokens]
 
     def check_positions(self) -> None:
-        """Compare the positions of all sequences with what they have to hold."""
+        """Compare the positions of all sequences with what they have to hold. One that is not empty, as it should be,
+        gets a new request, which shows what that means."""
         for sequence in range(self.context.sizes.n_seq_max):
             last = len(self.held.get(sequence, ())) - 1
             found = self.context.positions(sequence)
-            assert found == (last, last), (
-                f"wrong positions: llama_memory_seq_pos_min and _max of sequence {sequence} are {found}, not {last}"
-            )
+            if found != (last, last):
+                consequence = self._of_new_request(sequence) if last < 0 else ""
+                raise AssertionError(
+                    f"wrong positions: llama_memory_seq_pos_min and _max of sequence {sequence} are {found}, not {last}"
+                    f"{consequence}"
+                )
+
+    def _of_new_request(self, sequence: int) -> str:
+        try:
+            self.decode({sequence: [2, 3]}, {sequence: 1})
+        except AssertionError as error:
+            return f"; a new request there has {error}"
+        return ""
