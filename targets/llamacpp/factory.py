@@ -19,7 +19,7 @@ OPTIONS = {
     "family": tuple(FAMILIES),
     "planes": ("0", "0", "3", "1"),
     "kv": ("split", "split", "unified"),
-    "ubatch": ("64", "16", "8"),
+    "ubatch": ("64", "16", "4"),
     "idle": ("kept", "kept", "saved"),
     "logits": ("last", "all"),
 }
@@ -77,7 +77,7 @@ def capabilities(family: str = "", *, has_planes: bool = True) -> Capabilities:
         features=frozenset({"chunks"}),
         lacks=frozenset({"zeroing", "drafts-past-end"}),
         engine=("xllamacpp",),
-        traces_per_second=4.0,
+        traces_per_second=8.0,
     )
 
 

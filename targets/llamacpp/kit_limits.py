@@ -15,10 +15,6 @@ from .families import FAMILIES
 Kit = Literal["library", "script"]
 
 
-def _needed_ubatch(config: Config) -> int:
-    return max(2 * config.max_num_seqs, int(config.options.get("planes", "0")) + 2)
-
-
 ROWS: tuple[Row[Config], ...] = (
     Row("library", "family", lambda c: c.options.get("family") not in FAMILIES, "it needs an option family"),
     Row("library", "mamba_cache_mode", lambda c: c.mamba_cache_mode != "none",
@@ -26,8 +22,8 @@ ROWS: tuple[Row[Config], ...] = (
     Row("library", "conv_width", lambda c: c.conv_width != 4, "conv_width is 4"),
     Row("library", "planes", lambda c: c.options.get("planes", "0") != "0" and not FAMILIES[c.options["family"]].planes,
         "this family has no snapshots (n_rs_seq): use planes=0"),
-    Row("library", "ubatch", lambda c: int(c.options.get("ubatch", "0")) < _needed_ubatch(c),
-        "llama.cpp needs an n_ubatch larger than the snapshots of a sequence, and a token for each sequence"),
+    Row("library", "ubatch", lambda c: int(c.options.get("ubatch", "0")) < int(c.options.get("planes", "0")) + 2,
+        "llama.cpp ends the process unless n_ubatch is at least n_rs_seq + 2"),
     Row("script", "family", lambda c: c.options.get("family") not in FAMILIES,
         "a failure of no family of models: the trace names none"),
 )  # fmt: skip
