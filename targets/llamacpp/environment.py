@@ -17,6 +17,7 @@ from ..base import releases
 from ..base.environment import cache_folder, importable, make_venv
 from ..base.launch import Launch
 from ..base.pip import Progress
+from ..base.protocol import TargetError
 from .library import LIBRARY
 
 BUILT = "libllama.so"
@@ -43,17 +44,23 @@ ENGINE = releases.EngineReleases(
 
 def prepare(version: str, progress: Progress) -> Launch:
     """Return how to start a worker for a release, a built library, or the xllamacpp that is installed here."""
-    built = Path(version).expanduser().absolute()
-    library = built / BUILT if built.is_dir() else built
-    if version and library.is_file() and library.suffix == ".so":
-        python = make_venv(ENGINE.requirements, "the environment for llama.cpp", ENGINE.venv_gigabytes, progress)
-        variables = {"PYTHONPATH": str(importable()), "PYTHONSAFEPATH": "1", LIBRARY: str(library)}
-        return Launch(str(python), variables | _variables(cache_folder()), str(library))
+    if version and not version[0].isdigit():
+        return _prepare_built(version, progress)
     launch = releases.prepare(ENGINE, version, progress)
     if not launch.tree:
         return launch
-    found = next(iter(sorted((Path(launch.tree) / ENGINE.distribution).glob("*.so"))), Path())
-    return structs.replace(launch, env={**launch.env, LIBRARY: str(found)})
+    [library] = (Path(launch.tree) / ENGINE.distribution).glob("*.so")
+    return structs.replace(launch, env={**launch.env, LIBRARY: str(library)})
+
+
+def _prepare_built(path: str, progress: Progress) -> Launch:
+    place = Path(path).expanduser().absolute()
+    library = place / BUILT if place.is_dir() else place
+    if not library.is_file():
+        raise TargetError(f"target 'llamacpp@{path}': neither a release number, nor a {BUILT} or a folder with one")
+    python = make_venv(ENGINE.requirements, "the environment for llama.cpp", ENGINE.venv_gigabytes, progress)
+    variables = {"PYTHONPATH": str(importable()), "PYTHONSAFEPATH": "1", LIBRARY: str(library)}
+    return Launch(str(python), variables | _variables(cache_folder()), str(library))
 
 
 available = partial(releases.available, ENGINE)

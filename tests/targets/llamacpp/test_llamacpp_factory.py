@@ -6,9 +6,10 @@ import msgspec
 import pytest
 
 from hybridfuzz.targets.base.declarations import fault
+from hybridfuzz.targets.base.protocol import TargetError
 from hybridfuzz.targets.base.registry import parse
 from hybridfuzz.targets.base.trace import Config, Group
-from hybridfuzz.targets.llamacpp.environment import ENGINE
+from hybridfuzz.targets.llamacpp.environment import ENGINE, prepare
 from hybridfuzz.targets.llamacpp.factory import capabilities, variants
 from hybridfuzz.targets.llamacpp.families import FAMILIES
 from hybridfuzz.targets.llamacpp.kit_limits import limits, refusal
@@ -71,3 +72,8 @@ def test_a_release_is_a_wheel_of_another_name() -> None:
     assert (ENGINE.name, ENGINE.distribution) == ("llamacpp", "xllamacpp")
     assert not ENGINE.unwanted.search("xllamacpp/xllamacpp.abi3.so")
     assert Path(ENGINE.requirements).exists()
+
+
+def test_a_path_without_a_library_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TargetError, match=r"nor a libllama\.so or a folder with one"):
+        prepare(str(tmp_path), print)
