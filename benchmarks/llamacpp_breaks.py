@@ -59,8 +59,6 @@ BREAKS = (
           "_ZN14llama_kv_cache15state_read_dataER15llama_io_read_ijjRKNS_9slot_infoE", RETURN_TRUE, SAVED),
     Break("roll-back-not-noted", "llama_memory_recurrent::set_rs_idx",
           "_ZN22llama_memory_recurrent10set_rs_idxEij", RETURN, SNAPSHOTS),
-    Break("graph-always-reused", "llm_graph_input_mem_hybrid::can_reuse",
-          "_ZN26llm_graph_input_mem_hybrid9can_reuseERK16llm_graph_params", RETURN_TRUE),
     Break("states-not-cleared", "llama_memory_recurrent::clear", "_ZN22llama_memory_recurrent5clearEb", RETURN),
 )  # fmt: skip
 
