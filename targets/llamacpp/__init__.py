@@ -19,5 +19,6 @@ docs/explanation/llamacpp.md.
     kit_limits   what the target and its scripts cannot do
     deployment   what a bug report says about the environment
     shown        what a script runs
+    c_program    the same calls in C
     repro        scripts of calls of the C API
 """

@@ -44,18 +44,30 @@ OPENING = '''\
 """{message}
 
 Needs xllamacpp (for its shared object alone), gguf and numpy; no GPU, no downloads. With HYBRIDFUZZ_LLAMACPP_LIBRARY
-set, that libllama.so is used. Fails with an AssertionError where the bug is.
+set, that libllama.so is used. Fails with an AssertionError where the bug is. `python repro.py FOLDER` also writes the
+calls as a C program, with the model that it loads.
 """
 
 from __future__ import annotations
 
 
-def reproduce():
-    llama = Llama(TINY, {sizes})
+def reproduce(llama):
+    """{settings}."""
 {body}
 
 
 '''
+
+CLOSING = """\
+if __name__ == "__main__":
+    llama = Llama(TINY, {sizes})
+    try:
+        reproduce(llama)
+    finally:
+        if sys.argv[1:]:
+            llama.write_c(Path(sys.argv[1]))
+    print("passed: the bug is not here")
+"""
 
 
 def write_scripts(variant: str, trace: Trace, failure: Failure) -> list[Script]:
@@ -87,7 +99,9 @@ def _text(config: Config, family: Family, failure: Failure, promise: str, *, agr
         lines.append("llama.check_positions()")
     sizes = sizes_of(config, planes)
     opening = OPENING.format(
-        message=python_comment(failure.message), sizes=sizes, body="\n".join(f"    {line}" for line in lines)
+        message=python_comment(failure.message),
+        settings=", ".join(f"{name}={value}" for name, value in sizes._asdict().items()),
+        body="\n".join(f"    {line}" for line in lines),
     )
     parts = Sources("hybridfuzz.targets.llamacpp").definitions(("families.py", "Family"), ("shown.py", "Llama"))
     return "\n".join(
@@ -96,16 +110,13 @@ def _text(config: Config, family: Family, failure: Failure, promise: str, *, agr
             "",
             "",
             f"{MACHINERY} It loads a tiny random model, and computes the same tokens alone.",
-            *(f"{line}  # noqa: E402" for line in import_block(parts)),
+            *(f"{line}  # noqa: E402" for line in sorted({"import sys", *import_block(parts)})),
             "",
             *(f"\n{part.text}\n" for part in parts),
             "",
             f"TINY = {family!r}",
             "",
-            'if __name__ == "__main__":',
-            "    reproduce()",
-            '    print("passed: the bug is not here")',
-            "",
+            CLOSING.format(sizes=sizes),
         ]
     )
 
@@ -211,7 +222,7 @@ def _line(operation: do.Operation) -> str:
         case do.Restore(name=name, sequence=sequence):
             return f"llama.restore({name!r}, {sequence})"
         case do.CopySaved(name=name, parent=parent):
-            return f"llama.saved[{name!r}] = llama.saved[{parent!r}]"
+            return f"llama.copy_saved({name!r}, {parent!r})"
         case do.Forget(name=name):
-            return f"del llama.saved[{name!r}]"
+            return f"# the saved state of {name} is dropped"
     raise AssertionError(operation)

@@ -114,13 +114,19 @@ def test_bisect_finds_the_releases_of_a_cause(hybridfuzz: Cli) -> None:
 
 
 def test_a_script_of_the_c_api_shows_a_defect(tmp_path: Path) -> None:
-    """The script runs where hybridfuzz cannot be imported."""
+    """The script runs where hybridfuzz cannot be imported, and writes the calls up to the failure as a C program."""
     trace = load_trace(FOLDER / SPLIT)
     [script] = write_scripts("", trace, Failure("S9", "mamba-temporal", "left behind", trace.events, 1))
     launch = prepare(f"llamacpp@{LATEST}", print)
     (tmp_path / "script.py").write_text(script.text, encoding="utf-8")
     environment = {**os.environ, **launch.env, "PYTHONPATH": launch.tree}
-    command = [launch.python, str(tmp_path / "script.py")]
+    command = [launch.python, str(tmp_path / "script.py"), str(tmp_path / "c")]
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert ran.returncode == 1
     assert WRONG_LOGITS in ran.stderr.splitlines()[-1]
+    program = (tmp_path / "c" / "repro.c").read_text(encoding="utf-8")
+    _, calls = program.split("    fill();\n")
+    assert [line.partition("(")[0].strip() for line in calls.splitlines()[:4]] == [
+        "decode", "llama_memory_seq_rm", "decode", "llama_memory_seq_rm",
+    ]  # fmt: skip
+    assert (tmp_path / "c" / "tiny.gguf").read_bytes().startswith(b"GGUF")

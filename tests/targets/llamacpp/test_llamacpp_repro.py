@@ -5,7 +5,9 @@ import pytest
 from hybridfuzz.targets.base.protocol import TargetError
 from hybridfuzz.targets.base.repro import Failure, Script
 from hybridfuzz.targets.base.trace import Arrive, Config, Event, Group, Repeat, Select, Step, Trace, Truncate
+from hybridfuzz.targets.llamacpp.c_program import c_program
 from hybridfuzz.targets.llamacpp.repro import write_scripts
+from hybridfuzz.targets.llamacpp.sizes import Sizes
 
 CONFIG = Config(
     num_blocks=200,
@@ -51,3 +53,12 @@ def test_a_cut_that_llama_cpp_may_refuse_has_a_script_for_either_answer() -> Non
 def test_a_failure_without_numbers_has_no_script() -> None:
     with pytest.raises(TargetError, match="a failure of M8"):
         write_scripts("", Trace(CONFIG, EVENTS), Failure("M8", "stall", "nothing runs", EVENTS, 2))
+
+
+def test_a_c_program_sets_the_parameters_that_its_build_has() -> None:
+    """A build without snapshots has no field for them."""
+    sizes = Sizes(n_ctx=512, n_batch=4096, n_ubatch=16, n_seq_max=2, n_rs_seq=0, kv_unified=True)
+    program = c_program(sizes, ["llama_memory_seq_keep(mem, 1);"])
+    assert "@" not in program and "params.n_rs_seq" not in program
+    assert "params.kv_unified = true;" in program and "    llama_memory_seq_keep(mem, 1);\n" in program
+    assert "params.n_rs_seq = SNAPSHOTS;" in c_program(sizes._replace(n_rs_seq=3), [])
