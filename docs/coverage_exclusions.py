@@ -13,6 +13,7 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
+from hybridfuzz.targets.base.protocol import TargetError
 from hybridfuzz.targets.base.registry import coverage_scope, engines
 
 PAGE = Path(__file__).resolve().parent / "reference/coverage.md"
@@ -22,8 +23,12 @@ START, END = "<!-- excluded: start (docs/coverage_exclusions.py --write) -->", "
 def lists() -> Iterator[str]:
     """Yield the lines of all engines."""
     for engine in engines():
-        scope = coverage_scope(engine)
         yield f"\n### {engine}\n"
+        try:
+            scope = coverage_scope(engine)
+        except TargetError:
+            yield "It declares no modules: there is no Python code whose lines could be counted.\n"
+            continue
         modules = f"Modules: {', '.join(f'`{module}`' for module in scope.modules)}."
         yield textwrap.fill(modules, 120, break_long_words=False, break_on_hyphens=False) + "\n"
         if not scope.excluded:

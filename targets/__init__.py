@@ -5,5 +5,6 @@ hybrid              the built-in target, with Triton kernels, and its mutants
 vllm                vLLM
 sglang              SGLang
 transformers        Hugging Face transformers
+llamacpp            llama.cpp's memory of hybrid models, driven through its C API
 triton_interpreter  a fast interpreter for Triton kernels on a CPU
 """

@@ -125,8 +125,11 @@ def pip_python(progress: Progress) -> Path:
     return folder / "bin" / "python"
 
 
-def unpack_wheel(name: str, version: str, unwanted: re.Pattern[str], gigabytes: float, progress: Progress) -> Path:
-    """Return the folder with a release's files, except those whose path matches `unwanted`.
+def unpack_wheel(
+    name: str, version: str, unwanted: re.Pattern[str], gigabytes: float, progress: Progress, distribution: str = ""
+) -> Path:
+    """Return the folder with a release's files, except those whose path matches `unwanted`. Its wheel is one of
+    `distribution` if that is not called `name`, as the engine is.
 
     Only a killed process leaves the wheel behind; pip then skips the download, or reports that it is damaged.
     """
@@ -135,7 +138,7 @@ def unpack_wheel(name: str, version: str, unwanted: re.Pattern[str], gigabytes: 
     with made_once(folder, what, gigabytes, progress) as missing:
         if missing:
             options = ["--no-deps", "--only-binary", ":all:", "--no-cache-dir", "--dest"]
-            command = ["download", *options, str(wheels), f"{name}=={version}"]
+            command = ["download", *options, str(wheels), f"{distribution or name}=={version}"]
             try:
                 pip(pip_python(progress), command, what, progress)
                 [wheel] = wheels.glob("*.whl")

@@ -35,12 +35,13 @@ _RELEASE = re.compile(r"\d+(\.\d+)+((a|b|rc|\.post|\.dev)\d+)*(\+[\w.]+)?")
 class EngineReleases(Struct, frozen=True):
     """An engine that a package index has.
 
-    name       name of its distribution, its import package and its target
+    name       name of its target, and of its distribution and import package where `package` is ""
     title      its name in messages
     example    a release that is known to work
     unwanted   paths in the wheel that are not unpacked, and hidden in a checkout
     variables  the environment variables of its worker, given a folder for its files
     source     the folder of a git checkout that holds the package
+    package    name of its distribution and import package, if another one
     requirements_of  the requirements that fit a tree, for an engine whose releases do not all fit into one venv
     """
 
@@ -53,7 +54,17 @@ class EngineReleases(Struct, frozen=True):
     unwanted: re.Pattern[str]
     variables: Callable[[Path], dict[str, str]]
     source: str = "."
+    package: str = ""
     requirements_of: Callable[[Path], Path] | None = None
+
+    @property
+    def distribution(self) -> str:
+        """The name of its distribution and import package."""
+        return self.package or self.name
+
+    def unpack(self, release: str, progress: Progress) -> Path:
+        """Return the folder with a release's files."""
+        return unpack_wheel(self.name, release, self.unwanted, self.release_gigabytes, progress, self.distribution)
 
 
 def prepare(engine: EngineReleases, wanted: str, progress: Progress) -> Launch:
@@ -63,7 +74,7 @@ def prepare(engine: EngineReleases, wanted: str, progress: Progress) -> Launch:
         return _installed(engine, home)
     if _RELEASE.fullmatch(wanted):
         _check_whole(engine, wanted)
-        tree = unpack_wheel(engine.name, wanted, engine.unwanted, engine.release_gigabytes, progress)
+        tree = engine.unpack(wanted, progress)
         return _launch(engine, tree, wanted, home / wanted, progress)
     package = _package(engine, wanted)
     tree = Path(wanted).expanduser().absolute()
@@ -94,7 +105,7 @@ def prepare_tree(engine: EngineReleases, wanted: str, progress: Progress) -> Lau
     """Return how to start a worker for a release or a path with our own interpreter and what is installed for it."""
     if _RELEASE.fullmatch(wanted):
         _check_whole(engine, wanted)
-        tree = unpack_wheel(engine.name, wanted, engine.unwanted, engine.release_gigabytes, progress)
+        tree = engine.unpack(wanted, progress)
     else:
         tree = _package(engine, wanted).parent
     home = cache_folder() / engine.name / sha256(str(tree).encode()).hexdigest()[:12]
@@ -104,13 +115,13 @@ def prepare_tree(engine: EngineReleases, wanted: str, progress: Progress) -> Lau
 def _package(engine: EngineReleases, wanted: str) -> Path:
     """The engine's package in a checkout or an unpacked wheel; TargetError if there is none."""
     tree = Path(wanted).expanduser().absolute()
-    places = [tree / folder / engine.name for folder in (".", engine.source)]
+    places = [tree / folder / engine.distribution for folder in (".", engine.source)]
     package = next((place for place in places if (place / "__init__.py").is_file()), None)
     if package is None:
         known = ", ".join(available(engine)) or f"{engine.name}@{engine.example}"
         raise TargetError(
-            f"target '{engine.name}@{wanted}': neither a release number nor a folder with {engine.name}/__init__.py; "
-            f"known: {known}"
+            f"target '{engine.name}@{wanted}': neither a release number nor a folder with "
+            f"{engine.distribution}/__init__.py; known: {known}"
         )
     return package
 
@@ -127,7 +138,7 @@ def available(engine: EngineReleases) -> dict[str, str]:
 
 def between(engine: EngineReleases, first: str, last: str, progress: Progress) -> list[str]:
     """Return the final releases from `first` to `last`, oldest first. TargetError if they cannot be listed."""
-    return releases_between(pip_python(progress), engine.name, first, last)
+    return releases_between(pip_python(progress), engine.distribution, first, last)
 
 
 def cannot_import(title: str, example: str, error: ImportError) -> TargetError:
@@ -152,13 +163,13 @@ def cannot_import(title: str, example: str, error: ImportError) -> TargetError:
 
 
 def _installed(engine: EngineReleases, home: Path) -> Launch:
-    if find_spec(engine.name) is None:
+    if find_spec(engine.distribution) is None:
         raise TargetError(
             f"target '{engine.name}': {engine.title} is not installed for {sys.executable}; "
             f"{engine.name}@{engine.example} makes an environment of its own"
         )
     try:
-        number = version(engine.name)
+        number = version(engine.distribution)
     except PackageNotFoundError:
         number = "of unknown version"
     return Launch(sys.executable, engine.variables(home / "installed"), number)

@@ -410,7 +410,7 @@ def test_verdicts_hold_only_for_the_same_fixes() -> None:
 
 def test_packaged_fixes_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """Entries name files that exist; a trace is of a release in which the packaged cause was found."""
-    for engine in ("sglang", "transformers", "vllm"):
+    for engine in ("llamacpp", "sglang", "transformers", "vllm"):
         entries = read_fixes("builtin", f"{engine}@1.0")
         for known in entries:
             if known.patch:

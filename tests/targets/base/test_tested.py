@@ -10,7 +10,7 @@ from hybridfuzz.targets.base.tested import narrower, newest_tested, words
 
 TESTED = [
     (engine, variant)
-    for engine in ("vllm", "sglang", "transformers")
+    for engine in ("vllm", "sglang", "transformers", "llamacpp")
     if (tested := newest_tested(engine))
     for variant in tested.has
 ]
@@ -28,7 +28,7 @@ def capabilities_with(has: tuple[str, ...]) -> Capabilities:
 
 
 def test_every_engine_with_releases_has_the_file() -> None:
-    assert {engine for engine, _ in TESTED} == {"vllm", "sglang", "transformers"}
+    assert {engine for engine, _ in TESTED} == {"vllm", "sglang", "transformers", "llamacpp"}
     assert newest_tested("hybrid") is None
 
 

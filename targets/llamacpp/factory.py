@@ -1,0 +1,94 @@
+"""The llama.cpp target's capabilities. Importable without llama.cpp: it is loaded when a factory is made."""
+
+from __future__ import annotations
+
+from ..base.protocol import Capabilities, Target
+from ..base.releases import cannot_import
+from ..base.trace import Config
+from . import kit_limits
+from .families import FAMILIES
+
+EVENTS = frozenset(
+    {
+        "arrive", "step", "abort", "preempt", "park", "resume", "fork", "truncate", "select", "reorder", "repeat",
+        "crop", "reset",
+    }
+)  # fmt: skip
+DRAFTS = 3
+OPTIONS = {
+    "family": tuple(FAMILIES),
+    "planes": ("0", "0", "3", "1"),
+    "kv": ("split", "split", "unified"),
+    "ubatch": ("64", "16", "4"),
+    "idle": ("kept", "kept", "saved"),
+    "logits": ("last", "all"),
+}
+"""Switches of a trace.
+
+family   the model
+planes   snapshots of the recurrent state that a context keeps for each sequence, so that the newest tokens can be
+         removed (`n_rs_seq`); families and builds that cannot have none
+kv       attention cells of each sequence by itself, or of all together (`kv_unified`)
+ubatch   most tokens that are computed at once (`n_ubatch`): a larger batch is split
+idle     a parked session keeps its sequence, or its state is saved and restored into another one
+logits   asked for the last token of a prompt and for drafts, or for all tokens
+"""
+
+
+class LlamaCppFactory:
+    """Opens contexts of the library that this process finds."""
+
+    def __init__(self, name: str, family: str = "") -> None:
+        from .library import Library, find_library
+        from .model import Models
+
+        self.name = name
+        self.models = Models(Library(find_library()))
+        self.capabilities = capabilities(family, has_planes=self.models.library.has_planes)
+
+    def supports(self, config: Config) -> str:
+        """Return "", or the reason why a configuration is not supported; the workload then draws another one."""
+        return kit_limits.refusal("library", config)
+
+    def open(self, config: Config) -> Target:
+        """Build a client for one trace."""
+        from .target import LlamaCppTarget
+
+        return LlamaCppTarget(config, self.models.get(config.options["family"]))
+
+
+def capabilities(family: str = "", *, has_planes: bool = True) -> Capabilities:
+    """Return the capabilities of a build, with a family for all traces or with all families."""
+    options = dict(OPTIONS)
+    if family:
+        options["family"] = (family,)
+    if not has_planes:
+        options["planes"] = ("0",)
+    return Capabilities(
+        events=EVENTS,
+        modes=("none",),
+        observes=frozenset({"caches", "leftovers", "real_model"}),
+        block_sizes=((8, 1), (16, 1)),
+        group_counts=((1, 1),),
+        max_speculative_tokens=DRAFTS,
+        speculative_modes=("none",),
+        variable_drafts=True,
+        options=options,
+        features=frozenset({"chunks"}),
+        lacks=frozenset({"zeroing", "drafts-past-end"}),
+        engine=("xllamacpp",),
+        traces_per_second=8.0,
+    )
+
+
+def variants() -> dict[str, str]:
+    """Return the variants: one for each family."""
+    return {slug: f"the {family.arch} family alone" for slug, family in FAMILIES.items()}
+
+
+def make_factory(variant: str) -> LlamaCppFactory:
+    """Return the factory, in a process of the engine's environment."""
+    try:
+        return LlamaCppFactory(f"llamacpp:{variant}" if variant else "llamacpp", variant)
+    except ImportError as error:
+        raise cannot_import("llama.cpp", "llamacpp@2026.10.11549", error) from error

@@ -1,0 +1,47 @@
+"""Writes a tiny model as a GGUF file. Scripts copy this file's definitions."""
+
+from __future__ import annotations
+
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gguf import GGUFWriter
+
+from .families import Family
+
+WEIGHTS = 1.5
+"""Standard deviation of a weight, times the square root of its inputs."""
+
+
+def write_gguf(path: Path, family: Family) -> None:
+    """Write a model with random weights, which depend on their names alone."""
+    writer = GGUFWriter(path, family.arch)
+    writer.add_tokenizer_model("none")
+    for key, value in family.metadata.items():
+        name = f"{family.arch}.{key}"
+        if isinstance(value, list):
+            writer.add_array(name, value)
+        elif isinstance(value, float):
+            writer.add_float32(name, value)
+        else:
+            writer.add_uint32(name, value)
+    for name, shape in family.tensors.items():
+        writer.add_tensor(name, weights_of(name, shape[::-1]))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def weights_of(name: str, shape: tuple[int, ...]) -> Any:
+    """Return the weights of one tensor, shape in numpy's order: norms around 1, decays negative, the rest normal."""
+    noise = np.random.default_rng(zlib.crc32(name.encode())).standard_normal(shape).astype(np.float32)
+    if name.endswith("ssm_a"):
+        return -np.exp(noise / 2)
+    if "norm" in name or name.endswith("ssm_d"):
+        return 1 + noise / 10
+    if len(shape) == 1:
+        return noise / 4
+    return noise * np.float32((1 if "embd" in name else WEIGHTS) / shape[-1] ** 0.5)

@@ -1,0 +1,39 @@
+"""What the two kits of the llama.cpp target cannot do, and why: one table. Importable without llama.cpp.
+
+library  the library's own contexts, with a tiny model (`target`)
+script   a file of calls of the C API (`repro`)
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from ..base.kits import Limit, Row, first_reason, in_words
+from ..base.trace import Config
+from .families import FAMILIES
+
+Kit = Literal["library", "script"]
+
+
+ROWS: tuple[Row[Config], ...] = (
+    Row("library", "family", lambda c: c.options.get("family") not in FAMILIES, "it needs an option family"),
+    Row("library", "mamba_cache_mode", lambda c: c.mamba_cache_mode != "none",
+        "it has no prefix cache: use mamba_cache_mode=none"),
+    Row("library", "conv_width", lambda c: c.conv_width != 4, "conv_width is 4"),
+    Row("library", "planes", lambda c: c.options.get("planes", "0") != "0" and not FAMILIES[c.options["family"]].planes,
+        "this family has no snapshots (n_rs_seq): use planes=0"),
+    Row("library", "ubatch", lambda c: int(c.options.get("ubatch", "0")) < int(c.options.get("planes", "0")) + 2,
+        "llama.cpp ends the process unless n_ubatch is at least n_rs_seq + 2"),
+    Row("script", "family", lambda c: c.options.get("family") not in FAMILIES,
+        "a failure of no family of models: the trace names none"),
+)  # fmt: skip
+
+
+def refusal(kit: Kit, config: Config) -> str:
+    """Return "", or the reason why a kit cannot run a configuration."""
+    return first_reason(ROWS, kit, config)
+
+
+def limits() -> list[Limit]:
+    """Return the table in words."""
+    return in_words(ROWS)

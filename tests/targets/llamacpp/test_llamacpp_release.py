@@ -1,0 +1,132 @@
+"""A released llama.cpp, through the same worker process as a campaign. Makes the environment if it is missing.
+
+RELEASE--CAUSE--SIGNATURE.json in corpus/llamacpp is a short trace of a real defect, argued in
+docs/explanation/llamacpp.md.
+"""
+
+import os
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cli_process import Cli
+
+from hybridfuzz.harness.draw.files import load_trace
+from hybridfuzz.harness.draw.grammar import draw_trace
+from hybridfuzz.harness.workers.worker_client import WorkerClient
+from hybridfuzz.targets.base.environment import cache_folder
+from hybridfuzz.targets.base.registry import prepare
+from hybridfuzz.targets.base.repro import Failure
+from hybridfuzz.targets.base.trace import Config
+from hybridfuzz.targets.llamacpp.factory import capabilities
+from hybridfuzz.targets.llamacpp.families import FAMILIES
+from hybridfuzz.targets.llamacpp.kit_limits import refusal
+from hybridfuzz.targets.llamacpp.library import LIBRARY
+from hybridfuzz.targets.llamacpp.repro import WRONG_LOGITS, write_scripts
+
+pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("engine")]
+
+FOLDER = Path(__file__).parents[3] / "corpus" / "llamacpp"
+FILES = sorted(path.name for path in FOLDER.glob("*.json"))
+LATEST = "2026.10.11549"
+TRACES = int(os.environ.get("HYBRIDFUZZ_ENGINE_TRACES", "6"))
+SPLIT = "2026.10.11549--snapshots-left-behind-in-a-split-batch--S9-step-mamba-temporal.json"
+SOUND = {"planes": "0", "kv": "unified"}
+"""Configurations that no known defect of the release needs."""
+REFUSED = """
+import ctypes, sys
+from hybridfuzz.targets.llamacpp import library
+library._ADDED = library._ADDED[:-1]
+library.Library(library.find_library())
+"""
+
+
+@pytest.fixture(scope="module")
+def worker() -> Iterator[WorkerClient]:
+    """One worker for all traces."""
+    spec = f"llamacpp@{LATEST}"
+    started = WorkerClient(spec, prepare(spec, print), trace_seconds=120)
+    started.start()
+    yield started
+    started.__exit__()
+
+
+def supported(config: Config) -> str:
+    return refusal("library", config)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_defect_of_a_release_shows_as_its_trace_says(worker: WorkerClient, name: str) -> None:
+    _, _, signature = name.removesuffix(".json").split("--")
+    violation = worker.run(load_trace(FOLDER / name)).violation
+    assert violation is not None, "the release is silent"
+    assert violation.signature == signature, violation.message
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_random_traces_are_silent(worker: WorkerClient, family: str) -> None:
+    exercised: Counter[str] = Counter()
+    for index in range(TRACES):
+        trace = draw_trace(capabilities(), 7, index, {**SOUND, "family": family}, supported)
+        outcome = worker.run(trace)
+        assert outcome.violation is None, outcome.violation.message
+        exercised.update(outcome.exercised)
+    assert all(exercised[oracle] for oracle in ("S4", "S6", "S7", "S9", "M9"))
+
+
+@pytest.mark.parametrize(("release", "planes"), [("2026.4.8672.1", False), ("2026.5.9294", True)])
+def test_an_older_release_runs_as_far_as_its_memory_allows(release: str, planes: bool) -> None:
+    """Snapshots came with build 9294. Before 10068 each part of a batch had one sequence, so none was moved."""
+    with WorkerClient(f"llamacpp@{release}", prepare(f"llamacpp@{release}", print), trace_seconds=120) as old:
+        found = old.start().capabilities
+        assert (found.options["planes"] != ("0",)) == planes
+        keep = next(name for name in FILES if "keep-of-other-streams" in name)
+        assert old.run(load_trace(FOLDER / keep)).violation is not None
+        trace = draw_trace(found, 7, 0, {**SOUND, "family": "qwen3-5"}, supported)
+        assert old.run(trace).violation is None
+        if planes:
+            assert old.run(load_trace(FOLDER / SPLIT)).violation is None
+
+
+def test_a_build_whose_parameters_are_not_known_is_refused() -> None:
+    """Without the layout of this build no other one is taken for it."""
+    launch = prepare(f"llamacpp@{LATEST}", print)
+    command = [launch.python, "-c", REFUSED]
+    ran = subprocess.run(command, env={**os.environ, **launch.env}, capture_output=True, text=True, check=False)
+    assert "llama_context_params in this build is not known" in ran.stderr.splitlines()[-1]
+
+
+def test_a_library_of_ones_own_is_taken_by_its_path() -> None:
+    library = prepare(f"llamacpp@{LATEST}", print).env[LIBRARY]
+    spec = f"llamacpp@{library}"
+    with WorkerClient(spec, prepare(spec, print), trace_seconds=120) as own:
+        own.start()
+        assert own.run(load_trace(FOLDER / SPLIT)).violation is not None
+
+
+def test_bisect_finds_the_releases_of_a_cause(hybridfuzz: Cli) -> None:
+    releases = ["--target", "llamacpp", "--versions", f"2026.4.8672.1,2026.5.9294,{LATEST}", "--all", "--json"]
+    ran = hybridfuzz("bisect", FOLDER / SPLIT, *releases, env={"HYBRIDFUZZ_CACHE": str(cache_folder())})
+    states = {one["release"]: one["state"] for one in ran.json["tried"]}
+    assert states == {"2026.4.8672.1": "not applicable", "2026.5.9294": "good", LATEST: "bad"}
+
+
+def test_a_script_of_the_c_api_shows_a_defect(tmp_path: Path) -> None:
+    """The script runs where hybridfuzz cannot be imported, and writes the calls up to the failure as a C program."""
+    trace = load_trace(FOLDER / SPLIT)
+    [script] = write_scripts("", trace, Failure("S9", "mamba-temporal", "left behind", trace.events, 1))
+    launch = prepare(f"llamacpp@{LATEST}", print)
+    (tmp_path / "script.py").write_text(script.text, encoding="utf-8")
+    environment = {**os.environ, **launch.env, "PYTHONPATH": launch.tree}
+    command = [launch.python, str(tmp_path / "script.py"), str(tmp_path / "c")]
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert ran.returncode == 1
+    assert WRONG_LOGITS in ran.stderr.splitlines()[-1]
+    program = (tmp_path / "c" / "repro.c").read_text(encoding="utf-8")
+    _, calls = program.split("    fill();\n")
+    assert [line.partition("(")[0].strip() for line in calls.splitlines()[:4]] == [
+        "decode", "llama_memory_seq_rm", "decode", "llama_memory_seq_rm",
+    ]  # fmt: skip
+    assert (tmp_path / "c" / "tiny.gguf").read_bytes().startswith(b"GGUF")
