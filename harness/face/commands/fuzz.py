@@ -24,8 +24,7 @@ if TYPE_CHECKING:  # --help has to come at once
     from ..outputs.handler import EventHandler
 
 EXAMPLES = """\
-The same command continues an interrupted campaign. Exit: 0 clean, 1 violation, 2 usage, 3 vacuous
-(a state was missed), blind (self-test) or outdated, 4 internal, 5 interrupted, 6 adapter faults.
+The same command continues an interrupted campaign. Exit status: see hybridfuzz --help.
 example: hybridfuzz fuzz --target vllm@0.33.0 --fixes builtin --time 5m
 """
 SOURCES = ("seeded", "hypothesis")
