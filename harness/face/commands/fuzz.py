@@ -93,7 +93,7 @@ def add_limits(parser: argparse.ArgumentParser) -> None:
         "--until-risk",
         type=chance,
         metavar="P",
-        help="stop once the next trace shows something new with a chance below P (upper end of its interval): 1e-4",
+        help="stop once the next trace shows something new with a chance below P: 1e-4",
     )
     parser.add_argument("--seed", type=seed, metavar="S", help="random seed (default: drawn and printed)")
     source_help = "what draws the traces: seeded or hypothesis (default: seeded)"
