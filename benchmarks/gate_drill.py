@@ -4,7 +4,7 @@
     python benchmarks/gate_drill.py --planted [SLUG,...] [--budget SECONDS] [--items EXPRESSION]
 
 Writes the table of verdicts between the markers of the page (docs/how-to/gate-pull-requests.md). A checkout comes with
-a known.toml of its own that has the packaged bugs of its release, with their patches. Exit status 1 unless two runs on
+a known.toml of its own, as `hybridfuzz known export` writes it for its release. Exit status 1 unless two runs on
 a checkout have the same verdicts, a checkout of vLLM has those of its release, every broken line turns the gate red,
 and no checkout is written to. (A checkout of SGLang has no Rust tree core, so its search draws other traces.)
 
@@ -27,13 +27,12 @@ import msgspec
 import sglang_breaks
 import vllm_breaks
 from checkouts import changes, make_checkout, only, run_gate
-from msgspec import Struct, structs
+from msgspec import Struct
 from trees import Edit
 
-from hybridfuzz.harness.gate.packaged_bugs import packaged_fixes
+from hybridfuzz.harness import cli
 from hybridfuzz.harness.gate.pytest_session import SAME_CAUSE
 from hybridfuzz.harness.group.fixes import KNOWN_FILE
-from hybridfuzz.harness.group.known import append_entry
 from hybridfuzz.targets.base.environment import cache_folder
 from hybridfuzz.targets.base.registry import parse, prepare
 
@@ -85,7 +84,9 @@ def drill(release: str, budget: float, folder: Path) -> Iterator[Ran]:
     prepare(release, print)
     (folder / "empty").mkdir()
     yield gate(release, "the release", folder / "empty", release, budget)
-    own = own_list(release, folder / "own")
+    own = folder / KNOWN_FILE
+    if cli.main(["known", "export", "--target", release, "-o", str(own)]):
+        raise SystemExit(f"the known bugs of {release} cannot be exported")
     fixes = f"--hybridfuzz-fixes={own}"
     source = cache_folder() / name / number / "tree"
     tree = make_checkout(source, name, [], folder / "unbroken")
@@ -120,24 +121,6 @@ def planted(slugs: Sequence[str], budget: float, items: str) -> int:
     return int(found.count(1) * 10 < 9 * len(found) or max(found) > 2 or not min(found))
 
 
-def own_list(release: str, folder: Path) -> Path:
-    """Write a known.toml with the packaged bugs of a release that have a patch and a trace. Returns its folder."""
-    folder.mkdir()
-    for entry in packaged_fixes(release, parse(release).version):
-        source = Path(entry.folder)
-        traces = [source / trace for trace in entry.traces]
-        if traces:
-            own = structs.replace(
-                entry,
-                releases=(),
-                folder="",
-                patch=f"{entry.title}.patch",
-                traces=tuple(f"{entry.title}-{number}.json" for number in range(len(traces))),
-            )
-            append_entry(folder / KNOWN_FILE, own, patch=source / entry.patch, traces=traces)
-    return folder
-
-
 def edit_of(engine: str, slug: str) -> Edit:
     """Return a one-line break of an engine by its name."""
     [one] = [one for one in (vllm_breaks if engine == "vllm" else sglang_breaks).BREAKS if one.slug == slug]
@@ -166,8 +149,7 @@ def problems(runs: list[Ran]) -> list[str]:
         first, checkout = by[release, "the release"], by[release, "a checkout"]
         if checkout.outcomes != by[release, "a checkout, again"].outcomes:
             found.append(f"{release}: two runs on a checkout differ")
-        both = first.outcomes.keys() & checkout.outcomes.keys()  # a checkout's own list lacks entries without a trace
-        if parse(release).name == "vllm" and any(first.outcomes[name] != checkout.outcomes[name] for name in both):
+        if parse(release).name == "vllm" and first.outcomes != checkout.outcomes:
             found.append(f"{release}: a checkout has other verdicts than the release")
         failed = [name for name, state in checkout.outcomes.items() if state == "FAILED"]
         for ran in runs:

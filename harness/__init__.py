@@ -14,6 +14,7 @@ explore/            all traces up to a length, each state once, with a certifica
 record/             what happened in a run, as data
 risk/               what traces have not shown, estimated
 judge/              one target beside the reference, and the oracles
+options_file        options of all commands and of the gate, from hybridfuzz.toml
 draw/               where traces come from
 campaign_events     what a campaign reports
 defaults            what is taken where nothing is asked for

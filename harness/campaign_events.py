@@ -205,6 +205,35 @@ class Seen(Struct, frozen=True):
     is_full: bool = False
 
 
+class ChangedLine(Struct, frozen=True):
+    """A line of an engine's source that has changed, by its place in the checkout, and how many traces ran it."""
+
+    file: str
+    line: int
+    traces: int = 0
+
+
+class Changed(Struct, frozen=True):
+    """What ran of the lines that have changed in a checkout.
+
+    since       what the user named: a branch, tag or commit
+    lines       first lines of changed statements in functions
+    unrecorded  further changed lines with code: they run when a module is imported, or compiled as a kernel, or a fix
+                replaces them
+    traces      traces that ran while lines were recorded
+    """
+
+    since: str
+    lines: Sequence[ChangedLine] = ()
+    unrecorded: int = 0
+    traces: int = 0
+
+    @property
+    def ran(self) -> int:
+        """Number of lines that some trace ran."""
+        return sum(line.traces > 0 for line in self.lines)
+
+
 class Summary(Struct, frozen=True):
     """Totals of a campaign; also the content of its state file.
 
@@ -231,6 +260,7 @@ class Summary(Struct, frozen=True):
     waiting                           failing traces that were kept to be looked into later
     seen                              what is needed to estimate what is left; None where nothing can be estimated, as
                                       the traces are not drawn independently
+    changed                           lines that have changed in the checkout, None if that was not asked for
     """
 
     target: str
@@ -264,6 +294,7 @@ class Summary(Struct, frozen=True):
     triage_share: float = 0.0
     waiting: Sequence[Waiting] = ()
     seen: Seen | None = None
+    changed: Changed | None = None
 
     @property
     def unopened(self) -> int:

@@ -20,8 +20,9 @@ import tempfile
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, NoReturn, TextIO
 
 from .exit_status import CLEAN, INTERNAL, INTERRUPTED, USAGE
 from .quoting import terminal_line
@@ -56,6 +57,31 @@ class Output(io.FileIO):
         return memoryview(data).nbytes
 
 
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line, as all others of the command line are."""
+
+    options: Sequence[str] = ()
+    """What a mistyped option may have been."""
+
+    def error(self, message: str) -> NoReturn:
+        """End with the status for wrong usage."""
+        from .options_file import did_you_mean
+
+        head, _, words = message.partition("unrecognized arguments: ")
+        if words and not head:
+            message += did_you_mean(words.split("=")[0].split()[0], self.options)
+        self.exit(complain(f"{message} ({self.prog} --help)", USAGE))
+
+    def _check_value(self, action: argparse.Action, value: object) -> None:
+        """Refuse what is none of the choices, and name them."""
+        if action.choices is not None and value not in action.choices:
+            from .options_file import did_you_mean
+
+            known = [str(choice) for choice in action.choices]
+            text = f"{value!r}: choose from {', '.join(known)}{did_you_mean(str(value), known)}"
+            raise argparse.ArgumentError(action, text)
+
+
 COMMANDS = {
     "fuzz": "run random traces against a target",
     "coverage": "measure which lines of an engine's cache code traces reach",
@@ -73,7 +99,11 @@ COMMANDS = {
     "targets": "list the targets, or describe one",
     "new-target": "write the skeleton of a target of your own",
     "doctor": "check this machine and installation",
+    "cache": "list and clean the folder with engines and their environments",
+    "completion": "print what makes a shell complete commands and options",
 }
+ABOUT_ALL = "completion"
+"""The command that is about the arguments of all others."""
 EPILOG = """\
 Exit status: 0 clean, 1 violation found, 2 usage or environment,
 3 inconclusive (vacuous or blind), or a known bug is outdated, 4 internal
@@ -89,7 +119,13 @@ def _module(command: str) -> ModuleType:
 
 def build_parser(chosen: str | None) -> argparse.ArgumentParser:
     """The parser; only the chosen command gets its arguments."""
-    parser = argparse.ArgumentParser(
+    return _parsers(chosen)[0]
+
+
+def _parsers(chosen: str | None, *, whole: bool = False) -> tuple[Parser, Parser | None]:
+    """The parser, and that of the chosen command; if `whole`, all commands get their arguments."""
+    own = None
+    parser = Parser(
         prog="hybridfuzz",
         description="Fuzzes the block caches of hybrid inference engines against an exact reference.",
         epilog=EPILOG,
@@ -104,11 +140,19 @@ def build_parser(chosen: str | None) -> argparse.ArgumentParser:
             description=f"{summary[0].upper()}{summary[1:]}.",
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        if name == chosen:
+        if whole or name == chosen:
             module = _module(name)
             command.epilog = module.EXAMPLES
             module.add_arguments(command)
-    return parser
+            own = command if name == chosen else own
+            command.add_argument(
+                "--profile", default="", metavar="NAME", help="options of a profile in hybridfuzz.toml"
+            )
+    if own:
+        parser.options = list(own._option_string_actions)
+    if own and chosen == ABOUT_ALL:
+        own.set_defaults(whole=lambda: _parsers(None, whole=True)[0])
+    return parser, own
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -176,9 +220,22 @@ def run_line(arguments: Sequence[str]) -> int:
     """Parse, run."""
     if broken := next((word for word in arguments if not _is_unicode(word)), ""):
         return complain(f"{broken!a} is not valid {sys.getfilesystemencoding()}: give a path another name", USAGE)
-    chosen = next((word for word in arguments if word in COMMANDS), None)
-    parser = build_parser(chosen)
-    options = parser.parse_args(arguments)
+    first = next((word for word in arguments if not word.startswith("-")), None)
+    chosen = first if first in COMMANDS else None
+    if first and not chosen:
+        from .options_file import did_you_mean
+
+        return complain(f"there is no command {first!r}{did_you_mean(first, COMMANDS)} (--help lists all)", USAGE)
+    parser, command = _parsers(chosen)
+    if command is None or not {"-h", "--help"}.isdisjoint(arguments):  # help comes at once
+        options = parser.parse_args(arguments)
+    else:
+        from ..targets.base.trace import TraceError
+
+        try:
+            options = parse(parser, command, arguments)
+        except TraceError as error:
+            return complain(str(error), USAGE)
     if options.version:
         from importlib.metadata import version
 
@@ -188,6 +245,28 @@ def run_line(arguments: Sequence[str]) -> int:
         parser.print_help()
         return USAGE
     return run_command(options)
+
+
+def parse(parser: Parser, command: Parser, arguments: Sequence[str]) -> argparse.Namespace:
+    """Parse a command line, with the defaults of the options file here. Raises TraceError for a file that is wrong."""
+    from .options_file import make_defaults, own_options, profile_entries
+
+    asked = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    asked.add_argument("--profile", default="")
+    profile = asked.parse_known_args(arguments)[0].profile
+    verb = command.prog.rpartition(" ")[2]
+    entries = profile_entries(Path.cwd(), verb, own_options(command), profile)
+    configured = entries.pop("target", None)
+    repeated = make_defaults(command, entries)
+    options = parser.parse_args(arguments)
+    for name, values in repeated.items():
+        if not getattr(options, name):  # the command line wins
+            setattr(options, name, values)
+    if getattr(options, "fixes", None) == ["none"]:  # in place of those that the file names
+        options.fixes = []
+    if configured and "target" in options:
+        options.configured_target = str(configured.value)
+    return options
 
 
 def _is_unicode(word: str) -> bool:
@@ -209,6 +288,10 @@ def run_command(options: argparse.Namespace) -> int:
 
     command = _module(options.command)
     try:
+        if "target" in options and options.command != "targets":
+            from .face.commands.common import target_of
+
+            options.target = target_of(options)
         if "device" in options:
             options.target = on_device(options.target, options.device)
         status: int = command.run(options)

@@ -13,6 +13,7 @@ from ..harness.face.outputs.rates import Sample
 from ..harness.judge.oracles import titles
 from ..harness.markup import Markup, Section, join, tag
 from ..harness.measure.detection.statistics import MutantRow, Spread
+from ..harness.tell.changed_words import changed_lines_text, changed_title
 from ..harness.tell.silence import silence_lines
 from ..harness.units import plural, spell
 from .charts import rate_charts, silence_charts
@@ -59,6 +60,8 @@ def overview(summary: Summary) -> Section:
     again += ["--traces", str(max(summary.traces + summary.unopened, 1) * shards)]
     if shards > 1:
         again += ["--shard", summary.shard]
+    if summary.changed:
+        again += ["--changed-since", summary.changed.since]
     if summary.source != "seeded":
         again += ["--source", summary.source]
     for key, value in summary.overrides.items():
@@ -70,13 +73,15 @@ def overview(summary: Summary) -> Section:
     not_run = [f"{plural(count, 'trace')} did not run: {kind}." for kind, count in summary.not_run.items()]
     if summary.given_up:
         not_run.append(f"{plural(summary.given_up, 'worker')} given up: not all of them could run side by side.")
+    changed = [changed_title(summary.changed), *changed_lines_text(summary.changed)] if summary.changed else []
     content = join(
         tag("div", *cards, class_="tiles"),
         tag("p", lost) if lost else None,
         tag("p", refused, class_="warn") if refused else None,
         *(tag("p", line, class_="warn") for line in not_run),
         *(tag("p", line, class_="dim") for line in filter(None, (effort_line(summary), *open_lines(summary)))),
-        tag("p", "The same traces again:", class_="dim"),
+        *(tag("p", line) for line in changed),
+        tag("p", f"The same traces again{', but for those that were aimed' if changed else ''}:", class_="dim"),
         tag("code", shlex.join(again), class_="command"),
     )
     return Section("overview", "Overview", content)

@@ -43,7 +43,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "workers",
         "explore",
         "record",
-        "judge | risk",
+        "judge | options_file | risk",
         "draw",
         "campaign_events | defaults | exit_status | units",
         "markup",

@@ -99,13 +99,14 @@ class Campaign:
         """Return a worker process on this machine. It is told how many share the machine and its devices."""
         settings = self.settings
         launch = structs.replace(self._launch, env={**self._launch.env, WORKERS: str(settings.jobs)})
+        watched = settings.changed.watched if settings.changed else {}
         if self._traces:
             from ..workers.hypothesis_worker import HypothesisWorker
 
             return HypothesisWorker(
-                self._traces, settings.target, launch, settings.trace_seconds, settings.memory_limit
+                self._traces, settings.target, launch, settings.trace_seconds, settings.memory_limit, watched
             )
-        return WorkerClient(settings.target, launch, settings.trace_seconds, settings.memory_limit)
+        return WorkerClient(settings.target, launch, settings.trace_seconds, settings.memory_limit, watched)
 
     def run(self) -> Generator[CampaignEvent]:
         """Yield all events.

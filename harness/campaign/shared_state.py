@@ -53,8 +53,10 @@ from ..group.same_symptom import UNEXPLAINED, names_of, relation
 from ..group.watch import KnownBugs
 from ..judge.environment_fault import EnvironmentFault
 from ..judge.oracles import applicable
+from ..judge.outcome import Outcome
 from ..judge.state_catalogue import required_oracles, required_states
 from ..judge.violation import Violation
+from ..record.changed_lines import ChangedSource, ChangedTally
 from ..record.reached_lines import ReachedLines, lines_file
 from ..risk.estimates import chance_of_new
 from ..risk.species_counts import SPECIES_FILE, SavedSpecies, Stream
@@ -98,6 +100,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     workload          ratios by which they are drawn
     until_risk        the campaign ends when the chance that the next trace shows something new is below this
     species           what campaigns in this folder have seen; None to start over
+    changed           statements that have changed in the checkout under test; None if that was not asked for
     """
 
     target: str
@@ -129,6 +132,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     workload: Workload = DEFAULT
     until_risk: float | None = None
     species: SavedSpecies | None = None
+    changed: ChangedSource | None = None
 
 
 def species_of(settings: Settings) -> CampaignSpecies:
@@ -212,6 +216,11 @@ class CampaignState:
             else None
         )
         self._species = species_of(settings)
+        self._changed = (
+            ChangedTally(settings.changed, settings.earlier.changed if settings.earlier else None)
+            if settings.changed
+            else None
+        )
         self._capabilities: Capabilities | None = None
         self._started: float | None = None
         self._keeping = True
@@ -296,6 +305,7 @@ class CampaignState:
                 range(0) if self.stopping.is_set() or self.out_of_steps else self._progress.allot(most, settings.traces)
             )
             wanted = self.corpus.wanted(self._states()) if self._keeping else []
+            aim = self._changed.aim() if self._changed and batch.start // most % 2 else {}  # every other batch
         if not batch:
             return None
         first, count = shard.trace(batch.start), len(batch)
@@ -311,6 +321,7 @@ class CampaignState:
             settings.modules,
             takes_unopened=True,
             workload=settings.workload,
+            aim=aim,
         )
 
     def has_traces(self) -> bool:
@@ -427,6 +438,14 @@ class CampaignState:
             self._lines.trace_ended()
             if new := self._lines.add(ran.lines):
                 self.emit(LinesReached(ran.index, new, self._lines.total))
+        if self._changed:
+            self._changed.add(ran.outcome.ran, ran.trace)
+
+    def replayed(self, trace: Trace, outcome: Outcome) -> None:
+        """Count the changed lines that a trace of a corpus ran, which is not counted otherwise."""
+        if self._changed:
+            with self.lock:
+                self._changed.add(outcome.ran, trace)
 
     def claim(self, violation: Violation, trace: Trace, index: int) -> Claim | Unsorted | None:
         """Take a violation of a trace that is not counted itself."""
@@ -636,6 +655,7 @@ class CampaignState:
             triage_share=settings.triage_share,
             waiting=self.backlog.entries(),
             seen=self._seen(),
+            changed=self._changed.result() if self._changed else None,
         )
 
     def _seen(self) -> Seen | None:
@@ -645,4 +665,6 @@ class CampaignState:
     @property
     def _draws_independently(self) -> bool:
         shared = self._capabilities.traces_per_configuration if self._capabilities else 1
-        return self.settings.source == "seeded" and shared == 1
+        return (
+            self.settings.source == "seeded" and shared == 1 and not self.settings.changed
+        )  # which traces are aimed at

@@ -31,6 +31,7 @@ from ..campaign_events import (
 from ..draw.files import load_trace
 from ..group.conditions import evidence_of, with_conditions
 from ..group.finding_store import OutputError
+from ..group.fixes import packaged_traces
 from ..group.known import Known
 from ..group.recognition import Explained
 from ..group.same_symptom import UNEXPLAINED
@@ -70,6 +71,8 @@ def plan_chores(state: CampaignState) -> list[Chore]:
         for entry in with_conditions(state.settings.known, state.settings.target)
     ]
     chores += [partial(WorkerLoop.run_again, path=path) for path in state.corpus.files()]
+    if state.settings.changed and not state.settings.earlier:
+        chores += [partial(WorkerLoop.run_packaged, path=path) for path in packaged_traces(state.settings.target)]
     if state.settings.source == "hypothesis" and not state.settings.earlier:  # else they are this campaign's own
         chores.append(WorkerLoop.run_kept)
     for finding in state.store.findings.values():
@@ -337,10 +340,21 @@ class WorkerLoop:
         except TraceError as error:  # the target has changed since then
             state.emit(Notice(f"{path}: {error}"))
             return None
+        state.replayed(trace, outcome)
         if outcome.violation:
             return self.look_into(outcome.violation, trace)
         state.keep(trace, outcome.reached, path)
         return None
+
+    def run_packaged(self, path: Path) -> Chore | None:
+        """Run a trace of the packaged corpus for the changed lines that it runs. It is not counted, either."""
+        try:
+            trace = load_trace(path)
+            outcome = self.worker.run(trace)
+        except TraceError:  # for another version, or with what this target does not have
+            return None
+        self._state.replayed(trace, outcome)
+        return self.look_into(outcome.violation, trace) if outcome.violation else None
 
     def run_kept(self) -> None:
         """Run the traces of Hypothesis's database, which are not counted, either."""

@@ -4,7 +4,7 @@ A trace file may come from a stranger. Limits of what is read, each with a one-l
 
     file       a regular file of at most 8 MiB, in UTF-8; no key of an object twice
     names      requests, parents, documents, slots, tiers, options and their values: 1 to 64 characters of
-               A-Z a-z 0-9 _ . - (the document "~" is the model's own continuation); `origin`: 1,000 characters
+               A-Z a-z 0-9 _ . - (the document "~" is the model's own continuation); `origin`, `target`: 1,000 each
     events     1 to 10,000; 16 segments in a prompt; 256 requests named in one event
     tokens     2**20 in one field, 2**22 in all prompts and replies together
     blocks     4096 in the pool or in one eviction; 8 groups of at most 8 layers; 4096 rows; 64 graph sizes
@@ -22,6 +22,7 @@ import re
 import stat
 import tempfile
 import time
+import tomllib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -42,6 +43,10 @@ EVENTS_MAX = 10_000
 TOKENS_MAX = 1 << 22
 ERROR_LENGTH_MAX = 300
 _TEMPORARY = re.compile(r"\.\w+?[a-z0-9_]{8}\.tmp$")
+DOTS_MAX = 16
+"""Of a key in TOML."""
+_TOML_TEXTS = re.compile(rb'''"""[\s\S]*?"""|\'\'\'[\s\S]*?\'\'\'|"(?:\\.|[^"\\\n])*"|\'[^\'\n]*\'|#[^\n]*''')
+"""Strings and comments of TOML."""
 _REGEX = re.compile(r"Expected `str` matching regex '[^']*'")
 
 
@@ -53,7 +58,8 @@ def encode_trace(trace: Trace) -> bytes:
     """Return JSON with one event per line and a final newline."""
     encode = msgspec.json.encode
     events = b",\n  ".join(encode(event) for event in trace.events)
-    head = b'{"schema": %d,\n "origin": %s,\n "config": ' % (trace.schema, encode(trace.origin))
+    target = b'\n "target": %s,' % encode(trace.target) if trace.target else b""
+    head = b'{"schema": %d,\n "origin": %s,%s\n "config": ' % (trace.schema, encode(trace.origin), target)
     return head + encode(trace.config) + b',\n "events": [\n  ' + events + b"\n ]\n}\n"
 
 
@@ -146,6 +152,26 @@ def read_regular(path: str | Path, limit: int, what: str) -> bytes:
     if len(data) > limit:
         raise TraceError(f"{where}: too large for {what} (more than {limit} bytes)")
     return data
+
+
+def read_toml(path: Path, limit: int, what: str) -> dict[str, object]:
+    """Return the content of a TOML file of at most `limit` bytes. Raises TraceError, in one line, for any other."""
+    data, where = read_regular(path, limit, what), clean(str(path))
+    if number := _dotted(data):
+        raise TraceError(f"{where}: line {number}: a key of more than {DOTS_MAX} parts; there are none so deep")
+    try:
+        return tomllib.loads(data.decode("utf-8"))
+    except (ValueError, RecursionError) as error:  # of Unicode and of TOML, also its integers
+        raise TraceError(f"{where}: {one_line(str(error), ERROR_LENGTH_MAX)}") from None
+
+
+def _dotted(data: bytes) -> int:
+    """Return the number of a line with a key of too many parts, 0 if there is none.
+
+    The parser makes a table of each part, and what it needs for a key grows with the square of their number.
+    """
+    text = _TOML_TEXTS.sub(lambda match: b"x" + b"\n" * match[0].count(b"\n"), data)
+    return next((number for number, line in enumerate(text.split(b"\n"), 1) if line.count(b".") > DOTS_MAX), 0)
 
 
 def read_json(path: Path, kind: type[T], what: str, cure: str = "", limit: int = STATE_BYTES_MAX) -> T | None:

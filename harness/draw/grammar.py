@@ -46,6 +46,7 @@ from ...targets.base.trace import (
     Wake,
     tag_of,
 )
+from .aim import CANDIDATES, Aim, likeness
 from .avoid import REDRAWS_MAX, Circumstances
 from .choices import Choices, RandomChoices
 from .configurations import draw_valid_config
@@ -448,10 +449,12 @@ def draw_trace(
     supports: Callable[[Config], str] = lambda config: "",
     avoid: Sequence[Circumstances] = (),
     workload: Workload = DEFAULT,
+    aim: Aim | None = None,
 ) -> Trace:
     """Return trace `index` of a campaign with this seed: a pure function of its arguments.
 
-    Most traces to which circumstances in `avoid` apply are drawn again (`avoid`).
+    With an `aim` it is the best of several (`aim`). Most traces to which circumstances in `avoid` apply are drawn again
+    (`avoid`).
     """
     shared = capabilities.traces_per_configuration
 
@@ -461,6 +464,12 @@ def draw_trace(
         return Trace(config, Grammar(config, capabilities, choices, workload).all_events(), origin=origin)
 
     trace = draw(RandomChoices(seed, index), f"seed {seed}, trace {index}")
+    if aim:
+        others = (
+            draw(RandomChoices(seed, f"{index}/aim {number}"), f"seed {seed}, trace {index}, aimed ({number})")
+            for number in range(1, CANDIDATES)
+        )
+        trace = max((trace, *others), key=lambda one: likeness(one, aim))
     if not any(each.apply_to(trace) for each in avoid):
         return trace
     choices = RandomChoices(seed, f"{index}/avoid")

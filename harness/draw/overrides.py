@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from difflib import get_close_matches
+from typing import get_args
 
 import msgspec
 
@@ -34,7 +35,8 @@ def converted(overrides: Mapping[str, object]) -> dict[str, object]:
             if key in FIELDS:
                 values[key] = msgspec.convert(value, FIELDS[key], strict=False)
         except msgspec.ValidationError as error:
-            raise TraceError(f"configuration: {key}={value}: {error}") from None
+            choices = f"; known: {', '.join(map(str, known))}" if (known := get_args(FIELDS[key])) else ""
+            raise TraceError(f"configuration: {key}={value}: {error}{choices}") from None
     return values
 
 

@@ -13,6 +13,8 @@ import os
 import pytest
 
 PROFILE_VARIABLE = "HYBRIDFUZZ_PROFILE"
+PROFILES = ("gate", "nightly")
+"""Those that tests with Hypothesis know as well."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -23,18 +25,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add("--hybridfuzz-target", metavar="T", help="run the gate on this target: vllm@. for the vLLM checked out here")
     add("--hybridfuzz-budget", metavar="TIME", help="for the search, at the target's nominal rate (60s)")
     add("--hybridfuzz-seed", metavar="S", type=int, help="of the search (profile gate: 0; nightly: a random one)")
-    add("--hybridfuzz-profile", choices=("gate", "nightly"), help="gate: the same traces every time; nightly: new ones")
+    add("--hybridfuzz-profile", metavar="P", help="gate: the same traces every time; nightly: new ones; or your own")
     add("--hybridfuzz-config", metavar="K=V,...", action="append", help="fix what is drawn otherwise")
     add("--hybridfuzz-known", metavar="FILE", help="acknowledged bugs, which do not fail (known.toml)")
     add("--hybridfuzz-fixes", metavar="DIR", action="append", help="patches of known bugs: a folder, builtin, or none")
     add("--hybridfuzz-out", metavar="DIR", help="where reduced traces of failures go (a folder in the user's cache)")
+    add("--hybridfuzz-changed-since", metavar="REF", help="say which lines changed since then ran, and aim at them")
     add("--hybridfuzz-strict", action="store_true", default=None, help="fail if hybridfuzz does not fit the engine")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Register the gate if it was requested."""
-    if config.option.hybridfuzz_profile:
+    if config.option.hybridfuzz_profile in PROFILES:
         os.environ[PROFILE_VARIABLE] = config.option.hybridfuzz_profile
     if config.option.hybridfuzz or config.option.hybridfuzz_target:
         from .pytest_session import GateSession, keep_out

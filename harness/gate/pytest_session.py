@@ -21,9 +21,12 @@ from ...targets.base.protocol import MisfitError, TargetError
 from ...targets.base.registry import prepare
 from ...targets.base.tested import narrower
 from ...targets.base.trace import TraceError
+from ..campaign_events import Changed
 from ..defaults import drawn_seed
 from ..judge.state_catalogue import missing_states, required_oracles
-from ..quoting import markdown_fence, markdown_text
+from ..quoting import markdown_fence, markdown_text, terminal_line
+from ..record.changed_lines import ChangedTally, changed_for
+from ..tell.changed_words import changed_lines_text, changed_markdown, changed_title
 from ..tell.silence import failing_line
 from ..units import plural
 from .failure_summary import Cause, ItemFailure
@@ -37,6 +40,8 @@ SEARCH = "search/"
 """Beginning of the names of drawn traces."""
 PREFIX = "hybridfuzz_"
 SHOWN_MAX = 10
+AIMED_PART = 2
+"""One of so many traces of the search is aimed at changed lines."""
 SAME_CAUSE = "of the same cause"
 """Pytest's category for failed items that another one stands for."""
 
@@ -51,15 +56,18 @@ def keep_out(config: pytest.Config) -> None:
         config._inicache["cache_dir"] = str(own_folder(config.rootpath) / "pytest")
 
 
-def write_step_summary(causes: Sequence[Cause], states: Counter[str], drawn: Counter[str]) -> None:
-    """Append the failures to the page of a GitHub workflow's run, if this is one ($GITHUB_STEP_SUMMARY); and how many
-    traces fail at most, by those that were drawn."""
+def write_step_summary(
+    causes: Sequence[Cause], states: Counter[str], drawn: Counter[str], changed: Changed | None
+) -> None:
+    """Append the failures to the page of a GitHub workflow's run, if this is one ($GITHUB_STEP_SUMMARY); how many
+    traces fail at most, by those that were drawn; and the changed lines that ran."""
     if not (path := os.environ.get("GITHUB_STEP_SUMMARY")) or not states:
         return
     counts = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
     lines = ["## hybridfuzz", "", markdown_text(f"{plural(states.total(), 'trace')}: {counts}"), ""]
     if line := failing_at_most(drawn):
         lines += [markdown_text(line), ""]
+    lines += [changed_markdown(changed)] if changed else []
     for cause in causes:
         headline, _, details = cause.text.partition("\n")
         lines += [f"### {markdown_text(headline)}", "", markdown_fence(details.strip()), ""]
@@ -94,12 +102,15 @@ class GateSession:
             self.settings = combine(options, config.rootpath)
             self.seed = from_controller if from_controller is not None else self._seed()
             self.fixes = fixes_for(self.settings, prepare(self.settings.target, self._progress))
-            self.launch = self.fixes.launch
+            self.launch, since = self.fixes.launch, self.settings.changed_since
+            unpatched = self.fixes.unpatched
+            self.changed = changed_for(self.settings.target, since, unpatched, self.launch) if since else None
         except (SettingsError, TargetError, TraceError) as error:
             raise pytest.UsageError(f"hybridfuzz: {error}") from None
         self.acknowledged = acknowledged(self.settings.target, self.fixes)
         processes = getattr(config, "workerinput", {}).get("workercount", 1)  # of xdist
-        self.verdicts = Verdicts(self.settings, self.seed, self.fixes, self.acknowledged, processes)
+        self.verdicts = Verdicts(self.settings, self.seed, self.fixes, self.acknowledged, processes, self.changed)
+        self._tally = ChangedTally(self.changed) if self.changed else None
         self._states: Counter[str] = Counter()
         self._drawn: Counter[str] = Counter()
         """States of the traces that were drawn."""
@@ -174,7 +185,12 @@ class GateSession:
             for entry in self.fixes.entries
             if entry.patch or entry.traces
         ]
-        traces += [(f"{SEARCH}{index:04}", root, partial(verdicts.search, index=index)) for index in range(count)]
+        plain = count - count // AIMED_PART if self.changed and self.changed.places else count
+        traces += [(f"{SEARCH}{index:04}", root, partial(verdicts.search, index=index)) for index in range(plain)]
+        traces += [
+            (f"aimed/{index:04}", root, partial(verdicts.search, index=index, aims=True))
+            for index in range(plain, count)
+        ]
         return traces
 
     @pytest.hookimpl(wrapper=True)
@@ -189,6 +205,7 @@ class GateSession:
                 "steps": outcome.steps if outcome else 0,
                 "exercised": outcome.exercised if outcome else {},
                 "reached": outcome.reached if outcome else {},
+                "ran": outcome.ran if outcome else None,
                 "warning": item.verdict.warning,
                 "text": item.verdict.text,
                 "failure": msgspec.json.encode(item.verdict.failure).decode() if item.verdict.failure else "",
@@ -204,6 +221,8 @@ class GateSession:
             self._steps += counts["steps"]
             self._exercised.update(counts["exercised"])
             self._reached.update(counts["reached"])
+            if self._tally and counts["ran"] is not None:
+                self._tally.add(counts["ran"])
             if counts["warning"]:
                 self._warnings.append(f"{report.nodeid}: {counts['warning']}")
             if counts["failure"] and report.failed:
@@ -223,7 +242,8 @@ class GateSession:
             except TargetError as error:  # the target does not start again after a crash: each item speaks for itself
                 self._warnings.append(f"failures are not grouped: {error}")
         failed = {report.nodeid.removeprefix(f"{ROOT_ID}::"): report for report in reporter.stats.get("failed", ())}
-        write_step_summary(causes, self._states, self._drawn)
+        changed = self._tally.result() if self._tally else None
+        write_step_summary(causes, self._states, self._drawn, changed)
         for cause in causes:
             first, *others = (failed[item] for item in cause.items)
             first.longrepr = as_printed(cause.text)
@@ -250,6 +270,10 @@ class GateSession:
         for text, items in self._misfits.items():
             silent = f"nothing is known about {plural(len(items), 'trace')}, {items[0]} among them"
             terminalreporter.write_line(f"{text}; {silent}")
+        if self._tally:
+            changed = self._tally.result()
+            for line in (changed_title(changed), *(f"  {one}" for one in changed_lines_text(changed))):
+                terminalreporter.write_line(terminal_line(line))
         if self._misfits.keys() and not self._reached:
             return
         if missing := self._never_met():

@@ -1,10 +1,12 @@
-"""The configuration of a gate: hybridfuzz.toml, or [tool.hybridfuzz] in pyproject.toml.
+"""The configuration of a gate, as it stands in the options file (`options_file`), for all verbs or in [gate].
 
-    target = "vllm@."              seed = 0
+    target = "vllm@."              fixes = ["builtin"]
+    known = "known.toml"           config = { mamba_cache_mode = "align" }
+    [gate]
     budget = "60s"                 profile = "gate"
-    corpus = ["tests/traces"]      known = "known.toml"
-    out = "hybridfuzz-out/gate"    config = { mamba_cache_mode = "align" }
-    fixes = ["builtin"]            strict = false
+    corpus = ["tests/traces"]      seed = 0
+    out = "hybridfuzz-out/gate"    strict = false
+    changed_since = "origin/main"
 
 Paths are relative to the file. Options of the command line override the file. Without `fixes` the gate on a release
 applies the packaged patches of that release; `fixes = []`, or `--hybridfuzz-fixes none`, applies none.
@@ -12,7 +14,7 @@ applies the packaged patches of that release; `fixes = []`, or `--hybridfuzz-fix
 
 from __future__ import annotations
 
-import tomllib
+import re
 from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
@@ -21,7 +23,9 @@ import msgspec
 from msgspec import Struct
 
 from ...targets.base.environment import cache_folder
+from ...targets.base.trace import TraceError
 from ..group.fixes import BUILTIN, CORPUS
+from ..options_file import GATE, GATE_OPTIONS, read_options
 from ..units import UnitError, duration
 from ..units import settings as parse_pairs
 
@@ -35,8 +39,8 @@ class SettingsError(Exception):
     """A configuration that cannot be used; the message is one line."""
 
 
-class GateFile(Struct, frozen=True, forbid_unknown_fields=True):
-    """The contents of the file."""
+class GateFile(Struct, frozen=True):
+    """What the file says for the gate."""
 
     target: str = ""
     budget: str | int | float = ""
@@ -48,13 +52,14 @@ class GateFile(Struct, frozen=True, forbid_unknown_fields=True):
     fixes: tuple[str, ...] | None = None
     out: str = ""
     strict: bool = False
+    changed_since: str = ""
 
 
 class GateSettings(Struct, frozen=True, kw_only=True):
     """The settings in effect. `budget` is in seconds; with `seed` None the search draws one.
 
     `fixes` are folders with a known.toml, or "builtin"; None for the packaged patches of the release under test. With
-    `strict` an adapter that does not fit the engine is a failure.
+    `strict` an adapter that does not fit the engine is a failure. `changed_since` is a commit, "" for none.
     """
 
     target: str
@@ -67,33 +72,35 @@ class GateSettings(Struct, frozen=True, kw_only=True):
     fixes: tuple[str, ...] | None
     out: Path
     strict: bool = False
+    changed_since: str = ""
 
 
-def read_file(root: Path) -> GateFile:
-    """Read hybridfuzz.toml of a folder, or else the table in its pyproject.toml; defaults if there is neither.
+def read_file(root: Path, profile: str = "") -> GateFile:
+    """Read what the options file of a folder says for the gate, with a profile; defaults if there is none.
 
-    Raises SettingsError.
+    A profile is one of the gate's own, or one that the file has. Raises SettingsError.
     """
-    for name in ("hybridfuzz.toml", "pyproject.toml"):
-        path = root / name
-        if not path.is_file():
-            continue
-        try:
-            table = tomllib.loads(path.read_text(encoding="utf-8"))
-            if name == "pyproject.toml":
-                table = table.get("tool", {}).get("hybridfuzz", {})
-            return msgspec.convert(table, GateFile)
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
-            raise SettingsError(f"{path}: {error}") from None
-    return GateFile()
+    try:
+        file = read_options(root)
+        profile = profile or (file.profile if file else "")
+        if profile and profile not in {*BUDGETS, *(file.profiles if file else ())}:
+            others = ", ".join([*BUDGETS, *(file.profiles if file else ())])
+            raise SettingsError(f"profile {profile!r}: there are {others}")
+        entries = file.entries(GATE, GATE_OPTIONS, profile) if file else {}
+    except TraceError as error:
+        raise SettingsError(str(error)) from None
+    try:
+        return msgspec.convert({name.replace("-", "_"): one.value for name, one in entries.items()}, GateFile)
+    except msgspec.ValidationError as error:
+        [field] = re.findall(r"`\$\.(\w+)", str(error)) or [""]
+        where = entries[field.replace("_", "-")].where if field else root
+        raise SettingsError(f"{where}: {error}") from None
 
 
 def combine(options: Mapping[str, object], root: Path) -> GateSettings:
     """Merge the command line's options (without their prefix) over the repository's file. Raises SettingsError."""
-    file = read_file(root)
+    file = read_file(root, str(options.get("profile") or ""))
     profile = str(options.get("profile") or file.profile or "gate")
-    if profile not in BUDGETS:
-        raise SettingsError(f"profile {profile!r}: use {' or '.join(BUDGETS)}")
     target = str(options.get("target") or _anchored(file.target, root))
     if not target:
         raise SettingsError(
@@ -107,12 +114,12 @@ def combine(options: Mapping[str, object], root: Path) -> GateSettings:
         except UnitError as error:
             raise SettingsError(f"--hybridfuzz-config {error}") from None
     seed = options.get("seed", file.seed)
-    if seed is None and profile == "gate":
+    if seed is None and profile != "nightly":
         seed = 0
     known, out = options.get("known"), options.get("out")
     return GateSettings(
         target=target,
-        budget=_seconds(options.get("budget") or file.budget or BUDGETS[profile]),
+        budget=_seconds(options.get("budget") or file.budget or BUDGETS.get(profile, BUDGETS["gate"])),
         profile=profile,
         seed=seed if isinstance(seed, int) else None,
         corpus=tuple(_existing(root / folder) for folder in file.corpus),
@@ -121,6 +128,7 @@ def combine(options: Mapping[str, object], root: Path) -> GateSettings:
         fixes=_fixes(options.get("fixes"), file.fixes, root),
         out=Path(str(out)) if out else root / file.out if file.out else own_folder(root) / "out",
         strict=bool(options.get("strict", file.strict)),
+        changed_since=str(options.get("changed_since") or file.changed_since),
     )
 
 

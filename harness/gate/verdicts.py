@@ -15,14 +15,13 @@ from typing import Literal
 from msgspec import Struct
 
 from ...targets.base.protocol import Capabilities, MisfitError
-from ...targets.base.registry import parse
 from ...targets.base.trace import Trace, TraceError, check_config
 from ..draw.files import load_trace
 from ..draw.overrides import check_overrides
 from ..group.conditions import evidence_of, matching, with_conditions
 from ..group.evidence import FindingEvidence
 from ..group.finding_store import replay_command
-from ..group.fixes import Fixes, check
+from ..group.fixes import Fixes, check, packaged_traces
 from ..group.investigate import Investigation
 from ..group.known import Known, reason_for
 from ..group.same_symptom import UNEXPLAINED
@@ -30,6 +29,7 @@ from ..judge.outcome import Outcome
 from ..judge.target_exception import misfit
 from ..judge.violation import Violation
 from ..quoting import terminal_line
+from ..record.changed_lines import ChangedSource, ChangedTally
 from ..units import plural
 from ..workers.memory import memory_share
 from ..workers.messages import Fuzz
@@ -61,7 +61,13 @@ class Verdicts:
     """
 
     def __init__(
-        self, settings: GateSettings, seed: int, fixes: Fixes, known: Sequence[Known], processes: int = 1
+        self,
+        settings: GateSettings,
+        seed: int,
+        fixes: Fixes,
+        known: Sequence[Known],
+        processes: int = 1,
+        changed: ChangedSource | None = None,
     ) -> None:
         self.settings = settings
         self.seed = seed
@@ -69,7 +75,9 @@ class Verdicts:
         self._known_causes: dict[str, FindingEvidence] | None = None
         self._fixes = fixes
         self._memory = memory_share(2 * processes)
-        self._worker = WorkerClient(settings.target, fixes.launch, memory_limit=self._memory)
+        self._changed = ChangedTally(changed) if changed else None
+        watched = changed.watched if changed else {}
+        self._worker = WorkerClient(settings.target, fixes.launch, memory_limit=self._memory, watched=watched)
         self._unpatched: WorkerClient | None = None
         self._searched = 0.0
         self._capabilities: Capabilities | None = None
@@ -113,6 +121,7 @@ class Verdicts:
             outcome = self._worker.run(trace, twice=True)
         except TraceError as error:
             return ItemVerdict("skipped", str(error))
+        self._learn(outcome, trace)
         if outcome.violation is None:
             return ItemVerdict("clean", outcome=outcome)
         where = f"{plural(len(trace.events), 'event')}, from the corpus"
@@ -133,18 +142,25 @@ class Verdicts:
             return ItemVerdict("skipped", text, warning=text)
         return ItemVerdict("failed" if bug.outdated else "skipped" if bug.verdict == "not tested" else "clean", text)
 
-    def search(self, item: str, index: int) -> ItemVerdict:
-        """Run trace `index` of the search."""
+    def _learn(self, outcome: Outcome, trace: Trace | None) -> None:
+        if self._changed:
+            self._changed.add(outcome.ran, trace)
+
+    def search(self, item: str, index: int, *, aims: bool = False) -> ItemVerdict:
+        """Run trace `index` of the search. If it `aims`, it is drawn for the changed lines, by what this process has
+        run so far."""
         self._start()
         limit = OVERTIME * self.settings.budget
         if self._searched > limit:
             return ItemVerdict("skipped", f"stopped early: the search took {OVERTIME} times its budget")
         began = time.monotonic()
         try:
-            request = Fuzz(self.seed, index, 1, dict(self.settings.overrides), TWICE_EVERY)
+            aim = self._changed.aim() if self._changed and aims else {}
+            request = Fuzz(self.seed, index, 1, dict(self.settings.overrides), TWICE_EVERY, aim=aim)
             [ran] = self._worker.fuzz(request)
         finally:
             self._searched += time.monotonic() - began
+        self._learn(ran.outcome, ran.trace)
         violation = ran.outcome.violation or ran.flaky
         if violation is None:
             return ItemVerdict("clean", outcome=ran.outcome, warning=ran.lost)
@@ -190,18 +206,9 @@ def misfit_text(error: MisfitError | str) -> str:
     return terminal_line(f"hybridfuzz does not fit this version of the engine: {error}")
 
 
-def family_of(path: Path) -> str:
-    """Return the engine that a packaged trace is for, "" for any engine and for the repository's own traces."""
-    if not path.is_relative_to(PACKAGED_CORPUS):
-        return ""
-    return str(path.relative_to(PACKAGED_CORPUS).parent).strip(".")
-
-
 def corpus_files(settings: GateSettings) -> Iterator[tuple[str, Path]]:
     """Yield (readable id, file) of every trace for this engine: the packaged ones, then the repository's own."""
-    for path in sorted(PACKAGED_CORPUS.rglob("*.json")):
-        if family_of(path) not in ("", parse(settings.target).name):
-            continue
+    for path in packaged_traces(settings.target):
         yield f"corpus/{path.relative_to(PACKAGED_CORPUS).with_suffix('')}", path
     for folder in settings.corpus:
         for path in sorted(folder.rglob("*.json")) if folder.is_dir() else [folder]:

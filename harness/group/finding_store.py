@@ -371,7 +371,7 @@ class FindingStore:
         if len(finding.extras) < EXTRA_TRACES_MAX:
             path = self._path(name).with_suffix(EXTRA_SUFFIX.format(len(finding.extras) + 1))
             try:
-                save_trace(trace, path)
+                save_trace(structs.replace(trace, target=self.target), path)
             except OSError as error:
                 raise OutputError(f"cannot write {path}: {error.strerror}") from error
             self.findings[name] = finding = structs.replace(finding, extras=[*finding.extras, str(path)])
@@ -453,7 +453,7 @@ class FindingStore:
         path = Path(finding.trace)
         try:
             self._remove_companions(finding)
-            save_trace(trace, path)
+            save_trace(structs.replace(trace, target=self.target), path)
         except OSError as error:
             raise OutputError(
                 f"cannot write {path}: {error.strerror}; the finding that is lost ({trace.origin}): {finding.message}"

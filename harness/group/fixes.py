@@ -80,6 +80,12 @@ def read_fixes(where: str, target: str) -> tuple[Known, ...]:
     return load_known(path)
 
 
+def packaged_traces(target: str) -> list[Path]:
+    """Return the traces that come with hybridfuzz, for any engine and for that of a target."""
+    families = (CORPUS, CORPUS / parse(target).name)
+    return sorted(path for path in CORPUS.rglob("*.json") if path.parent in families)
+
+
 def asked_fixes(folders: Sequence[str], target: str, version: str, today: datetime.date) -> list[Known]:
     """Return the entries of the folders that `--fixes` names. Raises TraceError for one with none for this version:
     whoever asks for fixes would otherwise meet the known bugs, and take them for new ones."""

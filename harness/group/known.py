@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import datetime
 import re
-import tomllib
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from itertools import takewhile
@@ -37,7 +36,7 @@ from msgspec import Struct, structs
 from ...targets.base.patches import PATCH_BYTES_MAX, Patch, parse_patch
 from ...targets.base.pip import version_numbers
 from ...targets.base.trace import Trace, TraceError
-from ..draw.files import file_name, load_trace, read_json, read_regular, write_atomically
+from ..draw.files import file_name, load_trace, read_json, read_regular, read_toml, write_atomically
 from ..quoting import clean, one_line, toml_string
 from .evidence import EVIDENCE_SUFFIX, Condition, FindingEvidence
 from .finding_store import OutputError, make_folder
@@ -53,9 +52,6 @@ _NAME = re.compile(r"[\w.:@+*?\[\]!, -]{1,200}")
 _PATTERN_PARTS = re.compile(r"\[!?\]?[^\]]*\]|.", re.DOTALL)
 """A set in brackets, or one character."""
 ORACLES_SHOWN = 4
-DOTS_MAX = 16
-_TEXTS = re.compile(rb'''"""[\s\S]*?"""|\'\'\'[\s\S]*?\'\'\'|"(?:\\.|[^"\\\n])*"|\'[^\'\n]*\'|#[^\n]*''')
-"""Strings and comments of TOML."""
 _RELEASE = re.compile(r"\d+(\.\d+)+[\w.+]*")
 
 
@@ -127,23 +123,12 @@ class _File(Struct, frozen=True, forbid_unknown_fields=True):
     known: tuple[Known, ...] = ()
 
 
-def _dotted(data: bytes) -> int:
-    """Return the number of a line with a key of too many parts, 0 if there is none.
-
-    The parser makes a table of each part, and what it needs for a key grows with the square of their number.
-    """
-    text = _TEXTS.sub(lambda match: b"x" + b"\n" * match[0].count(b"\n"), data)
-    return next((number for number, line in enumerate(text.split(b"\n"), 1) if line.count(b".") > DOTS_MAX), 0)
-
-
 def load_known(path: Path) -> tuple[Known, ...]:
     """Read a file. Raises TraceError, in one line, if it cannot be used."""
-    data, where = read_regular(path, KNOWN_BYTES_MAX, "known bugs"), clean(str(path))
-    if number := _dotted(data):
-        raise TraceError(f"{where}: line {number}: a key of more than {DOTS_MAX} parts; there are none so deep")
+    table, where = read_toml(path, KNOWN_BYTES_MAX, "known bugs"), clean(str(path))
     try:
-        entries = msgspec.convert(tomllib.loads(data.decode("utf-8")), _File).known
-    except (ValueError, RecursionError) as error:  # of Unicode, TOML (also its integers) and msgspec
+        entries = msgspec.convert(table, _File).known
+    except ValueError as error:
         raise TraceError(f"{where}: {one_line(str(error), TEXT_MAX)}") from None
     if len(entries) > ENTRIES_MAX:
         raise TraceError(f"{where}: {len(entries)} entries; at most {ENTRIES_MAX} are read")

@@ -29,6 +29,7 @@ from ..defaults import REDUCE_SECONDS
 from ..draw.files import file_name, save_trace
 from ..judge.outcome import Outcome
 from ..judge.violation import Violation
+from ..options_file import did_you_mean
 from ..workers.messages import Fuzz, Overrides
 from ..workers.worker_client import WorkerClient
 from .evidence import EXTRA_TRACES_MAX
@@ -134,7 +135,10 @@ def traces_of(finding: Path, name: str = "") -> list[Path]:
     summary = read_state(finding)
     found = {one.id: one for one in summary.findings} if summary else {}
     if name not in found:
-        raise TraceError(f"{finding}: there is no finding {name!r}; there are: {', '.join(found) or 'none'}")
+        there = f"there are: {', '.join(found) or 'none'}"
+        if not name:
+            raise TraceError(f"{finding}: name one of its findings with --id; {there}")
+        raise TraceError(f"{finding}: there is no finding {name!r}{did_you_mean(name, found)}; {there}")
     return traces_of(finding / FINDINGS_FOLDER / Path(found[name].trace).name)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
@@ -16,6 +16,7 @@ class Outcome(Struct, frozen=True):
     `together` are the situations that came in one event (`situations`).
     `refused` is the target's reason if it refused a drawn trace when it was opened: nothing ran.
     `fault` is what the environment lacked for a drawn trace: whatever ran of it shows nothing.
+    `ran` are the lines of the engine that ran, by file, of those that were watched.
     """
 
     violation: Violation | None
@@ -27,6 +28,7 @@ class Outcome(Struct, frozen=True):
     refused: str = ""
     fault: EnvironmentFault | None = None
     together: Sequence[Sequence[int]] = ()
+    ran: Mapping[str, Sequence[int]] = {}
 
     @property
     def opened(self) -> bool:

@@ -10,5 +10,7 @@ tag_names        names the prefix that a tag stands for
 answers          tokens that clients receive if the trace runs on
 line_recorder    the lines of an engine that the traces of one worker execute
 reached_lines    all lines of a campaign, merged and on disk
+watched_lines    which of some lines run
+changed_lines    lines that have changed in a git checkout, how many traces run them, and what to aim at
 engine_source    modules, functions and statements of Python source
 """

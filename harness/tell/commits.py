@@ -2,38 +2,23 @@
 
 from __future__ import annotations
 
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from ...targets.base.git import MESSAGE_MAX, commit_of, git
 from ...targets.base.protocol import TargetError
 from ..quoting import one_line
 
 SHOWN = 12
 """Digits of a commit's name."""
-MESSAGE_MAX = 200
-
-
-def _git(repository: Path, *arguments: str) -> str:
-    """Return what git prints. Raises TargetError, in one line, if it fails."""
-    try:
-        ran = subprocess.run(
-            ["git", "-C", str(repository), *arguments], capture_output=True, text=True, errors="replace", check=False
-        )
-    except OSError as error:
-        raise TargetError(f"git cannot be run: {error.strerror}") from error
-    if ran.returncode:
-        raise TargetError(f"{repository}: git {arguments[0]}: {one_line(ran.stderr.strip(), MESSAGE_MAX)}")
-    return ran.stdout
 
 
 def commits_between(repository: Path, good: str, bad: str) -> list[str]:
     """Return the commits from `good` to `bad`, both included, along first parents. Raises TargetError."""
-    verify = ("rev-parse", "--verify", "--end-of-options")
-    ends = [_git(repository, *verify, f"{ref}^{{commit}}").strip() for ref in (good, bad)]
-    listed = _git(repository, "rev-list", "--first-parent", "--reverse", f"{ends[0]}..{ends[1]}").split()
+    ends = [commit_of(repository, ref) for ref in (good, bad)]
+    listed = git(repository, "rev-list", "--first-parent", "--reverse", f"{ends[0]}..{ends[1]}").split()
     if not listed:
         raise TargetError(f"{repository}: no commits lead from {good} to {bad}: name the older one first")
     return [commit[:SHOWN] for commit in (ends[0], *listed)]
@@ -41,7 +26,7 @@ def commits_between(repository: Path, good: str, bad: str) -> list[str]:
 
 def subject(repository: Path, commit: str) -> str:
     """Return the first line of a commit's message."""
-    return one_line(_git(repository, "show", "-s", "--format=%s", commit).strip(), MESSAGE_MAX)
+    return one_line(git(repository, "show", "-s", "--format=%s", commit).strip(), MESSAGE_MAX)
 
 
 @contextmanager
@@ -49,8 +34,8 @@ def worktree(repository: Path, commit: str) -> Iterator[Path]:
     """Yield a folder with a commit's files."""
     with tempfile.TemporaryDirectory(prefix="hybridfuzz-") as folder:
         tree = Path(folder, commit)
-        _git(repository, "worktree", "add", "--detach", str(tree), commit)
+        git(repository, "worktree", "add", "--detach", str(tree), commit)
         try:
             yield tree
         finally:
-            _git(repository, "worktree", "remove", "--force", str(tree))
+            git(repository, "worktree", "remove", "--force", str(tree))

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from msgspec import structs
+
 from ..draw.files import encode_trace, write_atomically
 from .bug_report import ReproCase, report
 
@@ -33,7 +35,7 @@ def write_folder(folder: Path, case: ReproCase) -> None:
     """Write everything but the script, which was written when it was run. Raises OSError."""
     from .timeline_svg import standalone, timeline_svg
 
-    write_atomically(folder / "trace.json", encode_trace(case.trace))
+    write_atomically(folder / "trace.json", encode_trace(structs.replace(case.trace, target=case.spec)))
     if svg := timeline_svg(case.history):
         write_atomically(folder / "timeline.svg", standalone(svg).encode())
     if case.script:

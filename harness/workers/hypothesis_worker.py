@@ -13,6 +13,7 @@ from ...targets.base.launch import Launch
 from ...targets.base.trace import Trace
 from ..defaults import TRACE_SECONDS
 from ..draw.hypothesis_traces import HypothesisTraces
+from ..record.watched_lines import Watched
 from .lost_process import Ran
 from .messages import Fuzz, Ready
 from .worker_client import WorkerClient
@@ -28,8 +29,9 @@ class HypothesisWorker(WorkerClient):
         launch: Launch,
         trace_seconds: float = TRACE_SECONDS,
         memory_limit: int = 0,
+        watched: Watched | None = None,
     ) -> None:
-        super().__init__(spec, launch, trace_seconds, memory_limit)
+        super().__init__(spec, launch, trace_seconds, memory_limit, watched)
         self._source = source
         self._signatures: set[str] = set()
 

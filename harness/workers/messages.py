@@ -5,7 +5,8 @@ coordinator  draw · supports · port · run · explain · answer · summarize �
 worker       ready (once, unasked) · eventstarted · busy · done · drawn · supported · ported · explained · answered ·
              summarized · observed · expanded · compared · failed · forked
 
-The first line that a worker gets is its seal; each of its lines begins with it (`outbox`).
+The first line that a worker gets is its seal; each of its lines begins with it (`outbox`). The second one has the lines
+of the engine that it watches (`record.watched_lines`), as JSON.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ class Draw(Struct, frozen=True, tag="draw"):
     overrides: Overrides
     avoid: Sequence[Circumstances] = ()
     workload: Workload = DEFAULT
+    aim: Mapping[str, float] = {}
 
 
 class Supports(Struct, frozen=True, tag="supports"):
@@ -92,8 +94,9 @@ class Fuzz(Struct, frozen=True, tag="fuzz"):
     """Draw and run up to `count` traces, numbers `first`, `first + stride`, ..., ending with the first violation.
 
     Every `twice_every`-th of them (by index) is run twice, 0 for none. A trace that reaches a state in `wanted` comes
-    back with its result. Most traces to which circumstances in `avoid` apply are drawn again. Lines of `modules`
-    (`Scope.modules`) that a trace reaches come with its result; none are recorded without any. With `traces`, these are
+    back with its result. Most traces to which circumstances in `avoid` apply are drawn again, and with an `aim` each is
+    the best of several (`draw.aim`). Lines of `modules` (`Scope.modules`) that a trace reaches come with its result;
+    none are recorded without any. Every trace comes back from a worker that watches lines. With `traces`, these are
     run, in this order, and none is drawn. A trace that the target refuses when it is opened ends the request with an
     error, unless it `takes_unopened`: then the refusal is the result, and the next trace runs. Likewise for a trace
     that cannot run for want of memory or a device, but then the request ends with that result, as with a violation.
@@ -111,6 +114,7 @@ class Fuzz(Struct, frozen=True, tag="fuzz"):
     traces: Sequence[Trace] = ()
     takes_unopened: bool = False
     workload: Workload = DEFAULT
+    aim: Mapping[str, float] = {}
 
     @property
     def indexes(self) -> range:

@@ -23,6 +23,7 @@ from ...targets.base.environment import cache_folder
 from ...targets.base.launch import SHARED_DEVICE, Launch
 from ...targets.base.protocol import TargetError
 from ..judge.environment_fault import EnvironmentFault, fault_in_words
+from ..record.watched_lines import Watched
 from .descendants import end_descendants, end_with_home
 from .memory import PAGE, oom_kills
 from .messages import Forked, Reply, Request, decode_reply, encode
@@ -71,7 +72,7 @@ class Lost(Exception):
 class Process:
     """A worker process in a session of its own: Ctrl-C does not reach it, and what it started ends with it."""
 
-    def __init__(self, spec: str, launch: Launch, memory_limit: int = 0) -> None:
+    def __init__(self, spec: str, launch: Launch, memory_limit: int = 0, watched: Watched | None = None) -> None:
         self.memory_limit = memory_limit
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115
         self._home = Home()
@@ -97,7 +98,7 @@ class Process:
         self._oom_kills = oom_kills()
         """As it was when the last request was sent."""
         self._seal = secrets.token_hex(8).encode()
-        self._write(self._seal + b"\n")
+        self._write(self._seal + b"\n" + msgspec.json.encode(watched or {}) + b"\n")
 
     @property
     def pid(self) -> int:

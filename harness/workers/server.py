@@ -16,6 +16,7 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import BinaryIO
 
+import msgspec
 from msgspec import structs
 
 from ...targets.base.protocol import MisfitError, Narrator, TargetError, TargetFactory
@@ -39,6 +40,7 @@ from ..record.activity import record_activity
 from ..record.answers import collect_answers
 from ..record.line_recorder import LineRecorder
 from ..record.recorder import record_history
+from ..record.watched_lines import WatchedLines
 from .checked_factory import CheckedFactory, described
 from .descendants import end_descendants
 from .messages import (
@@ -132,6 +134,7 @@ def serve(
     factory: TargetFactory,
     outbox: Outbox,
     recorder: LineRecorder,
+    lines: WatchedLines,
     expander: Expander,
     reporter: SpeciesReporter,
 ) -> None:
@@ -139,7 +142,9 @@ def serve(
     send = outbox.send
     if isinstance(request, Run):
         on_event = lambda index: send(EventStarted(index))  # noqa: E731
-        send(Done(run(factory, request.trace, twice=request.twice, on_event=on_event)))
+        lines.clear()
+        outcome = run(factory, request.trace, twice=request.twice, on_event=on_event)
+        send(Done(structs.replace(outcome, ran=lines.ran())))
     elif isinstance(request, Explain):
         outcome, history = record_history(factory, request.trace, lambda index: send(EventStarted(index)))
         violation = outcome.violation and cleaned(outcome.violation)
@@ -174,13 +179,16 @@ def serve(
                 trace = _draw(factory, request, index)
                 send(Drawn(trace))  # without it a crash would have no trace if the target cannot be started again
             twice = bool(request.twice_every) and index % request.twice_every == 0
+            lines.clear()
             with recorder.recording(request.modules):
                 outcome = _run_drawn(factory, trace, request, outbox, twice=twice)
-            lines = recorder.new()
+            reached = recorder.new()
+            outcome = structs.replace(outcome, ran=lines.ran())
             seconds = time.process_time() - began
-            back = outcome.violation or not outcome.opened or not outcome.reached.keys().isdisjoint(request.wanted)
+            wanted = lines.watched or not outcome.reached.keys().isdisjoint(request.wanted)
+            back = outcome.violation or not outcome.opened or wanted
             species = reporter.report(outcome.together)
-            send(Done(structs.replace(outcome, together=()), trace if back else None, seconds, lines, species))
+            send(Done(structs.replace(outcome, together=()), trace if back else None, seconds, reached, species))
             if outcome.violation or outcome.fault:
                 return
 
@@ -201,7 +209,14 @@ def _run_drawn(factory: TargetFactory, trace: Trace, request: Fuzz, outbox: Outb
 
 def _draw(factory: TargetFactory, request: Draw | Fuzz, index: int) -> Trace:
     return draw_trace(
-        factory.capabilities, request.seed, index, request.overrides, factory.supports, request.avoid, request.workload
+        factory.capabilities,
+        request.seed,
+        index,
+        request.overrides,
+        factory.supports,
+        request.avoid,
+        request.workload,
+        request.aim,
     )
 
 
@@ -241,8 +256,10 @@ def main() -> int:
     """Load the target, send `ready`, serve."""
     inbox, stream = claim_streams()
     outbox, code, spec = Outbox(stream, inbox.readline().strip()), OwnCode(), sys.argv[1]
+    lines = WatchedLines(msgspec.json.decode(inbox.readline(), type=dict[str, list[int]]))
     requests = listen(inbox)
     try:
+        lines.watch()
         factory = load(spec)
         if isinstance(factory.factory, Narrator):
             factory.factory.say = lambda what: outbox.send(Busy(one_line(what, BUSY_MAX)))
@@ -253,7 +270,7 @@ def main() -> int:
     recorder, expander, reporter = LineRecorder(), Expander(factory), SpeciesReporter()
     while True:
         try:
-            serve(decode_request(requests.get()), factory, outbox, recorder, expander, reporter)
+            serve(decode_request(requests.get()), factory, outbox, recorder, lines, expander, reporter)
         except BrokenPipeError:
             return 0
         except Exception as error:

@@ -18,6 +18,7 @@ from ...targets.base.launch import Launch, unshared
 from ...targets.base.protocol import MisfitError, TargetError
 from ...targets.base.trace import Config, Trace, TraceError
 from ..defaults import TRACE_SECONDS
+from ..draw.aim import Aim
 from ..draw.avoid import Circumstances
 from ..draw.ratios import DEFAULT, Workload
 from ..explore.expand import Compare, Compared, Expand, Expanded
@@ -29,6 +30,7 @@ from ..judge.situations import SpeciesReporter
 from ..record.activity import Observation
 from ..record.answers import Answers
 from ..record.history import History
+from ..record.watched_lines import Watched
 from .lost_process import FROM_OUTSIDE, MEMORY_LIMIT, Ran, judge_loss, lost_outcome, unopened, unrepeated, was_killed
 from .memory import memory_share
 from .messages import (
@@ -85,16 +87,23 @@ class WorkerClient:
     """Runs traces on one target, also if it crashes or hangs. Use as a context manager, from one thread.
 
     Only `stop` may be called from another thread: it kills the process, and the waiting call raises Stopped.
-    `memory_limit` is in bytes, 0 for none; by default it is that of a worker which has the machine for itself.
+    `memory_limit` is in bytes, 0 for none; by default it is that of a worker which has the machine for itself. Outcomes
+    of `run` and `fuzz` have the `watched` lines that ran.
     """
 
     def __init__(
-        self, spec: str, launch: Launch, trace_seconds: float = TRACE_SECONDS, memory_limit: int | None = None
+        self,
+        spec: str,
+        launch: Launch,
+        trace_seconds: float = TRACE_SECONDS,
+        memory_limit: int | None = None,
+        watched: Watched | None = None,
     ) -> None:
         self.spec = spec
         self.launch = launch
         self.trace_seconds = trace_seconds
         self.memory_limit = memory_share() if memory_limit is None else memory_limit
+        self.watched = watched or {}
         self.on_busy: Callable[[str], None] = lambda what: None
         self._process: Process | None = None
         self._stopped = Event()
@@ -152,7 +161,7 @@ class WorkerClient:
             self._process.close()
         try:
             launch = unshared(self.launch) if self._is_apart else self.launch
-            self._process = Process(self.spec, launch, self.memory_limit)
+            self._process = Process(self.spec, launch, self.memory_limit, self.watched)
         except OSError as error:  # no memory, no file descriptors, no room for its home
             raise TargetError(f"target {self.spec!r}: its worker cannot be started: {error.strerror}") from error
         self._is_ahead = False
@@ -304,9 +313,11 @@ class WorkerClient:
         overrides: Overrides,
         avoid: Sequence[Circumstances] = (),
         workload: Workload = DEFAULT,
+        aim: Aim | None = None,
     ) -> Trace:
         """Return a trace of a campaign, without running it."""
-        return self._ask(Draw(seed, index, overrides, avoid, workload), Drawn, "while a trace was drawn").trace
+        request = Draw(seed, index, overrides, avoid, workload, aim or {})
+        return self._ask(request, Drawn, "while a trace was drawn").trace
 
     def supports(self, config: Config) -> str:
         """Return "", or the reason why the target does not support a configuration."""
@@ -342,7 +353,7 @@ class WorkerClient:
 
     def _again(self, request: Fuzz, index: int, trace: Trace | None, lost: Lost) -> Ran:
         """Run the trace at which a process was lost alone, in a new one; None if it was lost before it had drawn it."""
-        trace = trace or self.draw(request.seed, index, request.overrides, request.avoid, request.workload)
+        trace = trace or self.draw(request.seed, index, request.overrides, request.avoid, request.workload, request.aim)
         try:
             again = self.run(trace)
         except (TargetError, TraceError) as error:

@@ -21,12 +21,15 @@ From a target string to a process:
     releases          finds an engine: a release, a checkout, or the one installed here
     checkout          a view of a checkout from which an engine imports as from a release
     environment       environments for engines, made once and kept
+    cache_contents    what lies in the cache folder, and how it is removed
     pip               runs pip, and explains a failure in one line
     launch            interpreter and environment of a worker
     renamed           finds what an engine has renamed, by structure
     tested            what the newest tested release has, to notice a version that seems to have less
     patches           unified diffs, read as data and applied as text
+    patch_names       names of an engine that a patch's added lines need
     patched_copy      a copy of an engine's tree with patches applied
+    git               runs git on a user's checkout
     regular_file      reads a file that somebody else may have put there
     coverage_scope    the modules of an engine that hold its caches
     coverage_tool     coverage.py for workers

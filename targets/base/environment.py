@@ -13,7 +13,7 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
@@ -46,6 +46,12 @@ def cache_folder() -> Path:
     return folder
 
 
+def used(path: Path) -> None:
+    """Note that something in the cache was used (`cache_contents`). Another user's cache keeps its dates."""
+    with suppress(OSError):
+        os.utime(path)
+
+
 @contextmanager
 def made_once(folder: Path, what: str, gigabytes: float, progress: Progress) -> Iterator[bool]:
     """Yield True, under a lock, if the body has to make `folder`; False if it is complete.
@@ -53,6 +59,7 @@ def made_once(folder: Path, what: str, gigabytes: float, progress: Progress) -> 
     It is stamped as complete when the body ends without an exception.
     """
     if (folder / STAMP).exists():
+        used(folder / STAMP)
         yield False
         return
     try:

@@ -17,8 +17,9 @@ from pathlib import Path
 from msgspec import structs
 
 from .checkout import fill
-from .environment import cache_folder
+from .environment import cache_folder, used
 from .launch import Launch
+from .patch_names import lacking
 from .patches import FILE_BYTES_MAX, FilePatch, Patch, PatchError, has_word, merged, with_words
 from .protocol import TargetError
 from .renamed import new_words
@@ -77,25 +78,38 @@ def in_tree(patch: Patch, tree: Path, words: Callable[[], Mapping[str, str]]) ->
     A patch made in a repository may name a folder above the package (python/sglang/... of SGLang), which is dropped,
     and tests and documents, which are left out. It is rewritten with the names that the engine has renamed since
     (`words`, old name -> new one), if it fits then: also where only its added lines have an old name, unless that still
-    stands in the file.
+    stands in the file. One that needs a name which is gone does not apply (`patch_names`).
     """
-    files = []
+    files, names = [], {}
     for file in patch.files:
-        parts = file.path.split("/")
-        for first in range(min(2, len(parts))):
-            if _importable(tree / parts[first]):
-                files.append(FilePatch("/".join(parts[first:]), file.hunks, file.new))
-                break
+        if inside := path_in_packages(file.path, tree):
+            files.append(FilePatch(inside, file.hunks, file.new))
+            names[inside] = patch.names.get(file.path, ())
     if not files:
         raise PatchError(f"patch {patch.name} does not apply: it changes nothing in the packages of {tree}")
-    found = structs.replace(patch, files=tuple(files))
-    if not words():
-        return found
-    read = _reader(tree)
+    found, read = structs.replace(patch, files=tuple(files), names=names), _reader(tree)
+    found = _renamed(found, tree, read, words) if words() else found
+    for path, name in lacking(found, read):
+        raise PatchError(f"patch {patch.name} does not apply: {path}: it needs {name!r}, which is not there any more")
+    return found
+
+
+def _renamed(
+    found: Patch, tree: Path, read: Callable[[str], str | None], words: Callable[[], Mapping[str, str]]
+) -> Patch:
+    """Return a patch with the engine's new names, as far as it fits then."""
     texts = {file.path: read(file.path) or "" for file in found.files}
     gone = {path: {old: new for old, new in words().items() if not has_word(text, old)} for path, text in texts.items()}
     ways = (with_words(found, gone), found, with_words(found, dict.fromkeys(texts, words())))
     return next((way for way in ways if _fits(way, tree)), found)
+
+
+def path_in_packages(path: str, tree: Path) -> str:
+    """Return a path of a repository as one below `tree`, from which its packages are imported; "" for a file that is
+    in none of them."""
+    parts = path.split("/")
+    first = next((first for first in range(min(2, len(parts))) if _importable(tree / parts[first])), None)
+    return "" if first is None else "/".join(parts[first:])
 
 
 def _fits(patch: Patch, tree: Path) -> bool:
@@ -115,6 +129,7 @@ def make_overlay(tree: Path, patches: Sequence[Patch]) -> Path:
         place = cache_folder() / FOLDER / digest.hexdigest()[:16]
         if not place.is_dir():
             fill(place, links, texts)
+        used(place)
     except OSError as error:
         raise TargetError(f"cannot make a patched copy of {tree}: {error.strerror or error}") from error
     return place

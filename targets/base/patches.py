@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from .protocol import TargetError
 
@@ -33,6 +33,7 @@ _HUNK = re.compile(r"@@ -(\d{1,9})(?:,(\d{1,9}))? \+\d{1,9}(?:,(\d{1,9}))? @@")
 _REFUSED = re.compile(
     r"(rename|copy) (from|to) |deleted file mode |(old|new) mode |new file mode 1[26]|GIT binary patch|Binary files "
 )
+_NAMES = re.compile(r"# names (\S+): ([\w ]+)$")
 _PART = re.compile(r"[A-Za-z0-9_.+@-]{1,200}")
 
 
@@ -64,11 +65,15 @@ class FilePatch(Struct, frozen=True):
 
 
 class Patch(Struct, frozen=True):
-    """A patch. `name` stands in messages; `about` is the text before the first file, with comment signs removed."""
+    """A patch. `name` stands in messages; `about` is the text before the first file, with comment signs removed.
+
+    `names` are those that the added lines of a file need, as its head says (`patch_names`).
+    """
 
     name: str
     files: tuple[FilePatch, ...]
     about: str = ""
+    names: Mapping[str, tuple[str, ...]] = {}
 
 
 class Change(NamedTuple):
@@ -92,6 +97,7 @@ def parse_patch(text: str, name: str) -> Patch:
     lines, index = _lines(text), 0
     files: list[FilePatch] = []
     about: list[str] = []
+    names: dict[str, tuple[str, ...]] = {}
     while index < len(lines):
         line = lines[index]
         following = lines[index + 1] if index + 1 < len(lines) else ""
@@ -101,6 +107,8 @@ def parse_patch(text: str, name: str) -> Patch:
             if _HUNK.match(line):
                 raise PatchError(f"patch {name}: line {index + 1}: a hunk without a file")
             if not files and not line.startswith(("diff ", "index ", "new file mode")):
+                if said := _NAMES.match(line):
+                    names[said[1]] = tuple(said[2].split())
                 about.append(line.removeprefix("#").strip())
             index += 1
             continue
@@ -120,7 +128,7 @@ def parse_patch(text: str, name: str) -> Patch:
         raise PatchError(f"patch {name}: it has a file twice")
     if len(paths) > FILES_MAX or sum(len(file.hunks) for file in files) > HUNKS_MAX:
         raise PatchError(f"patch {name}: more than {FILES_MAX} files or {HUNKS_MAX} hunks")
-    return Patch(name, tuple(files), "\n".join(about).strip())
+    return Patch(name, tuple(files), "\n".join(about).strip(), names)
 
 
 def _path(old: str, new: str, where: str) -> tuple[str, bool]:
@@ -165,7 +173,7 @@ def with_words(patch: Patch, words: Mapping[str, Mapping[str, str]]) -> Patch:
         FilePatch(file.path, tuple(_exchanged(hunk, words[file.path]) for hunk in file.hunks), file.new)
         for file in patch.files
     ]
-    return Patch(patch.name, tuple(files), patch.about)
+    return structs.replace(patch, files=tuple(files))
 
 
 def _exchanged(hunk: Hunk, words: Mapping[str, str]) -> Hunk:

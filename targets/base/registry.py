@@ -39,6 +39,7 @@ from .deployment import Deployment
 from .kits import Limit
 from .launch import Launch
 from .protocol import Capabilities, TargetError, TargetFactory
+from .releases import RELEASE
 from .repro import Failure, Script
 from .trace import Trace
 
@@ -76,6 +77,21 @@ def parse(spec: str) -> Spec:
     if parsed.version and not _has(parsed.name, "environment") and not _devices(parsed.name):
         raise TargetError(f"target {spec!r}: {parsed.name} comes with hybridfuzz and has no versions")
     return parsed
+
+
+def is_of_index(spec: str) -> bool:
+    """Return True for a target whose code comes with hybridfuzz or from the package index.
+
+    A file may name it: no path and no module of whoever wrote the file is imported. TargetError as `parse`.
+    """
+    parsed = parse(spec)
+    return parsed.name != "python" and not (parsed.version and not _is_known_version(parsed))
+
+
+def _is_known_version(parsed: Spec) -> bool:
+    if not _has(parsed.name, "environment"):
+        return True  # a device
+    return RELEASE.fullmatch(parsed.version) is not None
 
 
 def on_device(spec: str, device: str) -> str:

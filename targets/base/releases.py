@@ -20,7 +20,7 @@ from traceback import extract_tb
 from msgspec import Struct
 
 from .checkout import make_view
-from .environment import STAMP, cache_folder, importable, make_venv, pip_python, unpack_wheel
+from .environment import STAMP, cache_folder, importable, make_venv, pip_python, unpack_wheel, used
 from .launch import Launch
 from .pip import Progress, releases_between, version_numbers
 from .protocol import MisfitError, TargetError
@@ -29,7 +29,7 @@ ADAPTERS = Path(__file__).parents[2]
 """The folder of hybridfuzz: the files of all adapters are below it."""
 NUMBERS = 3
 """Of a release of every engine: major, minor, patch."""
-_RELEASE = re.compile(r"\d+(\.\d+)+((a|b|rc|\.post|\.dev)\d+)*(\+[\w.]+)?")
+RELEASE = re.compile(r"\d+(\.\d+)+((a|b|rc|\.post|\.dev)\d+)*(\+[\w.]+)?")
 
 
 class EngineReleases(Struct, frozen=True):
@@ -72,13 +72,14 @@ def prepare(engine: EngineReleases, wanted: str, progress: Progress) -> Launch:
     home = cache_folder() / engine.name
     if not wanted:
         return _installed(engine, home)
-    if _RELEASE.fullmatch(wanted):
+    if RELEASE.fullmatch(wanted):
         _check_whole(engine, wanted)
         tree = engine.unpack(wanted, progress)
         return _launch(engine, tree, wanted, home / wanted, progress)
     package = _package(engine, wanted)
     tree = Path(wanted).expanduser().absolute()
     own = _folder_for(engine.name, tree)
+    used(own)
     return _launch(engine, make_view(package, engine.unwanted, own), str(tree), own, progress)
 
 
@@ -103,7 +104,7 @@ def _check_whole(engine: EngineReleases, wanted: str) -> None:
 
 def prepare_tree(engine: EngineReleases, wanted: str, progress: Progress) -> Launch:
     """Return how to start a worker for a release or a path with our own interpreter and what is installed for it."""
-    if _RELEASE.fullmatch(wanted):
+    if RELEASE.fullmatch(wanted):
         _check_whole(engine, wanted)
         tree = engine.unpack(wanted, progress)
     else:

@@ -392,12 +392,14 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Trace(Struct, frozen=True, forbid_unknown_fields=True):
-    """Everything that is needed to repeat a run. `origin` is where it came from (seed, reduction, ...)."""
+    """Everything that is needed to repeat a run. `origin` is where it came from (seed, reduction, ...), `target` the
+    target string on which it failed, if it did."""
 
     config: Config
     events: tuple[AnyEvent, ...]
     schema: int = SCHEMA_VERSION
     origin: Annotated[str, Meta(max_length=1000)] = ""
+    target: Annotated[str, Meta(max_length=1000)] = ""
 
 
 def check_config(config: Config) -> None:

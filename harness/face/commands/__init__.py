@@ -18,6 +18,8 @@ mutants          how fast known bugs are found
 targets          lists the targets
 new_target       writes the skeleton of a target
 doctor           checks this machine and installation
+cache            what lies in the cache folder: listed, cleaned
+completion       what makes a shell complete the command line
 where            `--cluster`, `-o URL`: where workers run, and where output goes
 common           options, output and signals that commands share
 reading          reads many trace files, broken ones among them

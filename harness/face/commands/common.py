@@ -12,7 +12,7 @@ import sys
 import time
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Protocol
@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # --help has to come at once
     from ...campaign_events import Reason
     from ...workers.worker_client import WorkerClient
 
+DEFAULT_TARGET = "hybrid"
 JOBS_MAX = 1024
 AGAINST_HELP = "run the same traces on a second target, which must behave the same"
 FIXES_HELP = "more known bugs: a folder with known.toml, or builtin"
@@ -43,7 +44,8 @@ def ours(module: str) -> ModuleType:
 
 def add_target(parser: argparse.ArgumentParser) -> None:
     """--target, --device, --timeout and --memory."""
-    parser.add_argument("--target", "-t", default="hybrid", metavar="T", help="what to test (default: hybrid)")
+    about = f"what to test (default: that of the finding, or {DEFAULT_TARGET})"
+    parser.add_argument("--target", "-t", default="", metavar="T", help=about)
     parser.add_argument(
         "--device",
         default="symbolic",
@@ -63,6 +65,44 @@ def add_target(parser: argparse.ArgumentParser) -> None:
         metavar="SIZE",
         help="memory limit per worker (default: equal share of 80%% of RAM; 0: none)",
     )
+
+
+def target_of(options: argparse.Namespace) -> str:
+    """Return the target of a command: that of the command line, else of the finding that it works on, else of the
+    options file. Raises TraceError for a finding whose target runs code that only its author has named."""
+    if options.target:
+        return str(options.target)
+    named = [getattr(options, name, None) for name in ("trace", "finding", "path", "what")]
+    paths = [Path(one) for one in [*named, *getattr(options, "paths", ())] if one]
+    if options.command == "report":  # of a campaign: nothing runs
+        paths = [path for path in paths if not path.is_dir()]
+    found = {remembered: path for path in paths if (remembered := _remembered(path))}
+    if len(found) != 1:
+        return str(getattr(options, "configured_target", DEFAULT_TARGET))
+    [(target, path)] = found.items()
+    from ....targets.base.registry import is_of_index
+    from ....targets.base.trace import TraceError
+
+    if not is_of_index(target):
+        raise TraceError(f"{path} is of {target}, which is code of this machine: name it with --target, if it is yours")
+    if options.command == "bisect":  # which names the releases
+        target = target.partition("@")[0]
+    progress_line(f"target: {target}, as {path} says")
+    return target
+
+
+def _remembered(path: Path) -> str:
+    """Return the target of a campaign's folder, of a trace's file, or of the campaign that a trace is a finding of."""
+    from ....targets.base.trace import TraceError
+    from ...draw.files import load_trace
+    from ...group.finding_store import FINDINGS_FOLDER, read_state
+
+    with suppress(TraceError):  # the command says what is wrong with it
+        if path.is_dir():
+            state = read_state(path.parent if path.name == FINDINGS_FOLDER else path)
+            return state.target if state else ""
+        return load_trace(path).target if path.suffix == ".json" else ""
+    return ""
 
 
 def add_ranks(parser: argparse.ArgumentParser) -> None:

@@ -34,7 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--fail-under", type=percentage, metavar="N", help="exit with 3 if a module is below N percent")
     parser.add_argument("--json", action="store_true", help="print one JSON object on standard output at the end")
     unused = dict.fromkeys(("cluster", "shard", "against", "events", "junit", "sarif"))
-    parser.set_defaults(coverage=True, no_canary=True, reduce=REDUCE_SECONDS, source="seeded", **unused)
+    parser.set_defaults(
+        changed_since=None, coverage=True, no_canary=True, reduce=REDUCE_SECONDS, source="seeded", **unused
+    )
     parser.set_defaults(triage_share=TRIAGE_SHARE)
 
 

@@ -19,17 +19,19 @@ if TYPE_CHECKING:  # --help has to come at once
     from ...draw.ratios import Workload
     from ...group.fixes import Fixes
     from ...group.known import Known
+    from ...record.changed_lines import ChangedSource
     from ...workers.protocol import OpenWorker
     from ..outputs.handler import EventHandler
 
 EXAMPLES = """\
-The same command continues an interrupted campaign. Exit: 0 clean, 1 violation, 2 usage, 3 vacuous
-(a state was missed), blind (self-test) or outdated, 4 internal, 5 interrupted, 6 adapter faults.
+The same command continues an interrupted campaign. Exit status: see hybridfuzz --help.
 example: hybridfuzz fuzz --target vllm@0.33.0 --fixes builtin --time 5m
 """
 SOURCES = ("seeded", "hypothesis")
 WITHOUT_HYPOTHESIS = ("against", "cluster", "shard")
 """Options that --source hypothesis does not have."""
+WITHOUT_CHANGES = ("against", "cluster")
+"""Options that --changed-since does not go with."""
 ENTRY_POINTS = "hybridfuzz.handlers"
 """Other packages register handler modules under this entry point group."""
 
@@ -91,7 +93,7 @@ def add_limits(parser: argparse.ArgumentParser) -> None:
         "--until-risk",
         type=chance,
         metavar="P",
-        help="stop once the next trace shows something new with a chance below P (upper end of its interval): 1e-4",
+        help="stop once the next trace shows something new with a chance below P: 1e-4",
     )
     parser.add_argument("--seed", type=seed, metavar="S", help="random seed (default: drawn and printed)")
     source_help = "what draws the traces: seeded or hypothesis (default: seeded)"
@@ -150,6 +152,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--against", metavar="T", help=AGAINST_HELP)
     parser.add_argument("--no-canary", action="store_true", help="skip the self-test with planted bugs")
     parser.add_argument("--coverage", action="store_true", help="record which lines of the target's cache code run")
+    since = "count which changed lines of a checkout run, and aim at them"
+    parser.add_argument("--changed-since", metavar="REF", help=since)
     parser.set_defaults(fail_under=None)
     add_folder(parser)
     for output in OUTPUTS:
@@ -236,6 +240,12 @@ def check_source(options: argparse.Namespace) -> None:
     """Raise TraceError for options that the source of traces does not have."""
     from ....targets.base.trace import TraceError
 
+    if options.changed_since is not None:
+        others = [f"--{name}" for name in WITHOUT_CHANGES if getattr(options, name)]
+        if others:
+            raise TraceError(f"--changed-since records lines on this machine: it does not go with {', '.join(others)}")
+        if options.until_risk is not None:
+            raise TraceError("--until-risk needs traces that are independent of each other: leave out --changed-since")
     given = [f"--{name}" for name in WITHOUT_HYPOTHESIS if getattr(options, name)]
     if options.source == "hypothesis" and options.until_risk is not None:
         raise TraceError("--until-risk needs traces that are independent of each other: leave out --source hypothesis")
@@ -306,6 +316,7 @@ class Tested(NamedTuple):
     packaged: Fixes | None
     launch: Launch
     modules: tuple[str, ...]
+    changed: ChangedSource | None
     seed: int | None
     out: Path
 
@@ -343,11 +354,16 @@ def engine_of(options: argparse.Namespace) -> Tested:
 
         scope, launch = scope_and_launch(options, launch)
         modules = scope.modules
+    changed = None
+    if options.changed_since is not None:
+        from ...record.changed_lines import changed_for
+
+        changed = changed_for(options.target, options.changed_since, engine, launch)
     seed, out = options.seed, folder_of(options)
     if out is None:
         seed = drawn_seed()
         out = output_folder(f"{options.target}-{seed}{suffix_of(options)}")
-    return Tested(fixes, packaged_bugs(options, engine, known), launch, modules, seed, out)
+    return Tested(fixes, packaged_bugs(options, engine, known), launch, modules, changed, seed, out)
 
 
 def packaged_bugs(options: argparse.Namespace, engine: Launch, known: tuple[Known, ...]) -> Fixes | None:
@@ -383,7 +399,7 @@ def settings_of(options: argparse.Namespace, engine: Tested) -> Settings:
     from ...units import WHOLE
     from .common import cores, memory_limit
 
-    fixes, packaged, launch, modules, seed, out = engine
+    fixes, packaged, launch, modules, changed, seed, out = engine
     overrides, workload, shard = overrides_of(options), workload_of(options), options.shard or WHOLE
     share = "" if shard.of == 1 else str(shard)
     state, history = read_state(out), load_bug_history(out)
@@ -424,6 +440,7 @@ def settings_of(options: argparse.Namespace, engine: Tested) -> Settings:
         workload=workload,
         until_risk=options.until_risk,
         species=None if options.fresh else load_species(out),
+        changed=changed,
     )
 
 

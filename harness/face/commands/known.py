@@ -181,7 +181,7 @@ def add(options: argparse.Namespace) -> int:
     from ....targets.base.trace import TraceError
     from ...draw.files import load_trace
     from ...exit_status import CLEAN
-    from ...group.finding_store import make_folder, read_state
+    from ...group.finding_store import make_folder
     from ...group.known import append_entry, entry_for, load_known
     from ...group.verification import traces_of
     from .common import launch_target, print_json, printer
@@ -195,8 +195,6 @@ def add(options: argparse.Namespace) -> int:
     except ValueError:
         raise TraceError(f"--expires {options.expires}: write a date such as 2027-01-31") from None
     finding, line = Path(options.what), printer(options.json)
-    if finding.is_dir() and (state := read_state(finding)) and options.target == "hybrid":
-        options.target = state.target
     paths = traces_of(finding, options.id)
     traces = [load_trace(path) for path in paths]
     if options.out.exists():
@@ -226,19 +224,24 @@ def tried(options: argparse.Namespace, launch: Launch, traces: list[Trace]) -> l
     from ....targets.base.trace import TraceError
     from ...group.known import patch_from
     from ...workers.worker_client import WorkerClient
-    from .common import memory_limit
+    from .common import memory_limit, progress_line
 
-    def violations(of: Launch) -> list[str]:
+    def violations(of: Launch, how: str) -> list[str]:
+        found = []
+        progress_line(f"starting {options.target}, {how} the patch")
         with WorkerClient(options.target, of, options.timeout, memory_limit(options)) as worker:
             worker.start()
-            found = [worker.run(trace).violation for trace in traces]
-        return [violation.signature if violation else "" for violation in found]
+            for number, trace in enumerate(traces, 1):
+                violation = worker.run(trace).violation
+                found.append(violation.signature if violation else "")
+                progress_line(f"trace {number} of {len(traces)}, {how} the patch: {found[-1] or 'clean'}")
+        return found
 
-    before = violations(launch)
+    before = violations(launch, "without")
     if "" in before:
         raise TraceError(f"{options.what}: trace {before.index('') + 1} runs clean on {options.target}: not added")
     if options.patch:
         fixed = patched(launch, [patch_from(options.patch, options.patch.stem)])
-        if failing := next(filter(None, violations(fixed)), ""):
+        if failing := next(filter(None, violations(fixed, "with")), ""):
             raise TraceError(f"{options.patch}: a trace fails with the patch, too ({failing}): not added")
     return sorted(set(before))

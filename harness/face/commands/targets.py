@@ -18,6 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments."""
     parser.add_argument("target", nargs="?", metavar="T", help="one target, for example vllm@0.33.0")
     parser.add_argument("--workload", action="store_true", help="print the ratios by which traces are drawn")
+    parser.add_argument("--names", action="store_true", help="print the names alone, one a line")
     parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
 
 
@@ -34,6 +35,9 @@ def run(options: argparse.Namespace) -> int:
     known = known_targets()
     if options.json:
         print_json(known)
+        return CLEAN
+    if options.names:
+        print("\n".join(name for name in known if not name.startswith("python:")))
         return CLEAN
     for line in listing(known, shutil.get_terminal_size().columns if sys.stdout.isatty() else 0):
         print(line)

@@ -125,6 +125,7 @@ def sides(options: argparse.Namespace) -> tuple[Launch, Launch]:
     from ....targets.base.trace import TraceError
     from ...group.fixes import asked_fixes
     from ...group.known import fitting, patch_from
+    from ...options_file import did_you_mean
     from .common import launch_target, progress_line
 
     launch, today = launch_target(options.target), datetime.date.today()
@@ -132,7 +133,9 @@ def sides(options: argparse.Namespace) -> tuple[Launch, Launch]:
     entries = fitting(known, options.target, launch.version, today)
     titles = [entry.title for entry in entries]
     if unknown := [name for name in options.without if name not in titles]:
-        raise TraceError(f"--without {unknown[0]}: --fixes has no such entry; it has: {', '.join(titles) or 'none'}")
+        hint = did_you_mean(unknown[0], titles)
+        there = ", ".join(titles) or "none"
+        raise TraceError(f"--without {unknown[0]}: --fixes has no such entry{hint}; it has: {there}")
     others = [entry.read_patch() for entry in entries if entry.patch and entry.title not in options.without]
     if others:
         progress_line(f"fixed on both sides: {', '.join(patch.name for patch in others)}")

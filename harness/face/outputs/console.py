@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import errno
+import os
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from rich.console import Console as RichConsole
 from rich.console import ConsoleOptions, Group, RenderableType
@@ -44,6 +46,7 @@ from ...campaign_events import (
 from ...group.finding_store import cause_words, replay_command, title_line
 from ...judge.oracles import titles
 from ...quoting import terminal_line, terminal_lines, terminal_text
+from ...tell.changed_words import changed_lines_text, changed_title
 from ...tell.silence import silence_lines
 from ...units import plural, spell
 from .handler import CampaignInfo
@@ -73,8 +76,11 @@ def make_handler(options: argparse.Namespace) -> Console:
 
 class Terminal(RichConsole):
     """A console of rich that reports a closed pipe instead of ending the process, and prints no control sequences of
-    the text that it is given.
+    the text that it is given. With NO_COLOR there are no styles at all: rich alone would leave bold and dim.
     """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"color_system": None if os.environ.get("NO_COLOR") else "auto", **options})
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Escape control characters: messages and names may be those of a target or of a stranger's file."""
@@ -335,6 +341,9 @@ def report(summary: Summary, width: int, *, self_test: bool = True) -> list[Rend
         parts.append(Text(node_line(node), "" if node.state == "up" and not node.lost else "yellow"))
     if summary.lost_workers:
         parts.append(Text(f"{plural(summary.lost_workers, 'worker')} lost; the trace ran clean in a new one", "yellow"))
+    if summary.changed:
+        lines = (f"  {line}" for line in changed_lines_text(summary.changed))
+        parts.append(Text(terminal_lines("", changed_title(summary.changed), *lines)))
     if summary.canary and self_test:
         parts.append(Text(canary_line(summary.canary), "" if summary.canary.found else "yellow"))
     parts.append(verdict(summary))

@@ -1,8 +1,10 @@
 """A campaign as SARIF 2.1.0, for code-scanning pages: `--sarif FILE`, written when the campaign ends.
 
-One rule for each oracle, one result for each finding. A result points to its reduced trace and contains it: as an
-embedded artifact, and as a code flow with one location for each event (a trace file has one event a line). Known
-findings are suppressed with their reason.
+One rule for each oracle, one result for each finding. A result points to the most suspicious line of the engine
+(`group.evidence`), by its path in the checkout, so that it stands in the pull request; the next ones are related
+locations. It contains its reduced trace: as an embedded artifact, and as a code flow with one location for each event
+(a trace file has one event a line). A result without a suspicious line points to the trace. Known findings are
+suppressed with their reason.
 
 Source: https://docs.oasis-open.org/sarif/sarif/v2.1.0/sarif-v2.1.0.html
 """
@@ -13,18 +15,20 @@ import argparse
 import json
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from urllib.parse import quote
 
+from ....targets.base.registry import parse
 from ....targets.base.trace import TraceError
 from ...campaign_events import Finding, Summary
 from ...draw.files import encode_trace, load_trace
-from ...group.finding_store import replay_command
+from ...group.finding_store import load_evidence, replay_command
 from ...judge.oracles import titles
 from .final_file import FinalFile
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 EVENT_LINE = b'{"event":'
+PLACES_MAX = 3
 
 
 def make_handler(options: argparse.Namespace) -> FinalFile | None:
@@ -101,16 +105,46 @@ class _Trace:
         return {"physicalLocation": place, "message": {"text": text}}
 
 
+def _places(finding: Finding, target: str) -> list[dict[str, object]]:
+    """Return the suspicious lines of the engine, the most suspicious first, by their paths in its repository."""
+    evidence = None
+    with suppress(TraceError):
+        evidence = load_evidence(finding.trace)
+    found = []
+    for place in evidence.places[:PLACES_MAX] if evidence else ():
+        path = _in_repository(place.file, target)
+        if path and place.line > 0:
+            region = {"startLine": place.line}
+            physical = {"artifactLocation": {"uri": quote(path), "uriBaseId": "%SRCROOT%"}, "region": region}
+            text = f"{place.function}: suspicious ({place.score:.2f})"
+            found.append({"physicalLocation": physical, "message": {"text": text}})
+    return found
+
+
+def _in_repository(file: str, target: str) -> str:
+    """Return the path of an engine's file in its checkout, whose package may be in a folder of it; "" for no path."""
+    path = PurePosixPath(file)
+    if path.is_absolute() or ".." in path.parts:
+        return ""
+    version = parse(target).version
+    checkout = Path(version).expanduser() if version else Path("/dev/null")
+    if checkout.is_dir() and not (checkout / path).is_file():
+        below = (folder.name for folder in sorted(checkout.iterdir()) if (folder / path).is_file())
+        return str(next(below, "") / path)
+    return str(path)
+
+
 def _result(trace: _Trace, summary: Summary, oracles: list[str]) -> dict[str, object]:
     finding, events = trace.finding, trace.events()
     line = events[min(max(finding.event, 0), len(events) - 1)][0] if events else 1
     again = replay_command(summary.target, finding.trace)
+    here, places = trace.location(line, finding.id), _places(finding, summary.target)
     result: dict[str, object] = {
         "ruleId": finding.oracle,
         "ruleIndex": oracles.index(finding.oracle),
         "level": "warning" if finding.flaky else "error",
         "message": {"text": f"{finding.message}\n{finding.count} traces, reduced to {finding.events} events\n{again}"},
-        "locations": [trace.location(line, finding.id)],
+        "locations": [*places[:1], *([] if places else [here])],
         "partialFingerprints": {"hybridfuzz/signature/v1": f"{summary.target} {finding.id}"},
         "properties": {
             "signature": finding.signature,
@@ -119,6 +153,8 @@ def _result(trace: _Trace, summary: Summary, oracles: list[str]) -> dict[str, ob
             "flaky": finding.flaky,
         },
     }
+    if places:
+        result["relatedLocations"] = [here, *places[1:]]
     if events:
         steps = [{"location": trace.location(number, text)} for number, text in events]
         result["codeFlows"] = [{"threadFlows": [{"locations": steps}]}]

@@ -273,7 +273,7 @@ def test_the_commits_of_a_checkout(repository: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("good", "bad", "words"), [("main", "main~1", "name the older one"), ("no", "main", "git rev-parse")]
+    ("good", "bad", "words"), [("main", "main~1", "name the older one"), ("no", "main", "git knows no commit")]
 )
 def test_commits_that_cannot_be_bisected(repository: Path, good: str, bad: str, words: str) -> None:
     with pytest.raises(TargetError, match=words):

@@ -11,6 +11,7 @@ from support import make_trace
 from hybridfuzz.harness.explore.expand import Expander
 from hybridfuzz.harness.judge.situations import SpeciesReporter
 from hybridfuzz.harness.record.line_recorder import LineRecorder
+from hybridfuzz.harness.record.watched_lines import WatchedLines
 from hybridfuzz.harness.workers.messages import Done, Drawn, Fuzz, Reply, Request, Run
 from hybridfuzz.harness.workers.outbox import Outbox
 from hybridfuzz.harness.workers.server import serve
@@ -57,7 +58,7 @@ def factory() -> Counting:
 
 
 def answer(request: Request, factory: Counting, listen: Callable[[Reply], None] = lambda reply: None) -> None:
-    serve(request, factory, Listening(listen), LineRecorder(), Expander(factory), SpeciesReporter())
+    serve(request, factory, Listening(listen), LineRecorder(), WatchedLines({}), Expander(factory), SpeciesReporter())
 
 
 def test_a_drawn_trace_is_asked_about_while_it_is_drawn(factory: Counting) -> None:

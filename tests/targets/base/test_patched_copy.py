@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from hybridfuzz.targets.base.launch import Launch
+from hybridfuzz.targets.base.patch_names import with_head
 from hybridfuzz.targets.base.patched_copy import misfits, patched
 from hybridfuzz.targets.base.patches import Patch, PatchError, parse_patch
 from hybridfuzz.targets.base.protocol import TargetError
@@ -169,3 +170,50 @@ def test_added_lines_have_the_new_name_too(tree: Path, monkeypatch: pytest.Monke
     assert ask(patched(launch(tree), [added]), code) == "5"
     pool.write_text(pool.read_text().replace("other = 1", "b = 7"))
     assert ask(patched(launch(tree), [added]), code) == "7", "another thing has the old name there"
+
+
+class TestNamesThatAPatchNeeds:
+    """A packaged patch says which names its added lines need: where one is gone, it does not apply, though it fits."""
+
+    SOURCE = "def free(self, block):\n    self.count -= 1\n\n\ndef size(self):\n    return self.limit\n"
+    DIFF = (
+        "--- a/engine/core/pool.py\n+++ b/engine/core/pool.py\n@@ -1,2 +1,5 @@\n def free(self, block):\n"
+        "+    room = self.limit - 1  # as size\n+    if room < 0:\n+        return\n     self.count -= 1\n"
+    )
+
+    @pytest.fixture
+    def packaged(self, tree: Path) -> Patch:
+        (tree / "engine/core/pool.py").write_text(self.SOURCE)
+        plain = parse_patch(self.DIFF, "one")
+        text = with_head(self.DIFF, plain, {"engine/core/pool.py": self.SOURCE}.get)
+        assert text == "# names engine/core/pool.py: limit\n" + self.DIFF, "neither its own names nor those of comments"
+        assert with_head(text, plain, {"engine/core/pool.py": self.SOURCE}.get) == text
+        return parse_patch(text, "one")
+
+    def test_it_applies_to_its_release(self, tree: Path, packaged: Patch) -> None:
+        assert misfits(launch(tree), [packaged]) == {}
+
+    def test_it_does_not_apply_where_a_name_is_gone(self, tree: Path, packaged: Patch) -> None:
+        """It fits by its lines, and the patched engine would raise."""
+        (tree / "engine/core/pool.py").write_text(self.SOURCE.replace("limit", "most"))
+        assert misfits(launch(tree), [parse_patch(self.DIFF, "one")]) == {}, "by its lines alone"
+        problem = "patch one does not apply: engine/core/pool.py: it needs 'limit', which is not there any more"
+        assert misfits(launch(tree), [packaged]) == {"one": problem}
+        with pytest.raises(PatchError, match="it needs 'limit'"):
+            patched(launch(tree), [packaged])
+
+    def test_a_name_that_was_found_again_is_there(
+        self, tree: Path, packaged: Patch, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Where it is known what became of the name, the patch gets the new one."""
+        (tree / "engine/core/pool.py").write_text(self.SOURCE.replace("limit", "most"))
+        monkeypatch.setattr("hybridfuzz.targets.base.patched_copy.new_words", lambda tree: {"limit": "most"})
+        assert misfits(launch(tree), [packaged]) == {}
+        text = (Path(patched(launch(tree), [packaged]).tree) / "engine/core/pool.py").read_text()
+        assert "room = self.most - 1" in text
+
+    def test_a_folder_above_the_package_is_no_obstacle(self, tree: Path, packaged: Patch) -> None:
+        (tree / "engine/core/pool.py").write_text(self.SOURCE.replace("limit", "most"))
+        text = with_head(self.DIFF, packaged, {"engine/core/pool.py": self.SOURCE}.get)
+        below = parse_patch(text.replace("engine/", "python/engine/"), "one")
+        assert "it needs 'limit'" in misfits(launch(tree), [below])["one"]

@@ -37,7 +37,7 @@ def test_a_campaign_that_ends_meanwhile_is_not_continued(tmp_path: Path, monkeyp
 
     monkeypatch.setattr(common, "launch_target", launch_slowly)
     monkeypatch.setattr(fuzz, "run_campaign", begin)
-    fuzz.run(build_parser("fuzz").parse_args(["fuzz", "--traces", "1", "-o", str(out)]))
+    fuzz.run(build_parser("fuzz").parse_args(["fuzz", "--target", "hybrid", "--traces", "1", "-o", str(out)]))
     [settings] = began
     assert settings.earlier is None
     assert settings.last and settings.last.traces == 20

@@ -44,6 +44,20 @@ def test_no_control_sequence_reaches_the_terminal() -> None:
     assert r"a\x1b]0;owned" in out.getvalue()
 
 
+@pytest.mark.parametrize("width", [24, 40, 80])
+def test_without_colours_there_are_no_styles(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    """With NO_COLOR neither bold nor dim stay. The panel, which is drawn again and again, fits a narrow terminal."""
+    monkeypatch.setenv("NO_COLOR", "1")
+    dashboard = Dashboard(Terminal(file=(out := io.StringIO()), force_terminal=True, width=width, height=30))
+    dashboard._live.auto_refresh = False
+    summary = Summary("hybrid", "", 1, {}, "time", 9, 9, 10.0, [], {"M1": 3}, {"preempted twice": 0}, [], [])
+    dashboard.handle_event(CampaignStarted("hybrid", "", 1, 2, "out", []))
+    began = len(out.getvalue())
+    dashboard.rich.print(dashboard._panel(Tick(summary, 3.0)))
+    assert not re.search(r"\x1b\[[0-9;]*m", out.getvalue())
+    assert max(map(len, re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", out.getvalue()[began:]).splitlines())) <= width
+
+
 @pytest.mark.parametrize("kind", [Plain, Dashboard])
 def test_what_workers_wait_for_is_shown(kind: type[Plain], monkeypatch: pytest.MonkeyPatch) -> None:
     """Also before the clock starts, which is when the first worker is ready."""

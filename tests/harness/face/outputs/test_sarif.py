@@ -10,12 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import msgspec
 import pytest
+from msgspec import structs
 
 from hybridfuzz.harness.campaign_events import CampaignEnded, Finding, Summary
 from hybridfuzz.harness.face.outputs.final_file import FinalFile
 from hybridfuzz.harness.face.outputs.handler import CampaignInfo
 from hybridfuzz.harness.face.outputs.sarif import make_handler, sarif_file, sarif_log
+from hybridfuzz.harness.group.evidence import Evidence, FindingEvidence, Place
 from hybridfuzz.harness.group.finding_store import OutputError
 
 ROOT = Path(__file__).parents[4]
@@ -45,6 +48,39 @@ FINDINGS = [
 @pytest.mark.parametrize("reason", ["time", "interrupted", "error"])
 def test_it_is_valid(findings: list[Finding], reason: str) -> None:
     VALIDATOR.validate(sarif_log(summary(*findings, reason=reason)))
+
+
+def with_places(folder: Path, *files: str) -> Finding:
+    """A finding whose evidence names lines 10, 11, ... of some files."""
+    path = folder / "x.json"
+    path.write_bytes((CORPUS / "null-as-state-slot--M4-step-mamba-dead-write.json").read_bytes())
+    places = [Place(file, "Pool.take", 10 + number, 1 / (number + 1)) for number, file in enumerate(files)]
+    evidence = Evidence("M4-step-mamba-dead-write", places=places)
+    path.with_suffix(".evidence").write_bytes(msgspec.json.encode(FindingEvidence([evidence])))
+    return finding(str(path))
+
+
+def test_a_result_points_at_the_engine(tmp_path: Path) -> None:
+    """At the most suspicious line, by its path in the repository: it stands in a pull request."""
+    (tmp_path / "python/engine").mkdir(parents=True)
+    (tmp_path / "python/engine/pool.py").touch()
+    found = with_places(tmp_path, "engine/pool.py", "engine/gone.py")
+    log: Any = sarif_log(structs.replace(summary(found), target=f"sglang@{tmp_path}"))
+    VALIDATOR.validate(log)
+    [result] = log["runs"][0]["results"]
+    [place] = result["locations"]
+    assert place["physicalLocation"]["artifactLocation"] == {"uri": "python/engine/pool.py", "uriBaseId": "%SRCROOT%"}
+    assert place["physicalLocation"]["region"] == {"startLine": 10}
+    trace, second = result["relatedLocations"]
+    assert trace["physicalLocation"]["artifactLocation"]["uri"].endswith("x.json")
+    assert second["physicalLocation"]["artifactLocation"]["uri"] == "engine/gone.py"
+
+
+@pytest.mark.parametrize("file", ["/etc/passwd", "../../x.py"])
+def test_a_path_that_leaves_the_repository_is_no_place(tmp_path: Path, file: str) -> None:
+    log: Any = sarif_log(summary(with_places(tmp_path, file)))
+    [location] = log["runs"][0]["results"][0]["locations"]
+    assert location["physicalLocation"]["artifactLocation"]["uri"].endswith("x.json")
 
 
 def test_the_validator_objects_to_a_log_that_is_not() -> None:
