@@ -15,11 +15,13 @@ from pathlib import Path
 from msgspec import structs
 
 from ...targets.base.protocol import TargetError
+from ...targets.base.registry import describe
 from ...targets.base.trace import Trace, TraceError
 from ..campaign_events import (
     Cause,
     Finding,
     Found,
+    Graded,
     Notice,
     TraceDone,
     TracesDone,
@@ -32,6 +34,7 @@ from ..draw.files import load_trace
 from ..group.conditions import evidence_of, with_conditions
 from ..group.finding_store import OutputError
 from ..group.known import Known
+from ..group.reach import severity_of
 from ..group.recognition import Explained
 from ..group.same_symptom import UNEXPLAINED
 from ..judge.environment_fault import EnvironmentFault, FaultyEnvironment
@@ -53,6 +56,8 @@ OVERTIME_SECONDS = 5.0
 """A reduction may take this long even if the campaign's time is over by then."""
 SLICE_SECONDS = 5.0
 """A reduction is interrupted after this time: another finding may have had less."""
+SEVERITY_SECONDS = 10.0
+"""Time to find out how much one finding matters."""
 LOOKS = 2
 """So many further failures of each symptom are compared with known bugs in time for the next test."""
 PROOF_MIN = 6
@@ -75,6 +80,8 @@ def plan_chores(state: CampaignState) -> list[Chore]:
     for finding in state.store.findings.values():
         if finding.unfinished:
             state.triage.put(partial(WorkerLoop.reduce_again, finding=finding), FINDING, NEW, 0, finding.index)
+        elif finding.reduced and not finding.severity:
+            state.triage.put(partial(WorkerLoop.grade_again, finding=finding), FINDING, NEW, 0, finding.index)
     for number, finding in enumerate(state.left_behind()):
         state.triage.put(partial(WorkerLoop.take_up, finding=finding), LEFT_BEHIND, 0, number)
     for one in state.backlog.entries():
@@ -507,6 +514,39 @@ class WorkerLoop:
             return
         if case.violation.oracle not in UNEXPLAINED:
             Sorter(state, self.worker).settle(case.name, best, min(limit, overtime), case.confirmation.history)
+        shown = case.confirmation.shown[1]
+        grade = partial(WorkerLoop.grade, name=case.name, trace=best, violation=shown)
+        state.triage.put(grade, FINDING, NEW, 0, case.index)
+
+    def grade_again(self, finding: Finding) -> None:
+        """Find out how much a finding matters that was reduced before a kill."""
+        trace, violation = self._still_fails(finding)
+        if trace and violation and violation.signature == finding.signature:
+            self.grade(finding.id, trace, violation)
+
+    def grade(self, name: str, trace: Trace, violation: Violation) -> None:
+        """Find out how much a finding matters."""
+        state, left = self._state, self._state.left()
+        if name not in state.store.findings:  # it was merged into another one meanwhile
+            return
+        self.busy = True
+        self._announce(f"finding out how much {name} matters")
+        seconds = SEVERITY_SECONDS if left is None else min(SEVERITY_SECONDS, max(left, OVERTIME_SECONDS))
+        server = describe(state.settings.target, trace, state.settings.launch.version)
+        try:
+            with state.triage.timed("severity"):
+                severity = severity_of(
+                    trace, violation, self.worker, state.capabilities, server.implementations, seconds
+                )
+            with state.lock:
+                graded = state.store.findings.get(name) and state.store.grade(name, severity)
+                state.save_locked()
+            if graded:
+                state.emit(Graded(graded))
+        except FaultyEnvironment as error:
+            self._give_up_on(violation, error)
+        self.busy = False
+        self._announce("fuzzing")
 
     def _is_explained(self, case: Case, trace: Trace) -> bool:
         """Return True if known bugs explain a finding; it then waits until it is settled which one."""

@@ -53,6 +53,7 @@ def fault(capabilities: Capabilities) -> str:
         or _bad_option(capabilities)
         or _bad_value(capabilities, "documents")
         or _bad_value(capabilities, "features_with")
+        or _bad_setting(capabilities)
         or _lacks_feature(capabilities)
     )
 
@@ -104,6 +105,20 @@ def _bad_value(capabilities: Capabilities, field: str) -> str:
         for value in by_value:
             if value not in values:
                 return f"{field} has {name}={value}; {_hint(value, values)}"
+    return ""
+
+
+def _bad_setting(capabilities: Capabilities) -> str:
+    """Return the fault of a setting of the stock server."""
+    for setting in capabilities.stock or ():
+        for name, value in setting.stock.items():
+            values = {*capabilities.options.get(name, ()), *capabilities.accepts.get(name, ())}
+            if name not in _RESERVED and not values:
+                return f"stock has {name!r} in {setting.name!r}; {_hint(name, {*capabilities.options, *_RESERVED})}"
+            if values and value not in values:
+                return f"stock has {name}={value} in {setting.name!r}; {_hint(value, values)}"
+        if unknown := setting.events - EVENTS:
+            return f"stock has {min(unknown)!r} in {setting.name!r}; {_hint(min(unknown), EVENTS)}"
     return ""
 
 

@@ -6,6 +6,7 @@ from ..base.protocol import Capabilities
 from .kit_limits import CONV_WIDTHS
 from .options import SERVING
 from .release import Release
+from .stock import stock_of
 
 _EVENTS = frozenset({"arrive", "step", "preempt", "abort", "dummy_run", "reset_prefix_cache", "evict"})
 _CONNECTORS = ("none", "none", "store", "transfer")
@@ -95,5 +96,6 @@ def capabilities_of(release: Release) -> Capabilities:
             "graphs": {"none": groups_without_graphs},
         },
         engine=("vllm",),
+        stock=stock_of(release),
         lacks=frozenset() if release.zeroes else frozenset({"zeroing"}),
     )
