@@ -46,8 +46,8 @@ class Reach(Struct, frozen=True):
                 server
     rare        those of them that few servers have
     untried     those of them of which the harness cannot run the stock value: the failure may not need them
-    scheduling  "synchronous", "asynchronous" -> True if it fails then; of targets that have both
-    implementations  title -> True if it fails there; of parts with more than one implementation
+    scheduling  "synchronous", "asynchronous" -> True if one of the runs failed then; of targets that have both
+    implementations  title -> True if the trace with what it needs fails there; of parts with more than one
     default     title of the default one, "" if there is only one
     runs        runs of the trace that this took; `is_complete` is False if the time for it was over before
     """

@@ -92,9 +92,12 @@ class _Reaching:
         self._implementations = implementations
         self._settings = [*_as_settings(implementations), *(capabilities.stock or ())]
         self._untried = set[str]()
+        self._failed = set[bool]()
+        """Whether a run that failed was scheduled asynchronously."""
 
     def measure(self, trace: Trace) -> tuple[Trace, Reach]:
         """Return the trace that fails nearest to the stock server, and its reach."""
+        self._failed.add(trace.config.async_depth > 0)
         nearest = self._fails_with(trace, self._settings) or self._without_each(trace)
         left = self._departures(nearest)
         names = list(dict.fromkeys(_name(setting, nearest.config) for setting in left))
@@ -153,7 +156,9 @@ class _Reaching:
         if outcome is None:
             return None
         found, wanted = outcome.violation, self._violation
-        return found is not None and (found.signature, found.request) == (wanted.signature, wanted.request)
+        is_same = found is not None and (found.signature, found.request) == (wanted.signature, wanted.request)
+        self._failed |= {trace.config.async_depth > 0} if is_same else set()
+        return is_same
 
     def _departures(self, trace: Trace) -> list[Setting]:
         events = needed_events(trace.events)
@@ -161,12 +166,12 @@ class _Reaching:
 
     def _scheduling(self, trace: Trace) -> dict[str, bool]:
         """Return whether the trace fails in each way of scheduling, where the target has both."""
-        depth = trace.config.async_depth
         if not self._capabilities.max_async_depth or self._is_over:
             return {}
-        others = {"asynchronous": max(depth, 1), "synchronous": 0}
-        resets = {name: Setting(name, {"async_depth": str(other)}) for name, other in others.items()}
-        return {name: self._fails_with(trace, [reset]) is not None for name, reset in resets.items()}
+        for depth in (1, 0):
+            if (depth > 0) not in self._failed:
+                self._fails_with(trace, [Setting("", {"async_depth": str(depth)})])
+        return {"asynchronous": True in self._failed, "synchronous": False in self._failed}
 
     def _elsewhere(self, trace: Trace) -> Iterator[tuple[str, bool]]:
         """Yield each implementation, and whether the trace fails there; without those that cannot run it."""
