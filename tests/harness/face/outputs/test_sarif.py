@@ -98,5 +98,5 @@ def test_the_most_severe_result_comes_first_and_says_what_it_needs() -> None:
     results = log["runs"][0]["results"]
     assert [result.get("rank") for result in results] == [100.0, None, 25.0]
     assert "P0, wrong tokens; on the stock server" in results[0]["message"]["text"]
-    assert results[2]["properties"]["severity"]["reach"]["needs"] == ["--x"]
+    assert list(results[2]["properties"]["severity"]["reach"]["needs"]) == ["--x"]
     assert results[1]["properties"]["severity"] is None
