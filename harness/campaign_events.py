@@ -274,8 +274,8 @@ class Summary(Struct, frozen=True):
     given_up                          workers that were given up for the same reason
     workload                          ratios of the workload that are not the usual ones (`generate.workload`)
     effort                            seconds of all workers by what they did: "fuzzing", "confirming", "reducing",
-                                      "identity" (which cause a failure has), "severity"; what is none of the last four
-                                      is fuzzing
+                                      "identity" (which cause a failure has), "severity" (how much it
+                                      matters); what is none of the last four is fuzzing
     triage_share                      the share of the workers' time that the last four may take
     waiting                           failing traces that were kept to be looked into later
     seen                              what is needed to estimate what is left; None where nothing can be estimated, as
