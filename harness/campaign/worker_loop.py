@@ -23,6 +23,7 @@ from ..campaign_events import (
     Found,
     Graded,
     Notice,
+    Severity,
     TraceDone,
     TracesDone,
     Waiting,
@@ -81,7 +82,7 @@ def plan_chores(state: CampaignState) -> list[Chore]:
         if finding.unfinished:
             state.triage.put(partial(WorkerLoop.reduce_again, finding=finding), FINDING, NEW, 0, finding.index)
         elif finding.reduced and not finding.severity:
-            state.triage.put(partial(WorkerLoop.grade_again, finding=finding), FINDING, NEW, 0, finding.index)
+            state.triage.put(partial(WorkerLoop.grade, name=finding.id), FINDING, NEW, 0, finding.index)
     for number, finding in enumerate(state.left_behind()):
         state.triage.put(partial(WorkerLoop.take_up, finding=finding), LEFT_BEHIND, 0, number)
     for one in state.backlog.entries():
@@ -514,39 +515,37 @@ class WorkerLoop:
             return
         if case.violation.oracle not in UNEXPLAINED:
             Sorter(state, self.worker).settle(case.name, best, min(limit, overtime), case.confirmation.history)
-        shown = case.confirmation.shown[1]
-        grade = partial(WorkerLoop.grade, name=case.name, trace=best, violation=shown)
-        state.triage.put(grade, FINDING, NEW, 0, case.index)
+        state.triage.put(partial(WorkerLoop.grade, name=case.name), FINDING, NEW, 0, case.index)
 
-    def grade_again(self, finding: Finding) -> None:
-        """Find out how much a finding matters that was reduced before a kill."""
-        trace, violation = self._still_fails(finding)
-        if trace and violation and violation.signature == finding.signature:
-            self.grade(finding.id, trace, violation)
-
-    def grade(self, name: str, trace: Trace, violation: Violation) -> None:
-        """Find out how much a finding matters."""
+    def grade(self, name: str) -> None:
+        """Find out how much a reduced finding matters."""
         state, left = self._state, self._state.left()
-        if name not in state.store.findings:  # it was merged into another one meanwhile
+        finding = state.store.findings.get(name)
+        if finding is None:  # it was merged into another one meanwhile
             return
         self.busy = True
         self._announce(f"finding out how much {name} matters")
         seconds = SEVERITY_SECONDS if left is None else min(SEVERITY_SECONDS, max(left, OVERTIME_SECONDS))
-        server = describe(state.settings.target, trace, state.settings.launch.version)
         try:
             with state.triage.timed("severity"):
-                severity = severity_of(
-                    trace, violation, self.worker, state.capabilities, server.implementations, seconds
-                )
+                severity = self._severity(finding, seconds)
             with state.lock:
-                graded = state.store.findings.get(name) and state.store.grade(name, severity)
-                state.save_locked()
-            if graded:
-                state.emit(Graded(graded))
+                if severity and name in state.store.findings:
+                    state.emit(Graded(state.store.grade(name, severity)))
+                    state.save_locked()
         except FaultyEnvironment as error:
-            self._give_up_on(violation, error)
+            state.emit(Notice(f"how much {name} matters was not found out: {error}"))
         self.busy = False
         self._announce("fuzzing")
+
+    def _severity(self, finding: Finding, seconds: float) -> Severity | None:
+        """Return how much a finding matters, None if its trace does not fail again."""
+        state = self._state
+        trace, violation = self._still_fails(finding)
+        if not (trace and violation and violation.signature == finding.signature):
+            return None
+        parts = describe(state.settings.target, trace, state.settings.launch.version).implementations
+        return severity_of(trace, violation, self.worker, state.capabilities, parts, seconds)
 
     def _is_explained(self, case: Case, trace: Trace) -> bool:
         """Return True if known bugs explain a finding; it then waits until it is settled which one."""

@@ -60,6 +60,8 @@ OWN_FOLDERS = (FINDINGS_FOLDER, "corpus", "coverage", "hypothesis", "parts", WAI
 TEXT_SUFFIX = ".txt"
 _REPLAY = "Replay: "
 """What stands before the command in the text of a finding."""
+_SEVERITY = "Severity: "
+"""What the paragraph of a finding's text begins with that says how much it matters."""
 HISTORY_SUFFIX = ".history"
 UNREDUCED_SUFFIX = ".unreduced.json"
 EXTRA_SUFFIX = ".also-{}.json"
@@ -441,7 +443,7 @@ class FindingStore:
         finding = self.findings[name] = structs.replace(self.findings[name], severity=severity)
         with suppress(OSError):  # a text that is gone is written again when the campaign is resumed
             text = _companion(finding.trace, TEXT_SUFFIX).read_text(encoding="utf-8")
-            title, message, *rest = text.split("\n\n", 2)
+            title, message, *rest = [part for part in text.split("\n\n") if not part.startswith(_SEVERITY)]
             self._write_text(finding, "\n\n".join([title, message, *_severity_line(finding), *rest]))
         return finding
 
@@ -508,7 +510,7 @@ class FindingStore:
 def _severity_line(finding: Finding) -> list[str]:
     """Return the severity of a finding as a paragraph, nothing for one without."""
     known = severity_known(finding)
-    return [terminal_line(f"Severity: {severity_words(known)}")] if known else []
+    return [terminal_line(_SEVERITY + severity_words(known))] if known else []
 
 
 def _companion(trace: str | Path, suffix: str) -> Path:

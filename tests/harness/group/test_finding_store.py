@@ -272,7 +272,8 @@ def test_a_severity_stands_behind_the_message_and_stays_with_a_cause(tmp_path: P
     first, _ = store.claim(VIOLATION, 0, trace(3), "")
     store.explain(first.id, VIOLATION, History(), "Explanation: because\n\nof this", "A phrase")
     near, far = Severity("P1", "hang", Reach()), Severity("P2", "hang", Reach(("--x",)))
-    store.grade(first.id, far)
+    for _ in range(2):
+        store.grade(first.id, far)
     text = Path(first.trace).with_suffix(".txt").read_text()
     _, message, severity, *rest = text.split("\n\n")
     assert severity == "Severity: P2, hang; needs --x" and "of this" in rest[-1] and message == VIOLATION.message
