@@ -36,7 +36,11 @@ _SETTINGS = (
     Setting("--pipeline-parallel-size", {"pipeline": "none"}),
     Setting("--data-parallel-size", {"data_parallel": "1", "dp": "1"}, events=frozenset({"dummy_run"})),
     Setting("kv_load_failure_policy=recompute", {"load_failure": "fail"}),
-    Setting("--kv-transfer-config", {"connector": "none"}),
+    Setting(
+        "--kv-transfer-config",
+        {"connector": "none"},
+        {"sync": "--kv-transfer-config with sync_load_budget_bytes"},
+    ),
     Setting("--scheduling-policy priority", {"policy": "fcfs"}),
     Setting("--enforce-eager", {"graphs": "decode"}),
     Setting("--no-async-scheduling", {"async_depth": "1"}),

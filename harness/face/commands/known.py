@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ....targets.base.launch import Launch
+    from ....targets.base.protocol import Capabilities
     from ....targets.base.trace import Trace
     from ...campaign_events import KnownBug, Severity
     from ...group.known import Known
@@ -195,9 +196,9 @@ def severity(options: argparse.Namespace) -> int:
         raise TraceError(f"known severity: name the file to write with -o: FOLDER-OF-THE-PATCHES/{SEVERITIES}")
     line, found = printer(options.json), dict[str, Severity]()
     with open_worker(options) as worker:
-        worker.start()
+        able = worker.start().capabilities
         for entry in entries_of(options):
-            measured = joined(measure(worker, options.target, trace) for trace in entry.read_traces())
+            measured = joined(measure(worker, able, options.target, trace) for trace in entry.read_traces())
             line(f"{entry.title:32} {severity_words(measured) if measured else 'no trace of it fails'}")
             if measured:
                 found[entry.title] = measured
@@ -212,7 +213,7 @@ def severity(options: argparse.Namespace) -> int:
     return CLEAN
 
 
-def measure(worker: WorkerClient, target: str, trace: Trace) -> Severity | None:
+def measure(worker: WorkerClient, able: Capabilities, target: str, trace: Trace) -> Severity | None:
     """Return how much the failure of a trace matters, None if the trace does not fail or cannot run."""
     from ....targets.base.registry import describe
     from ....targets.base.trace import TraceError
@@ -223,7 +224,7 @@ def measure(worker: WorkerClient, target: str, trace: Trace) -> Severity | None:
     except TraceError:
         return None
     parts = describe(target, trace, worker.launch.version).implementations
-    return severity_of(trace, violation, worker, worker.start().capabilities, parts) if violation else None
+    return severity_of(trace, violation, worker, able, parts) if violation else None
 
 
 def add(options: argparse.Namespace) -> int:
