@@ -526,7 +526,9 @@ class WorkerLoop:
         self.busy = True
         self._announce(f"finding out how much {name} matters")
         seconds = SEVERITY_SECONDS if left is None else min(SEVERITY_SECONDS, max(left, OVERTIME_SECONDS))
+        patience = self.worker.trace_seconds
         try:
+            self.worker.trace_seconds = min(patience, seconds)  # a change may make it hang
             with state.triage.timed("severity"):
                 severity = self._severity(finding, seconds)
             with state.lock:
@@ -535,6 +537,8 @@ class WorkerLoop:
                     state.save_locked()
         except FaultyEnvironment as error:
             state.emit(Notice(f"how much {name} matters was not found out: {error}"))
+        finally:
+            self.worker.trace_seconds = patience
         self.busy = False
         self._announce("fuzzing")
 

@@ -26,7 +26,8 @@ VOCABULARIES: Mapping[str, frozenset[str]] = {
 """Field of `Capabilities` -> the words that it may have."""
 _NEEDS_POOL = frozenset({"pool", "labels", "tables", "device_order", "estimates"})
 """Observations of a target with a pool."""
-_RESERVED = frozenset(structs.asdict(Config(2, ()))) | {"dp"}
+_FIELDS = {field.name: field.type for field in structs.fields(Config)}
+_RESERVED = frozenset(_FIELDS) | {"dp"}
 """Names that `--config` already has: fields of the configuration, and the number of ranks."""
 
 
@@ -117,6 +118,10 @@ def _bad_setting(capabilities: Capabilities) -> str:
                 return f"stock has {name!r} in {setting.name!r}; {_hint(name, {*capabilities.options, *_RESERVED})}"
             if values and value not in values:
                 return f"stock has {name}={value} in {setting.name!r}; {_hint(value, values)}"
+            try:
+                convert(value, _FIELDS.get(name, str), strict=False)
+            except ValidationError as error:
+                return f"stock has {name}={value} in {setting.name!r}: {error}"
         if unknown := setting.events - EVENTS:
             return f"stock has {min(unknown)!r} in {setting.name!r}; {_hint(min(unknown), EVENTS)}"
     return ""
