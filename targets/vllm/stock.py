@@ -17,7 +17,10 @@ platform's. With EAGLE's rule and a prefix cache the adapter drives the hashes t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ..base.stock import Setting
+from ..base.trace import Config
 from .release import Release
 
 _SETTINGS = (
@@ -54,6 +57,13 @@ _SETTINGS = (
 )
 
 
-def stock_of(release: Release) -> tuple[Setting, ...] | None:
-    """Return the settings of a release, None for one whose defaults are not known to be those of 0.33.0."""
-    return _SETTINGS if release.coordinates else None
+def stock_of(release: Release, options: Mapping[str, tuple[str, ...]]) -> tuple[Setting, ...] | None:
+    """Return the settings of a release with these options, None for one whose defaults are not known to be those of
+    0.33.0. A setting whose option is gone, as on a checkout, is left out."""
+    if not release.coordinates:
+        return None
+
+    def has(name: str, value: str) -> bool:
+        return name in (*Config.__struct_fields__, "dp") or value in options.get(name, ())
+
+    return tuple(one for one in _SETTINGS if all(has(name, value) for name, value in one.stock.items()))

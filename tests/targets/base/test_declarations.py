@@ -14,7 +14,13 @@ from hybridfuzz.targets.base.stock import Setting
 
 GOOD = load_factory("hybrid").capabilities
 PLAIN = replace(
-    GOOD, modes=("none",), features=frozenset(), observes=frozenset({"accesses", "caches"}), windows=(), options={}
+    GOOD,
+    modes=("none",),
+    features=frozenset(),
+    observes=frozenset({"accesses", "caches"}),
+    windows=(),
+    options={},
+    stock=None,
 )
 
 
