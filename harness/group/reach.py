@@ -1,8 +1,8 @@
 """How near a server as it comes is to one that fails: the reach of a finding, measured on its reduced trace.
 
 The settings of the trace are reset to those of the stock server (`Capabilities.stock`), all at once and then one after
-the other, and the trace runs again. A reset is kept if the trace still fails in the same way: same signature, same
-request. What is left is a set of which no member can be spared; that there is no smaller one is not proved.
+the other, and the trace runs again. A reset is kept if the trace still fails in the same way (`_likeness`). What is
+left is a set of which no member can be spared; that there is no smaller one is not proved.
 
 Everything runs on the worker that runs all else. A trace that does not fail after a change shows that *this trace*
 needs the setting: another one of the same cause may not. In asynchronous scheduling the same events meet other steps:
@@ -22,7 +22,7 @@ from ...targets.base.stock import Setting
 from ...targets.base.trace import AnyEvent, Config, Step, Trace, TraceError, needed_events
 from ..campaign_events import Reach, Severity
 from ..draw.overrides import FIELDS, RANKS, apply_overrides
-from ..judge.oracles import client_of
+from ..judge.oracles import client_of, consequence
 from ..judge.violation import Violation
 from ..record.answers import Answers
 from .investigate import Investigation, Runner
@@ -100,10 +100,11 @@ class _Reaching:
         self._failed.add(trace.config.async_depth > 0)
         nearest = self._fails_with(trace, self._settings) or self._without_each(trace)
         left = self._departures(nearest)
-        names = list(dict.fromkeys(_name(setting, nearest.config) for setting in left))
+        names = list(dict.fromkeys(_name(one, nearest.config) for one in left))
+        rare = {_name(one, nearest.config) for one in left if _is_rare(one, nearest.config)}
         reach = Reach(
             names,
-            [name for name in names if any(s.is_rare and _name(s, nearest.config) == name for s in left)],
+            [name for name in names if name in rare],
             [name for name in names if name in self._untried],
             self._scheduling(nearest),
             dict(self._elsewhere(nearest)),
@@ -155,8 +156,7 @@ class _Reaching:
         outcome = self._tried.result(trace)
         if outcome is None:
             return None
-        found, wanted = outcome.violation, self._violation
-        is_same = found is not None and (found.signature, found.request) == (wanted.signature, wanted.request)
+        is_same = outcome.violation is not None and _likeness(outcome.violation) == _likeness(self._violation)
         self._failed |= {trace.config.async_depth > 0} if is_same else set()
         return is_same
 
@@ -182,6 +182,15 @@ class _Reaching:
                 yield one.title, True
             elif not self._is_over and (failed := self._fails(chosen)) is not None:
                 yield one.title, failed
+
+
+def _likeness(violation: Violation) -> tuple[object, ...]:
+    """Return what two failures share that count as the same: rule, consequence, kind of event and request.
+
+    Fields and groups may differ, as with the blocks that a setting publishes. Of crashes they are the same.
+    """
+    what = consequence(violation.oracle, violation.field) or violation.field
+    return violation.oracle, what, violation.event_kind, violation.request
 
 
 def with_more_steps(trace: Trace) -> Iterator[Trace]:
@@ -213,6 +222,10 @@ def _departs(setting: Setting, trace: Trace) -> bool:
 def _name(setting: Setting, config: Config) -> str:
     field = next(iter(setting.stock), "")
     return setting.by_value.get(str(_value(config, field)), setting.name) if field else setting.name
+
+
+def _is_rare(setting: Setting, config: Config) -> bool:
+    return setting.is_rare or str(_value(config, next(iter(setting.stock), ""))) in setting.rare
 
 
 def _value(config: Config, name: str) -> object:

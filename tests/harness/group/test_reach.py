@@ -26,7 +26,7 @@ from hybridfuzz.targets.hybrid.factory import CAPABILITIES
 STOCK = (
     Setting("sessions", events=frozenset({"resume"}), is_rare=True),
     Setting("--mode", {"mode": "plain"}, {"odd": "--mode odd"}, is_rare=True),
-    Setting("--policy", {"policy": "fcfs"}),
+    Setting("--policy", {"policy": "fcfs"}, rare=frozenset({"priority"})),
     Setting("--sync", {"async_depth": "1"}),
     Setting("--drafts", {"num_speculative_tokens": "0"}),
 )
@@ -106,7 +106,7 @@ def test_a_failure_of_the_stock_server_takes_one_reset_of_everything() -> None:
         (lambda run: run.k > 0, ["--drafts"], []),
         (lambda run: run.mode == "odd", ["--mode odd"], ["--mode odd"]),
         (lambda run: run.depth == 0, ["--sync"], []),
-        (lambda run: run.runner == "v1" and run.policy == "priority", ["V1", "--policy"], ["V1"]),
+        (lambda run: run.runner == "v1" and run.policy == "priority", ["V1", "--policy"], ["V1", "--policy"]),
         (lambda run: run.k > 0 or run.mode == "odd", ["--drafts"], []),  # the rare one is tried to be without first
     ],
 )
@@ -155,14 +155,32 @@ def test_events_that_no_stock_server_has_are_needed() -> None:
     assert severity.reach and severity.reach.needs == severity.reach.rare == ["sessions"] and severity.level == "P2"
 
 
-def test_another_failure_is_not_this_one() -> None:
+@pytest.mark.parametrize(
+    ("elsewhere", "is_same"),
+    [
+        (structs.replace(FAILURE, field="conv", group_kind="mamba"), True),
+        (structs.replace(FAILURE, request="r1"), False),
+        (structs.replace(FAILURE, event_kind="dummy_run"), False),
+        (structs.replace(FAILURE, oracle="S4"), False),
+    ],
+)
+def test_another_failure_is_not_this_one(elsewhere: Violation, is_same: bool) -> None:
     class Other(Engine):
         def run(self, trace: Trace) -> Outcome:
-            other = Violation("S3", "temporal", request="r1")
-            return Outcome(FAILURE if trace.config.num_speculative_tokens else other, 1, 1, {}, {}, 0)
+            return Outcome(FAILURE if trace.config.num_speculative_tokens else elsewhere, 1, 1, {}, {}, 0)
 
     reach = measured(Other(never)).reach
-    assert reach and reach.needs == ["--drafts"]
+    assert reach and reach.needs == ([] if is_same else ["--drafts"])
+
+
+def test_a_rule_with_two_consequences_is_two_failures() -> None:
+    class Stalls(Engine):
+        def run(self, trace: Trace) -> Outcome:
+            field = "stall" if trace.config.num_speculative_tokens else "hit"
+            return Outcome(Violation("M8", field), 1, 1, {}, {}, 0)
+
+    severity = severity_of(trace(), Violation("M8", "stall"), Stalls(never), ABLE, ())
+    assert severity.reach and severity.reach.needs == ["--drafts"]
 
 
 def test_runs_and_time_are_bounded() -> None:
