@@ -23,6 +23,7 @@ from ...targets.base.trace import AnyEvent, Config, Step, Trace, TraceError, nee
 from ..campaign_events import Reach, Severity
 from ..draw.overrides import FIELDS, RANKS, apply_overrides
 from ..judge.oracles import client_of, consequence
+from ..judge.oracles.real_model import FIELDS as FIELDS_OF_A_MODEL
 from ..judge.violation import Violation
 from ..record.answers import Answers
 from .investigate import Investigation, Runner
@@ -69,7 +70,10 @@ def severity_of(
 
 
 def answers_of(engine: Engine, trace: Trace, violation: Violation) -> Answers:
-    """Return what the clients of a trace receive, nothing if it cannot run to its end."""
+    """Return what the clients of a trace receive; nothing if it cannot run to its end, and where only a real model's
+    numbers are wrong, of which the tokens of the stand-in layers prove nothing."""
+    if violation.field in FIELDS_OF_A_MODEL:
+        return Answers()
     try:
         return engine.serve(trace, violation.request)
     except (TraceError, TargetError):

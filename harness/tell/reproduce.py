@@ -24,11 +24,9 @@ from ...targets.base.repro import Script
 from ...targets.base.trace import Trace, TraceError
 from ..draw.files import write_atomically
 from ..group.evidence import Place
-from ..group.reach import severity_of
+from ..group.reach import answers_of, severity_of
 from ..group.same_symptom import UNEXPLAINED
-from ..judge.oracles.real_model import FIELDS
 from ..judge.ranks import ranks_of
-from ..record.answers import Answers
 from ..workers.worker_client import WorkerClient
 from .bug_report import OtherRun, ReproCase, TriedFix
 from .related import RelatedEntry, related
@@ -69,8 +67,7 @@ def observe(subject: Subject, trace: Trace, places: Sequence[Place] = ()) -> Rep
             if again.violation:
                 trace, history, violation = plain, again, again.violation
         deployment = describe(spec, trace, launch.version)
-        # Tokens of the stand-in layers prove nothing where only the real model's numbers are wrong.
-        answers = Answers() if violation.field in FIELDS else worker.serve(trace, violation.request)
+        answers = answers_of(worker, trace, violation)
         runs = list(_implementations(worker, trace, deployment))
         severity = severity_of(trace, violation, worker, capabilities, deployment.implementations)
     versions = versions_of(launch, deployment.packages)

@@ -9,7 +9,8 @@ from support import arrive, make_trace
 
 from hybridfuzz.harness.campaign_events import Reach, Severity
 from hybridfuzz.harness.draw.files import load_trace
-from hybridfuzz.harness.group.reach import MORE_BLOCKS, RUNS_MAX, severity_of, with_more_steps
+from hybridfuzz.harness.group.reach import MORE_BLOCKS, RUNS_MAX, answers_of, severity_of, with_more_steps
+from hybridfuzz.harness.group.severity import effect_of
 from hybridfuzz.harness.judge.outcome import Outcome
 from hybridfuzz.harness.judge.run import run_trace
 from hybridfuzz.harness.judge.violation import Violation
@@ -171,6 +172,16 @@ def test_another_failure_is_not_this_one(elsewhere: Violation, is_same: bool) ->
 
     reach = measured(Other(never)).reach
     assert reach and reach.needs == ([] if is_same else ["--drafts"])
+
+
+def test_stand_in_tokens_prove_nothing_of_a_real_models_numbers() -> None:
+    class Right(Engine):
+        def serve(self, trace: Trace, request: str = "") -> Answers:
+            return Answers((Answer("r0", 1, (1,), (1,)),))
+
+    numbers = structs.replace(FAILURE, oracle="S6", field="logprobs")
+    assert effect_of(numbers, answers_of(Right(always), trace(), numbers)) == "wrong tokens"
+    assert effect_of(FAILURE, answers_of(Right(always), trace(), FAILURE)) == "corrupt cache"
 
 
 def test_a_rule_with_two_consequences_is_two_failures() -> None:
