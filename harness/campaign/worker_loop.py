@@ -515,7 +515,10 @@ class WorkerLoop:
             return
         if case.violation.oracle not in UNEXPLAINED:
             Sorter(state, self.worker).settle(case.name, best, min(limit, overtime), case.confirmation.history)
-        state.triage.put(partial(WorkerLoop.grade, name=case.name), FINDING, NEW, 0, case.index)
+        self._let_grade(case)
+
+    def _let_grade(self, case: Case) -> None:
+        self._state.triage.put(partial(WorkerLoop.grade, name=case.name), FINDING, NEW, 0, case.index)
 
     def grade(self, name: str) -> None:
         """Find out how much a reduced finding matters."""
@@ -573,6 +576,8 @@ class WorkerLoop:
             return
         if cause and (cause.name or case.is_reduced):
             Sorter(self._state, self.worker).recognized(case.name, cause, case.violation)
+            if case.is_reduced and not cause.severity:
+                self._let_grade(case)
         else:
             self._let_wait(case)
 
