@@ -1,4 +1,5 @@
-"""One page for each cause, and the tables of causes: from `known.toml`, the traces and the text beside each patch.
+"""One page for each cause, and the tables of causes: from `known.toml`, the traces, the text beside each patch, and the
+severities that `hybridfuzz known severity` measured.
 
     python docs/cause_pages.py --write    # writes the tables into the pages that have their markers
 
@@ -20,6 +21,11 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from hybridfuzz.harness.campaign_events import Severity
+from hybridfuzz.harness.draw.files import read_json
+from hybridfuzz.harness.group.recognition import SEVERITIES
+from hybridfuzz.harness.group.severity import severity_words
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
@@ -64,6 +70,18 @@ class Cause:
         return int(found[0]) if found else sys.maxsize
 
     @property
+    def severity(self) -> Severity | None:
+        """The severity that was measured, None if none was."""
+        return severities(self.path.parent).get(self.path.stem)
+
+    @property
+    def level(self) -> str:
+        """The severity for a table: measured, else as its text has it."""
+        if self.severity:
+            return f"{self.severity.level}, {self.severity.effect}"
+        return self.fields.get("severity", "").partition(":")[0]
+
+    @property
     def traces(self) -> list[Path]:
         """Traces of the entry of `known.toml` that has this patch. KeyError if there is none."""
         folder = CORPUS / self.engine
@@ -75,6 +93,12 @@ def entries(engine: str) -> dict[str, list[str]]:
     """Patch -> names of traces, for each entry with a patch."""
     known = tomllib.loads((CORPUS / engine / "known.toml").read_text(encoding="utf-8"))["known"]
     return {entry["patch"]: entry.get("traces", []) for entry in known if "patch" in entry}
+
+
+@cache
+def severities(folder: Path) -> dict[str, Severity]:
+    """Return the severities of the causes whose patches are in a folder, by name."""
+    return read_json(folder / SEVERITIES, dict[str, Severity], "severities") or {}
 
 
 def read(path: Path) -> Cause:
@@ -91,14 +115,17 @@ def causes(engine: str = "*", release: str = "*") -> list[Cause]:
 
 
 def table(engine: str, release: str) -> Iterator[str]:
-    """Yield a row for each cause: number, name, where, what the client gets, public numbers."""
-    yield f"| | cause | {CAPTION[engine]} | what the client gets | public |"
-    yield "| --- | --- | --- | --- | --- |"
-    for cause in causes(engine, release):
+    """Yield a row for each cause: number, name, severity if any has one, where, what a client gets, public numbers."""
+    found = causes(engine, release)
+    rated = any(cause.level for cause in found)
+    yield f"| | cause | {'severity | ' if rated else ''}{CAPTION[engine]} | what the client gets | public |"
+    yield "| --- | --- | --- | --- | --- |" + (" --- |" if rated else "")
+    for cause in found:
         number, _, name = cause.title.rpartition(". ")
         link = f"../../{cause.path.relative_to(DOCS.parent).as_posix()}"
         public = cause.fields["public"].partition("; related: ")[0]
-        yield f"| {number} | [{name}]({link}) | {cause.fields['where']} | {cause.fields['client']} | {public} |"
+        cells = [number, f"[{name}]({link})", *([cause.level] if rated else [])]
+        yield f"| {' | '.join([*cells, cause.fields['where'], cause.fields['client'], public])} |"
 
 
 def written(page: str) -> str:
@@ -118,7 +145,10 @@ def pages() -> list[Path]:
 
 def page(cause: Cause) -> str:
     """Return the page of a cause: its text, its traces with the shortest one's configuration and events, the patch."""
-    lines = [cause.path.read_text(encoding="utf-8"), "## Traces\n"]
+    lines = [cause.path.read_text(encoding="utf-8")]
+    if cause.severity:
+        lines.append(f"## Severity and reach\n\nMeasured on its traces: {severity_words(cause.severity)}.\n")
+    lines.append("## Traces\n")
     events = {trace: json.loads(trace.read_bytes())["events"] for trace in cause.traces}
     lines += [f"* `{trace.relative_to(CORPUS.parent)}`: {len(events[trace])} events" for trace in events]
     if events:

@@ -18,20 +18,6 @@ Number = Annotated[int, Meta(ge=0, le=10**10)]
 """A count; a larger one in a file is damage, and would take long to estimate from."""
 
 
-class Cause(Struct, frozen=True):
-    """A known bug with a patch that explains a failure: with the patches of all known bugs the failing trace is silent,
-    or gets further, and without this one's it fails as before (`group.recognition`).
-
-    name      of its entry in known.toml; "" if no single bug is known to show it
-    number    in the table of the release's causes, 0 if it has none there
-    phrase    what happens, in a few words; "" where no text stands beside the patch
-    """
-
-    name: str
-    number: int = 0
-    phrase: str = ""
-
-
 class Waiting(Struct, frozen=True):
     """A failing trace that is counted for a finding by its signature alone, and that nobody has looked into yet.
 
@@ -44,6 +30,66 @@ class Waiting(Struct, frozen=True):
     index: int
     finding: str
     signature: str
+
+
+Level = Literal["P0", "P1", "P2", "P3", ""]
+"""How severe a finding is, P0 first; "" if nothing says so (`group.severity`)."""
+Effect = Literal["wrong tokens", "corrupt cache", "dead engine", "hang", "leak", "slower", ""]
+"""What a client gets (`judge.oracles.rules.Client`). Of a corrupt cache: wrong tokens from a later request, perhaps; in
+the runs that were made, the right ones."""
+
+
+class Reach(Struct, frozen=True):
+    """How near a server as it comes is to one that fails, found by running a trace with one setting changed at a time.
+
+    needs       settings without which the trace does not fail, as a person types them; () if it fails on the stock
+                server
+    rare        those of them that few servers have
+    untried     those of them of which the harness cannot run the stock value: the failure may not need them
+    scheduling  "synchronous", "asynchronous" -> True if one of the runs failed then; of targets that have both
+    implementations  title -> True if the trace with what it needs fails there; of parts with more than one
+    default     title of the default one, "" if there is only one
+    runs        runs of the trace that this took; `is_complete` is False if the time for it was over before
+    """
+
+    needs: Sequence[str] = ()
+    rare: Sequence[str] = ()
+    untried: Sequence[str] = ()
+    scheduling: Mapping[str, bool] = {}
+    implementations: Mapping[str, bool] = {}
+    default: str = ""
+    runs: int = 0
+    is_complete: bool = True
+
+    @property
+    def is_on_default(self) -> bool:
+        """True if the default implementation fails, or if there is only one. One that cannot run the trace does not."""
+        return not self.default or self.implementations.get(self.default, False)
+
+
+class Severity(Struct, frozen=True):
+    """How much a finding matters (`group.severity`). Without `reach` there is no level, and `unmeasured` says why."""
+
+    level: Level
+    effect: Effect
+    reach: Reach | None = None
+    unmeasured: Literal["", "the target declares no stock server", "each run takes the time limit"] = ""
+
+
+class Cause(Struct, frozen=True):
+    """A known bug with a patch that explains a failure: with the patches of all known bugs the failing trace is silent,
+    or gets further, and without this one's it fails as before (`group.recognition`).
+
+    name      of its entry in known.toml; "" if no single bug is known to show it
+    number    in the table of the release's causes, 0 if it has none there
+    phrase    what happens, in a few words; "" where no text stands beside the patch
+    severity  how much it matters, as measured on the release that it is packaged for; None if it was not
+    """
+
+    name: str
+    number: int = 0
+    phrase: str = ""
+    severity: Severity | None = None
 
 
 class Finding(Struct, frozen=True):
@@ -67,6 +113,7 @@ class Finding(Struct, frozen=True):
     phrase      what goes wrong, in a few words
     setting     the implementation and the model that its trace stands for, such as "V1 model runner"; "" if there is
                 only one
+    severity    how much it matters, None until that was found out, and in folders of older versions
     """
 
     signature: str
@@ -91,6 +138,7 @@ class Finding(Struct, frozen=True):
     cause: Cause | None = None
     phrase: str = ""
     setting: str = ""
+    severity: Severity | None = None
 
     @property
     def id(self) -> str:
@@ -255,8 +303,9 @@ class Summary(Struct, frozen=True):
     given_up                          workers that were given up for the same reason
     workload                          ratios of the workload that are not the usual ones (`generate.workload`)
     effort                            seconds of all workers by what they did: "fuzzing", "confirming", "reducing",
-                                      "identity" (which cause a failure has); what is none of the last three is fuzzing
-    triage_share                      the share of the workers' time that the last three may take
+                                      "identity" (which cause a failure has), "severity" (how much it
+                                      matters); what is none of the last four is fuzzing
+    triage_share                      the share of the workers' time that the last four may take
     waiting                           failing traces that were kept to be looked into later
     seen                              what is needed to estimate what is left; None where nothing can be estimated, as
                                       the traces are not drawn independently
@@ -403,6 +452,12 @@ class Recognized(Struct, frozen=True):
     finding: Finding
 
 
+class Graded(Struct, frozen=True):
+    """It was found out how much a finding matters (`Finding.severity`)."""
+
+    finding: Finding
+
+
 class Merged(Struct, frozen=True):
     """A finding turned out to have the same cause as another one, `finding`, and is part of it now."""
 
@@ -506,6 +561,7 @@ CampaignEvent = (
     | Found
     | Improved
     | Recognized
+    | Graded
     | Merged
     | WorkerLost
     | NotRun

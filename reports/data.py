@@ -8,7 +8,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from ..harness.campaign_events import Finding, Summary
+from ..harness.campaign_events import Finding, Severity, Summary
 from ..harness.draw.files import load_trace, read_json
 from ..harness.face.outputs.rates import Sample, load_samples
 from ..harness.group.bug_history import Bug, bug_key, load_bug_history
@@ -68,14 +68,14 @@ def load_folder(folder: Path) -> Data:
     return Data(title, str(folder), summary, findings, load_samples(folder), matrix.mutants if matrix else ())
 
 
-def one_finding(path: Path, trace: Trace, target: str, history: History) -> Data:
+def one_finding(path: Path, trace: Trace, target: str, history: History, severity: Severity | None = None) -> Data:
     """Return the data of a single trace that was just run. Raises TraceError if it is clean."""
     violation = history.violation
     if violation is None:
         raise TraceError(f"{path} runs clean on {target}: there is nothing to report")
     finding = Finding(
         violation.signature, violation.oracle, violation.message, violation.step, violation.event, len(trace.events),
-        str(path), 0,
+        str(path), 0, severity=severity,
     )  # fmt: skip
     return Data(violation.signature, str(path.parent), findings=[Shown(finding, target, None, history, trace)])
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from ..harness.group.finding_store import cause_words, replay_command
+from ..harness.group.severity import is_on_default, rank, severity_known, severity_words
 from ..harness.markup import Markup, Section, join, tag
 from ..harness.quoting import clean
 from ..harness.tell.explain import explain
@@ -22,6 +23,8 @@ GROUPS = (
     ("known", "Known: acknowledged in known.toml"),
     ("fixed", "Fixed: their traces run clean now"),
 )
+ELSEWHERE = "On an implementation that is not the default: {}"
+"""The part of what the default implementation does not show, under the titles above."""
 OPEN_MAX = 3
 """Findings that are unfolded from the start."""
 DRAWN_BYTES_MAX = 1_200_000
@@ -30,13 +33,11 @@ EVENTS_MAX = 60
 
 
 def findings_section(findings: Sequence[Shown]) -> Section:
-    """Return all findings by state, new ones first."""
+    """Return all findings by state, new ones first, then those that the default implementation does not show; the most
+    severe first in each part."""
     parts: list[Markup] = []
     drawn, number = 0, 0
-    for state, title in GROUPS:
-        group = [one for one in findings if state_of(one) == state]
-        if not group:
-            continue
+    for title, group in _parts(findings):
         parts.append(tag("h3", title, tag("span", len(group), class_="count")))
         for one in group:
             article = finding_article(one, is_open=number < OPEN_MAX, draw=drawn < DRAWN_BYTES_MAX)
@@ -50,6 +51,16 @@ def findings_section(findings: Sequence[Shown]) -> Section:
     return Section("findings", "Findings", join(*parts))
 
 
+def _parts(findings: Sequence[Shown]) -> Iterator[tuple[str, list[Shown]]]:
+    """Yield each part that has findings, with its title."""
+    ordered = sorted(findings, key=lambda one: rank(one.finding))
+    for on_default in (True, False):
+        for state, title in GROUPS:
+            group = [one for one in ordered if state_of(one) == state and is_on_default(one.finding) == on_default]
+            if group:
+                yield title if on_default else ELSEWHERE.format(title[0].lower() + title[1:]), group
+
+
 def state_of(one: Shown) -> str:
     """Return new, flaky, known or fixed."""
     if one.bug:
@@ -60,12 +71,15 @@ def state_of(one: Shown) -> str:
 def finding_article(one: Shown, *, is_open: bool, draw: bool) -> Markup:
     """Return one finding; its first line stays visible when it is folded."""
     finding = one.finding
+    severity = severity_known(finding)
     head = tag(
         "summary",
         tag("span", state_of(one), class_=f"pill {state_of(one)}"),
+        tag("span", severity.level, class_=f"pill {severity.level}") if severity and severity.level else None,
         tag("b", clean(finding.phrase)) if finding.phrase else None,
         tag("code", finding.id, class_="signature"),
         tag("span", _numbers(one), class_="dim"),
+        tag("span", clean(severity_words(severity)), class_="message") if severity else None,
         tag("span", clean(finding.message), class_="message"),
     )
     body = join(*_proof(one, draw), *_trace(one), commands(one))

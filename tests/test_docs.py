@@ -24,11 +24,12 @@ from typing import NamedTuple, get_args
 import pytest
 
 from hybridfuzz.harness import exit_status
+from hybridfuzz.harness.campaign import worker_loop
 from hybridfuzz.harness.campaign_events import CampaignEvent, TracesDone, WorkerState
 from hybridfuzz.harness.cli import COMMANDS
 from hybridfuzz.harness.draw import files
 from hybridfuzz.harness.face.outputs.ndjson import event_name
-from hybridfuzz.harness.group import known
+from hybridfuzz.harness.group import known, reach, severity
 from hybridfuzz.targets.hybrid.mutants import PARTS
 from hybridfuzz.targets.hybrid.mutants import titles as mutant_titles
 
@@ -300,6 +301,13 @@ def test_the_output_of_the_how_to_can_be_registered(tmp_path: Path) -> None:
     text = (tmp_path / "found.txt").read_text(encoding="utf-8")
     assert text.startswith("hybrid:hit-before-commit: S5-step-mamba-early-hit: S5: ")
     assert text.count("\n") == 1
+
+
+def test_the_page_of_severities_has_the_table_of_the_code() -> None:
+    page = (ROOT / "docs/reference/severity.md").read_text(encoding="utf-8")
+    rows = [f"| {effect} | {' | '.join(levels.values())} |" for effect, levels in severity.TABLE.items()]
+    assert "\n".join(rows) in page
+    assert f"at most {reach.RUNS_MAX} runs and {worker_loop.SEVERITY_SECONDS:.0f} seconds" in page
 
 
 @pytest.mark.parametrize("path", CAUSES, ids=name)

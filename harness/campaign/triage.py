@@ -1,10 +1,10 @@
 """Which failure is looked into next, and how much of the workers' time that may take.
 
 A failing trace is counted and saved at once; a new finding is also confirmed at once. All else is a task: reducing a
-finding, slice by slice, and finding out what its cause is; sorting a further trace of a signature that was met before.
-Tasks together may take a share of the time of all workers (`--triage-share`). A task that has begun ends, and what it
-took beyond the share is saved before the next one begins. When no trace is left to run, findings are finished, and
-further traces sorted for `GRACE` seconds and the share.
+finding, slice by slice, finding out what its cause is and how much it matters; sorting a further trace of a
+signature that was met before. Tasks together may take a share of the time of all workers (`--triage-share`). A task
+that has begun ends, and what it took beyond the share is saved before the next one begins. When no trace is left to
+run, findings are finished, and further traces sorted for `GRACE` seconds and the share.
 
 Which task comes first does not depend on the clock: findings that may be new, by how many slices they have had; tests
 of which known bugs the others are, in turn with a look at the first further traces of each symptom; then traces whose
@@ -19,10 +19,10 @@ from contextlib import contextmanager
 from heapq import heappop, heappush
 from itertools import count
 from threading import Lock
-from typing import Generic, Literal, TypeVar
+from typing import Generic, Literal, TypeVar, get_args
 
 Task = TypeVar("Task")
-Activity = Literal["confirming", "reducing", "identity"]
+Activity = Literal["confirming", "reducing", "identity", "severity"]
 FUZZING = "fuzzing"
 FINDING, FURTHER, LEFT_BEHIND = range(3)
 """Ranks of tasks: a finding, a further trace of a signature, what an earlier campaign left."""
@@ -44,7 +44,7 @@ class Triage(Generic[Task]):
         self._jobs = jobs
         self._spent = spent
         self._before = sum(earlier.values()) - jobs * spent()
-        self._took: dict[str, float] = {name: earlier.get(name, 0.0) for name in ("confirming", "reducing", "identity")}
+        self._took: dict[str, float] = {name: earlier.get(name, 0.0) for name in get_args(Activity)}
         self._running: dict[int, tuple[str, float]] = {}
         self._tasks: list[tuple[tuple[int, ...], int, Task]] = []
         self._numbers = count()

@@ -15,12 +15,15 @@ from pathlib import Path
 from msgspec import structs
 
 from ...targets.base.protocol import TargetError
+from ...targets.base.registry import describe
 from ...targets.base.trace import Trace, TraceError
 from ..campaign_events import (
     Cause,
     Finding,
     Found,
+    Graded,
     Notice,
+    Severity,
     TraceDone,
     TracesDone,
     Waiting,
@@ -33,6 +36,7 @@ from ..group.conditions import evidence_of, with_conditions
 from ..group.finding_store import OutputError
 from ..group.fixes import packaged_traces
 from ..group.known import Known
+from ..group.reach import severity_of
 from ..group.recognition import Explained
 from ..group.same_symptom import UNEXPLAINED
 from ..judge.environment_fault import EnvironmentFault, FaultyEnvironment
@@ -54,6 +58,8 @@ OVERTIME_SECONDS = 5.0
 """A reduction may take this long even if the campaign's time is over by then."""
 SLICE_SECONDS = 5.0
 """A reduction is interrupted after this time: another finding may have had less."""
+SEVERITY_SECONDS = 10.0
+"""Time to find out how much one finding matters."""
 LOOKS = 2
 """So many further failures of each symptom are compared with known bugs in time for the next test."""
 PROOF_MIN = 6
@@ -78,6 +84,8 @@ def plan_chores(state: CampaignState) -> list[Chore]:
     for finding in state.store.findings.values():
         if finding.unfinished:
             state.triage.put(partial(WorkerLoop.reduce_again, finding=finding), FINDING, NEW, 0, finding.index)
+        elif finding.reduced and not finding.severity:
+            state.triage.put(partial(WorkerLoop.grade, name=finding.id), FINDING, NEW, 0, finding.index)
     for number, finding in enumerate(state.left_behind()):
         state.triage.put(partial(WorkerLoop.take_up, finding=finding), LEFT_BEHIND, 0, number)
     for one in state.backlog.entries():
@@ -521,6 +529,44 @@ class WorkerLoop:
             return
         if case.violation.oracle not in UNEXPLAINED:
             Sorter(state, self.worker).settle(case.name, best, min(limit, overtime), case.confirmation.history)
+        self._let_grade(case)
+
+    def _let_grade(self, case: Case) -> None:
+        self._state.triage.put(partial(WorkerLoop.grade, name=case.name), FINDING, NEW, 0, case.index)
+
+    def grade(self, name: str) -> None:
+        """Find out how much a reduced finding matters."""
+        state, left = self._state, self._state.left()
+        finding = state.store.findings.get(name)
+        if finding is None:  # it was merged into another one meanwhile
+            return
+        self.busy = True
+        self._announce(f"finding out how much {name} matters")
+        seconds = SEVERITY_SECONDS if left is None else min(SEVERITY_SECONDS, max(left, OVERTIME_SECONDS))
+        patience = self.worker.trace_seconds
+        try:
+            self.worker.trace_seconds = min(patience, seconds)  # a change may make it hang
+            with state.triage.timed("severity"):
+                severity = self._severity(finding, seconds)
+            with state.lock:
+                if severity and name in state.store.findings:
+                    state.emit(Graded(state.store.grade(name, severity)))
+                    state.save_locked()
+        except FaultyEnvironment as error:
+            state.emit(Notice(f"how much {name} matters was not found out: {error}"))
+        finally:
+            self.worker.trace_seconds = patience
+        self.busy = False
+        self._announce("fuzzing")
+
+    def _severity(self, finding: Finding, seconds: float) -> Severity | None:
+        """Return how much a finding matters, None if its trace does not fail again."""
+        state = self._state
+        trace, violation = self._still_fails(finding)
+        if not (trace and violation and violation.signature == finding.signature):
+            return None
+        parts = describe(state.settings.target, trace, state.settings.launch.version).implementations
+        return severity_of(trace, violation, self.worker, state.capabilities, parts, seconds)
 
     def _is_explained(self, case: Case, trace: Trace) -> bool:
         """Return True if known bugs explain a finding; it then waits until it is settled which one."""
@@ -544,6 +590,8 @@ class WorkerLoop:
             return
         if cause and (cause.name or case.is_reduced):
             Sorter(self._state, self.worker).recognized(case.name, cause, case.violation)
+            if case.is_reduced and not cause.severity:
+                self._let_grade(case)
         else:
             self._let_wait(case)
 

@@ -26,11 +26,14 @@ from ...targets.base.protocol import Capabilities, TargetError
 from ...targets.base.registry import describe
 from ...targets.base.trace import Trace
 from ..campaign.recheck import Confirmation
+from ..campaign_events import Severity
 from ..group.evidence import Evidence, FindingEvidence
 from ..group.finding_store import FindingStore, OutputError, replay_command
 from ..group.investigate import Investigation
+from ..group.reach import severity_of
 from ..group.same_cause import alike
 from ..group.same_symptom import UNEXPLAINED
+from ..group.severity import order, severity_words
 from ..group.weights import DIFFERENT
 from ..judge.violation import Violation
 from ..quoting import terminal_line
@@ -51,6 +54,8 @@ REDUCE_SECONDS = 10.0
 """At least for the trace that is shown."""
 PLACES_SECONDS = 5.0
 """To find the places for a cause whose traces were not compared."""
+SEVERITY_SECONDS = 5.0
+"""To find out how much a cause matters, after all else."""
 PLACES_MAX = 3
 LINES_MAX = 25
 """Of an explanation and its timeline; `hybridfuzz replay` prints all of them."""
@@ -69,20 +74,23 @@ class ItemFailure(Struct, frozen=True):
 
 
 class Cause(Struct, frozen=True):
-    """Failed items that are one failure, the one that is shown first, and its text."""
+    """Failed items that are one failure, the one that is shown first, its text, and how much it matters."""
 
     items: tuple[str, ...]
     text: str
+    severity: Severity | None = None
 
 
 class _Shown(Struct, frozen=True):
-    """The trace that is shown for a cause: how it fails, its explanation, its file, and why it is not reduced."""
+    """The trace that is shown for a cause: how it fails, its explanation, its file, why it is not reduced, and how much
+    the failure matters."""
 
     trace: Trace
     violation: Violation
     told: str = ""
     path: str = ""
     problem: str = ""
+    severity: Severity | None = None
 
 
 class _Group:
@@ -118,9 +126,9 @@ class Causes:
         self._store: FindingStore | None = None
 
     def sorted(self, failures: Sequence[ItemFailure]) -> list[Cause]:
-        """Return the causes of the failures, the one with most items first."""
+        """Return the causes of the failures, the one that matters most first, then the one with most items."""
         groups = sorted(self._grouped(failures), key=lambda group: -len(group.failures))
-        return [self._told(group) for group in groups]
+        return sorted((self._told(group) for group in groups), key=lambda cause: order(cause.severity))
 
     def _grouped(self, failures: Sequence[ItemFailure]) -> list[_Group]:
         """Group the failures: what can be compared by cause, what did not happen again by signature."""
@@ -181,7 +189,7 @@ class Causes:
         except TargetError as error:  # the target does not start again after its crash
             shown = structs.replace(shown, problem=f"could not run again: {error}")
         items = (first.item, *(one.item for one in group.failures if one is not first))
-        return Cause(items, "\n".join(self._lines(group, first, shown)))
+        return Cause(items, "\n".join(self._lines(group, first, shown)), shown.severity)
 
     def _saved(self, group: _Group, first: ItemFailure, shown: _Shown) -> _Shown:
         """Save a trace, reduce it, and set its options to usual values."""
@@ -216,9 +224,13 @@ class Causes:
                 group.compared.append((best, history.violation, evidence))
         if group.evidence:
             store.learn(finding.id, FindingEvidence(group.evidence))
-        return _Shown(
-            best, history.violation or violation, finding_text(history, LINES_MAX), store.findings[finding.id].trace
+        failure = history.violation or violation
+        server = describe(self._settings.target, best, self._launch.version)
+        severity = severity_of(
+            best, failure, self._worker, self._capabilities, server.implementations, SEVERITY_SECONDS
         )
+        told, file = finding_text(history, LINES_MAX), store.findings[finding.id].trace
+        return _Shown(best, failure, told, file, severity=severity)
 
     def _unusual(self, trace: Trace) -> int:
         return unusual(self._settings.target, self._launch, trace)
@@ -229,6 +241,8 @@ class Causes:
         words = configuration_words(shown.trace, describe(target, shown.trace, self._launch.version))
         yield terminal_line(shown.violation.message)
         yield ""
+        if shown.severity:
+            yield f"severity   {terminal_line(severity_words(shown.severity))}"
         yield f"config     {terminal_line(words)}"
         yield f"signature  {shown.violation.signature}"
         cut = shown.problem or f"reduced to {plural(len(shown.trace.events), 'event')}"

@@ -12,6 +12,8 @@ same_cause    decides whether failures have one cause
 weights       fitted numbers of `same_cause`
 same_symptom  whether a candidate of a reduction still fails in the same way
 finding_store  the folder of one campaign's findings
+severity      how much a finding matters: what a client gets, how far from the stock server
+reach         how far from the stock server a finding is, by running
 known         known.toml: acknowledged bugs, with patches, traces and conditions
 recognition   failures that known bugs with a patch explain, before they are reduced
 conditions    known bugs without a patch, recognized by the evidence of their traces

@@ -35,7 +35,7 @@ from msgspec import structs
 
 from ...targets.base.registry import describe
 from ...targets.base.trace import Trace, TraceError
-from ..campaign_events import Cause, Finding, Summary
+from ..campaign_events import Cause, Finding, Severity, Summary
 from ..draw.files import (
     ERROR_LENGTH_MAX,
     NAME_LENGTH_MAX,
@@ -50,6 +50,7 @@ from ..judge.violation import Violation
 from ..quoting import one_line, terminal_line, terminal_text
 from ..record.history import History
 from .evidence import EVIDENCE_SUFFIX, EXTRA_TRACES_MAX, FindingEvidence
+from .severity import joined, severity_known, severity_words
 
 STATE_FILE = "campaign.json"
 FINDINGS_FOLDER = "findings"
@@ -59,6 +60,8 @@ OWN_FOLDERS = (FINDINGS_FOLDER, "corpus", "coverage", "hypothesis", "parts", WAI
 TEXT_SUFFIX = ".txt"
 _REPLAY = "Replay: "
 """What stands before the command in the text of a finding."""
+_SEVERITY = "Severity: "
+"""What the paragraph of a finding's text begins with that says how much it matters."""
 HISTORY_SUFFIX = ".history"
 UNREDUCED_SUFFIX = ".unreduced.json"
 EXTRA_SUFFIX = ".also-{}.json"
@@ -125,10 +128,13 @@ def cause_words(cause: Cause) -> str:
 
 
 def title_line(finding: Finding) -> str:
-    """Return what a finding is called: what goes wrong, then its name with the implementation and the model."""
+    """Return what a finding is called: how much it matters, what goes wrong, then its name with the implementation and
+    the model."""
+    known = severity_known(finding)
+    level = f"{known.level} " if known and known.level else ""
     if not finding.phrase:
-        return f"{finding.id} ({finding.setting})" if finding.setting else finding.id
-    return f"{finding.phrase} ({'; '.join(filter(None, [finding.id, finding.setting]))})"
+        return level + (f"{finding.id} ({finding.setting})" if finding.setting else finding.id)
+    return f"{level}{finding.phrase} ({'; '.join(filter(None, [finding.id, finding.setting]))})"
 
 
 def setting_of(target: str, trace: Trace) -> str:
@@ -351,7 +357,8 @@ class FindingStore:
         else:
             for signature, times in (gone.symptoms or {gone.signature: gone.count}).items():
                 kept = self._counted(kept, signature, times)
-            kept = structs.replace(kept, unsorted=kept.unsorted + gone.unsorted)
+            severity = joined([kept.severity, gone.severity])
+            kept = structs.replace(kept, unsorted=kept.unsorted + gone.unsorted, severity=severity)
         self.findings[into] = kept
         return gone, kept
 
@@ -431,6 +438,15 @@ class FindingStore:
         self.findings[name] = finding
         return finding
 
+    def grade(self, name: str, severity: Severity) -> Finding:
+        """Note how much a finding matters, also behind title and message in its text."""
+        finding = self.findings[name] = structs.replace(self.findings[name], severity=severity)
+        with suppress(OSError):  # a text that is gone is written again when the campaign is resumed
+            text = _companion(finding.trace, TEXT_SUFFIX).read_text(encoding="utf-8")
+            title, message, *rest = [part for part in text.split("\n\n") if not part.startswith(_SEVERITY)]
+            self._write_text(finding, "\n\n".join([title, message, *_severity_line(finding), *rest]))
+        return finding
+
     def recognize(self, name: str, cause: Cause, violation: Violation) -> Finding:
         """Note which known bug explains a finding. It is not reduced any further."""
         finding = self.findings[name] = structs.replace(self.findings[name], cause=cause)
@@ -485,9 +501,16 @@ class FindingStore:
         )
         again = f"{finding.events} events. {_REPLAY}{replay_command(self.target, finding.trace)}"
         parts = [terminal_line(line) for line in (title_line(finding), finding.message)]
+        parts += _severity_line(finding)
         if finding.cause:
             parts.append(terminal_line(f"Known: {cause_words(finding.cause)}"))
         return "\n\n".join(filter(None, [*parts, details, again])) + "\n"
+
+
+def _severity_line(finding: Finding) -> list[str]:
+    """Return the severity of a finding as a paragraph, nothing for one without."""
+    known = severity_known(finding)
+    return [terminal_line(_SEVERITY + severity_words(known))] if known else []
 
 
 def _companion(trace: str | Path, suffix: str) -> Path:

@@ -72,6 +72,7 @@ from .finding_store import (
 )
 from .known import Known, reason_for
 from .same_cause import joined, same_cause
+from .severity import joined as joined_severity
 
 PARTS_FOLDER = "parts"
 CORPUS_FOLDER = "corpus"
@@ -484,6 +485,7 @@ def _finding(group: _Group, out: Path, known: Sequence[Known], target: str) -> F
         shown=sum(one.shown for one in several),
         tried=sum(one.tried for one in several),
         known=reason_for(known, best.finding.signature, target) or _known_to_all(group),
+        severity=joined_severity(one.severity for one in several),
     )
 
 

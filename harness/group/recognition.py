@@ -29,8 +29,8 @@ from threading import Lock
 from ...targets.base.launch import Launch
 from ...targets.base.patched_copy import patched
 from ...targets.base.trace import Trace, TraceError
-from ..campaign_events import Cause
-from ..draw.files import read_regular
+from ..campaign_events import Cause, Severity
+from ..draw.files import read_json, read_regular
 from ..judge.violation import Violation
 from ..workers.worker_client import WorkerClient
 from .fixes import Fixes
@@ -40,6 +40,8 @@ from .reduce import until
 FINDING_WEIGHT = 3
 """A finding speaks for the next test as much as so many further failures."""
 TEXT_BYTES_MAX = 1 << 20
+SEVERITIES = "severity.json"
+"""How much the bugs matter whose patches lie in the same folder, by name (`hybridfuzz known severity`)."""
 
 
 def combinations_for(bugs: int) -> list[frozenset[int]]:
@@ -66,15 +68,16 @@ class Explained:
 class Recognizer:
     """Recognizes the failures of one campaign as bugs of `fixes` that are among `entries`.
 
-    `open_worker` returns a worker for a launch. Methods raise what a worker raises.
+    `open_worker` returns a worker for a launch. Raises TraceError for severities that cannot be read; its methods raise
+    what a worker raises.
     """
 
     def __init__(
         self, fixes: Fixes, entries: Sequence[Known], target: str, open_worker: Callable[[Launch], WorkerClient]
     ) -> None:
         self._fixes = fixes
-        self._entries = {entry.title: entry for entry in entries}
-        self._tests_of = dict(zip(self._entries, combinations_for(len(self._entries)), strict=True))
+        self._causes = {entry.title: cause_of(entry) for entry in entries}
+        self._tests_of = dict(zip(self._causes, combinations_for(len(self._causes)), strict=True))
         self._kinds = sorted(frozenset[int]().union(*self._tests_of.values()))
         self._target = target
         self._open_worker = open_worker
@@ -126,7 +129,7 @@ class Recognizer:
         ]
         if bugs and len(failure.came_back) < len(self._kinds):
             return None
-        return cause_of(self._entries[bugs[0]]) if len(bugs) == 1 and any(clear.values()) else Cause("")
+        return self._causes[bugs[0]] if len(bugs) == 1 and any(clear.values()) else Cause("")
 
     def stop(self) -> None:
         """End its processes; methods then raise Stopped."""
@@ -164,13 +167,16 @@ def _comes_back(worker: WorkerClient, failure: Explained) -> bool | None:
 
 
 def cause_of(entry: Known) -> Cause:
-    """Return an entry as a cause, with number and title of the text beside its patch ("# 7. A state ...")."""
+    """Return an entry as a cause, with number and title of the text beside its patch ("# 7. A state ...") and its
+    severity. Raises TraceError for severities that cannot be read."""
+    patch = Path(entry.folder) / entry.patch
+    severity = (read_json(patch.parent / SEVERITIES, dict[str, Severity], "severities") or {}).get(entry.title)
     try:
-        text = read_regular((Path(entry.folder) / entry.patch).with_suffix(".md"), TEXT_BYTES_MAX, "a text")
+        text = read_regular(patch.with_suffix(".md"), TEXT_BYTES_MAX, "a text")
     except TraceError:
-        return Cause(entry.title)
+        return Cause(entry.title, severity=severity)
     title = text.decode("utf-8", "replace").partition("\n")[0].removeprefix("# ")
     number, dot, phrase = title.partition(". ")
     if not (dot and number.isdecimal()):
         number, phrase = "0", title
-    return Cause(entry.title, int(number), phrase[:TEXT_MAX])
+    return Cause(entry.title, int(number), phrase[:TEXT_MAX], severity)

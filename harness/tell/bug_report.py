@@ -19,7 +19,9 @@ from ...targets.base.deployment import Deployment
 from ...targets.base.launch import Launch
 from ...targets.base.repro import Script
 from ...targets.base.trace import Config, Trace
+from ..campaign_events import Severity
 from ..group.evidence import Place
+from ..group.severity import severity_words
 from ..judge.violation import Violation
 from ..quoting import markdown_code, markdown_fence, markdown_text
 from ..record.answers import Answer, Answers
@@ -86,6 +88,7 @@ class ReproCase(Struct, frozen=True):
     related   entries of known bugs that match
     script    without one, the report shows how to replay the trace
     fix       a patch and what the script and the trace do with it, None without a patch
+    severity  how much it matters, None if it was not measured
     """
 
     spec: str
@@ -103,6 +106,7 @@ class ReproCase(Struct, frozen=True):
     script: Script | None = None
     verdict: ScriptVerdict | None = None
     fix: TriedFix | None = None
+    severity: Severity | None = None
 
 
 def report(case: ReproCase, *, has_picture: bool = False) -> str:
@@ -123,6 +127,8 @@ def _lines(case: ReproCase, has_picture: bool, with_script: bool, with_timeline:
     yield OWNER
     yield f"{markdown_text(headline.impact)}\n"
     yield f"**First deviation:** {markdown_text(case.violation.sentence)}.\n"
+    if case.severity:
+        yield f"**Severity and reach, by running it:** {markdown_text(severity_words(case.severity))}.\n"
     yield from _implementations(case)
     yield "## Scenario\n"
     yield from _scenario(case)

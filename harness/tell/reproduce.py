@@ -1,8 +1,8 @@
 """From a failing trace to the content of its report, and to a script that is run before it is handed out.
 
 1. `observe` runs the trace and sets options that the failure does not need to their usual values. It asks the target
-   which server options the configuration stands for, what clients would receive, and whether other implementations
-   fail.
+   which server options the configuration stands for, what clients would receive, whether other implementations fail,
+   and how much it matters.
 2. `write_script` writes the target's scripts in turn, until one fails as it promises.
 3. `try_fix` runs trace and script again with a patch.
 """
@@ -24,10 +24,9 @@ from ...targets.base.repro import Script
 from ...targets.base.trace import Trace, TraceError
 from ..draw.files import write_atomically
 from ..group.evidence import Place
+from ..group.reach import answers_of, severity_of
 from ..group.same_symptom import UNEXPLAINED
-from ..judge.oracles.real_model import FIELDS
 from ..judge.ranks import ranks_of
-from ..record.answers import Answers
 from ..workers.worker_client import WorkerClient
 from .bug_report import OtherRun, ReproCase, TriedFix
 from .related import RelatedEntry, related
@@ -68,12 +67,13 @@ def observe(subject: Subject, trace: Trace, places: Sequence[Place] = ()) -> Rep
             if again.violation:
                 trace, history, violation = plain, again, again.violation
         deployment = describe(spec, trace, launch.version)
-        # Tokens of the stand-in layers prove nothing where only the real model's numbers are wrong.
-        answers = Answers() if violation.field in FIELDS else worker.serve(trace, violation.request)
+        answers = answers_of(worker, trace, violation)
         runs = list(_implementations(worker, trace, deployment))
+        severity = severity_of(trace, violation, worker, capabilities, deployment.implementations)
     versions = versions_of(launch, deployment.packages)
     return ReproCase(
         spec, launch, deployment, trace, history, violation, answers, runs, versions, system(),
+        severity=severity,
         places=places,
         related=related(spec, launch.version, given, violation.signature),
     )  # fmt: skip

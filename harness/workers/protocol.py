@@ -12,6 +12,7 @@ from typing import Protocol
 from ...targets.base.trace import Trace
 from ..judge.outcome import Outcome
 from ..record.activity import Observation
+from ..record.answers import Answers
 from ..record.history import History
 from .lost_process import Counts, Ran
 from .messages import Fuzz, Ready
@@ -70,6 +71,9 @@ class Worker(Protocol):
 
     def observe(self, trace: Trace, *, lines: bool = False, most: int | None = None) -> Observation:
         """Run one trace and record its steps and, with `lines`, the engine's lines in its first `most` events."""
+
+    def serve(self, trace: Trace, request: str = "") -> Answers:
+        """Run one trace to its end and return what its clients receive. `request` is the violation's."""
 
     def fuzz(self, request: Fuzz) -> Iterator[Ran | Counts]:
         """Draw and run many traces. After a violation the worker may be used otherwise before the next is fetched.

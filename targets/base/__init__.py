@@ -7,6 +7,7 @@ A trace, and what a target reports of it:
     observe           records and views that a target reports
     numbers           numbers that a numeric target reports beside its tags
     protocol          the `Target` protocol, and `Capabilities`
+    stock             what an engine runs where nobody has set anything but the model
     declarations      checks what a target declares there
     proxy             proxies of a target, for code that records or changes a run
     inspection        the whole state of a target, for an exploration

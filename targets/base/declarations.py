@@ -26,7 +26,8 @@ VOCABULARIES: Mapping[str, frozenset[str]] = {
 """Field of `Capabilities` -> the words that it may have."""
 _NEEDS_POOL = frozenset({"pool", "labels", "tables", "device_order", "estimates"})
 """Observations of a target with a pool."""
-_RESERVED = frozenset(structs.asdict(Config(2, ()))) | {"dp"}
+_FIELDS = {field.name: field.type for field in structs.fields(Config)}
+_RESERVED = frozenset(_FIELDS) | {"dp"}
 """Names that `--config` already has: fields of the configuration, and the number of ranks."""
 
 
@@ -53,6 +54,7 @@ def fault(capabilities: Capabilities) -> str:
         or _bad_option(capabilities)
         or _bad_value(capabilities, "documents")
         or _bad_value(capabilities, "features_with")
+        or _bad_setting(capabilities)
         or _lacks_feature(capabilities)
     )
 
@@ -104,6 +106,24 @@ def _bad_value(capabilities: Capabilities, field: str) -> str:
         for value in by_value:
             if value not in values:
                 return f"{field} has {name}={value}; {_hint(value, values)}"
+    return ""
+
+
+def _bad_setting(capabilities: Capabilities) -> str:
+    """Return the fault of a setting of the stock server."""
+    for setting in capabilities.stock or ():
+        for name, value in setting.stock.items():
+            values = {*capabilities.options.get(name, ()), *capabilities.accepts.get(name, ())}
+            if name not in _RESERVED and not values:
+                return f"stock has {name!r} in {setting.name!r}; {_hint(name, {*capabilities.options, *_RESERVED})}"
+            if values and value not in values:
+                return f"stock has {name}={value} in {setting.name!r}; {_hint(value, values)}"
+            try:
+                convert(value, _FIELDS.get(name, str), strict=False)
+            except ValidationError as error:
+                return f"stock has {name}={value} in {setting.name!r}: {error}"
+        if unknown := setting.events - EVENTS:
+            return f"stock has {min(unknown)!r} in {setting.name!r}; {_hint(min(unknown), EVENTS)}"
     return ""
 
 

@@ -11,6 +11,7 @@ from ...reference.layout import Layout, Mode
 from ...reference.prefix_cache import Key
 from .numbers import Bytes
 from .observe import Content, Effect, View
+from .stock import Setting
 from .trace import Config, Event
 
 
@@ -101,6 +102,10 @@ class Capabilities(Struct, frozen=True):
                  exception is the engine's if the innermost frame of engine and adapter is theirs, else the adapter's.
                  Without any the two cannot be told apart
 
+    What a server runs
+    stock        settings by which a configuration may depart from the stock server, those first that are tried first to
+                 be without; None where that is not declared: findings then have no severity (`group.severity`)
+
     What it costs
     traces_per_second  rough throughput of one core; turns a gate's time budget into a number of traces that is the
                  same on every machine
@@ -135,6 +140,7 @@ class Capabilities(Struct, frozen=True):
     lacks: frozenset[Usual] = frozenset()
     notes: tuple[str, ...] = ()
     engine: tuple[str, ...] = ()
+    stock: tuple[Setting, ...] | None = None
 
     @property
     def has_pool(self) -> bool:

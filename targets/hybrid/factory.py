@@ -3,8 +3,27 @@
 from __future__ import annotations
 
 from ..base.protocol import Capabilities, TargetError, TargetFactory
+from ..base.stock import Setting
 from ..base.trace import Config
 from .target import HybridTarget
+
+STOCK = (
+    Setting("sessions", events=frozenset({"resume"}), is_rare=True),
+    Setting("prefix_match_unit", {"prefix_match_unit": "0"}, is_rare=True),
+    Setting("connector_saves", {"connector_saves": "no"}, is_rare=True),
+    Setting("eagle_block_drop", {"eagle_block_drop": "false"}),
+    Setting("a reset of the prefix cache", events=frozenset({"reset_prefix_cache"})),
+    Setting("graphs captured again", events=frozenset({"capture_graphs"})),
+    Setting("sleep", events=frozenset({"sleep", "wake"})),
+    Setting("a KV connector", events=frozenset({"external_load", "move_tier"})),
+    Setting("data parallelism", {"dp": "1"}, events=frozenset({"dummy_run"})),
+    Setting("long_prefill_token_threshold", {"long_prefill_token_threshold": "0"}),
+    Setting("policy=priority", {"policy": "fcfs"}),
+    Setting("asynchronous scheduling", {"async_depth": "0"}),
+    Setting("mamba_cache_mode", {"mamba_cache_mode": "align", "enable_prefix_caching": "true"}),
+    Setting("speculation", {"num_speculative_tokens": "0", "eagle_block_drop": "false"}),
+)
+"""It has no server: these are the defaults of `Config`."""
 
 CAPABILITIES = Capabilities(
     events=frozenset(
@@ -56,6 +75,7 @@ CAPABILITIES = Capabilities(
     options={"connector_saves": ("no", "no", "yes"), "prefix_match_unit": ("0", "0", "2", "4")},
     features=frozenset({"block-tables", "padding", "chunks", "stores", "partial-hits", "stop-tokens"}),
     engine=("hybridfuzz.targets.hybrid",),
+    stock=STOCK,
 )
 
 

@@ -6,6 +6,7 @@ import msgspec
 
 from ..base.protocol import Capabilities, Target, TargetError
 from ..base.releases import cannot_import
+from ..base.stock import Setting
 from ..base.trace import Config
 from .kit_limits import Case, refusal
 
@@ -14,6 +15,18 @@ TREE_CORES = ("python", "rust")
 """Of the latest release; "legacy" is the cache that older ones have."""
 EVENTS = frozenset({"arrive", "step", "preempt", "abort", "reset_prefix_cache", "evict"})
 SESSIONS = "sessions"
+STOCK = (
+    Setting("--enable-streaming-session", events=frozenset({"resume"}), is_rare=True),
+    Setting("POST /flush_cache", events=frozenset({"reset_prefix_cache"})),
+    Setting("a retraction at a moment that the scenario chooses", events=frozenset({"preempt"})),
+    Setting("--mamba-radix-cache-strategy", {"strategy": "extra_buffer"}),
+    Setting("--disable-overlap-schedule", {"async_depth": "1"}),
+    Setting("--disable-radix-cache", {"mamba_cache_mode": "slots", "enable_prefix_caching": "true"}),
+    Setting("--speculative-algorithm", {"num_speculative_tokens": "0"}),
+)
+"""What 0.5.23 runs for a model with gated delta nets on a GPU, where nothing is set: the strategy "auto" becomes
+extra_buffer wherever overlap is on (`srt/arg_groups/overrides.py`). Sizes of pools, pages and tracks are left as they
+are."""
 DRAFTS = 3
 """Most drafts in a verification, for releases whose speculation the target can drive."""
 
@@ -48,6 +61,7 @@ class SglangFactory:
             conv_widths=(4,),
             features=features | {"pool", "reset-when-idle", "stop-tokens"},
             engine=("sglang",),
+            stock=STOCK if "snapshots" in features else None,
             options={
                 "strategy": strategies,
                 "tree_core": (tree_core,) if tree_core else tree_cores,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..base.protocol import Capabilities, Target
 from ..base.releases import cannot_import
+from ..base.stock import Setting
 from ..base.trace import Config
 from . import kit_limits
 from .families import FAMILIES
@@ -35,6 +36,18 @@ record   the cache records past states, so that it can be cropped
 offload  the cache keeps attention on the host between forwards (`offloading=True`); devices are simulated
 wait     steps that the client waits for further requests before it begins a batch: larger batches
 """
+
+
+STOCK = (
+    Setting("a cache that the client keeps for another batch", {"reuse": "no"}, is_rare=True),
+    Setting("offload_layers, a cache kept on the host", {"offload": "no"}, is_rare=True),
+    Setting("a prompt that is fed in chunks", {"chunks": "whole"}),
+    Setting("edits of the batch's cache", events=frozenset({"select", "reorder", "repeat", "crop", "reset", "fork"})),
+    Setting("a further turn on the same cache", events=frozenset({"resume"})),
+    Setting("a cache that records past states", {"record": "no", "num_speculative_tokens": "0"}),
+    Setting("cache_implementation=static", {"cache": "own"}),
+)
+"""What `generate` does where nothing is set. The forms of the forward and the wait for a batch are the harness's."""
 
 
 class TransformersFactory:
@@ -83,6 +96,7 @@ def capabilities(family: str = "", features: Features = NEWEST) -> Capabilities:
         features=frozenset({"chunks"}),
         lacks=frozenset({"preemption", "zeroing"}),
         engine=("transformers",),
+        stock=STOCK,
         traces_per_second=2.0,
     )
 

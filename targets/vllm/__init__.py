@@ -10,6 +10,7 @@ From a version to a server:
     versions             what the imported vLLM has, and how versions differ; `pool` reads vLLM's caches
     factory              opens one engine per trace
     capabilities         what is drawn on a release: events, options, features
+    stock                what `vllm serve` runs where nobody has set anything but the model
     options              the options of a trace
     kit_limits           what shadow layers, real models and scripts cannot do, and why
     models               tiny hybrid models: configuration and weights
@@ -40,6 +41,6 @@ From a finding to a report:
     repro                stand-alone reproducers
     repro_engine         the clients that they inline
 
-Only `release`, `factory`, `capabilities`, `options`, `kit_limits`, `models`, `sizes`, `deployment`, `confirmation` and
-`repro` may be imported where vLLM is not installed.
+Only `release`, `factory`, `capabilities`, `stock`, `options`, `kit_limits`, `models`, `sizes`, `deployment`,
+`confirmation` and `repro` may be imported where vLLM is not installed.
 """

@@ -6,6 +6,7 @@ from ..base.protocol import Capabilities
 from .kit_limits import CONV_WIDTHS
 from .options import SERVING
 from .release import Release
+from .stock import stock_of
 
 _EVENTS = frozenset({"arrive", "step", "preempt", "abort", "dummy_run", "reset_prefix_cache", "evict"})
 _CONNECTORS = ("none", "none", "store", "transfer")
@@ -27,6 +28,39 @@ def capabilities_of(release: Release) -> Capabilities:
         ({"draft-group"} if release.draft_groups else set()) | ({"attention-chunks"} if release.local_groups else set())
     )
     connected = {name: _CONNECTED[name] for name in names if name != "none" and connectors}
+    # retention: the state of every boundary is published, or of those that vLLM chooses by default, or also
+    # those where prompts fork.
+    # graphs: decode batches are padded to the trace's graph sizes and replayed, or everything is eager.
+    # connector, load_failure: `kv_connector`; vLLM's policy for loads that fail.
+    # reports: statistics and KV events, of which a subscriber must learn what is cached (`cache_events`).
+    # reset: between two steps, or once the scheduler was paused and the steps in flight have run.
+    # prefills: as the budget allows, or every third step only, while others decode.
+    # admission: a prompt starts if the pool has room for all of it, or for its first chunk.
+    # pipeline: the steps in flight are those of two pipeline stages, with or without asynchronous scheduling.
+    # data_parallel: rows of other ranks pad a batch by our rule, or by vLLM's coordination of two ranks.
+    # inputs: prompts are token ids alone, or have images or LoRA adapters and salts (`inputs`).
+    # sampling: greedy without parameters, or with parameters of each request's own (`sampling`).
+    # replay: entries of the ring with which Mamba 2 decodes replay inputs (ReplaySSM) where vLLM takes it.
+    # conv_layout: of a window the channels of each input lie together (SD), or the inputs of each channel (DS).
+    # attention: kernels that load pages whole and multiply masked values by 0, or those that do not load them.
+    options = {
+        "runner": release.runners,
+        "retention": ("dense", "default", *(("junctions",) if release.junctions else ())),
+        "graphs": ("decode", "none") if release.graphs else ("none",),
+        "mixer": release.mixers,
+        "attention": ("flash", "triton"),
+        **({"metadata": ("each", "each", "shared", "shared")} if release.shared_metadata else {}),
+        **({"data_parallel": ("1", "2")} if release.coordinates else {}),
+        **({"prefix_match_unit": ("0", "0", "0", "2", "4")} if release.partial_hits else {}),
+        **({"connector": names} if connectors else {}),
+        **({"load_failure": ("recompute", "fail")} if connectors else {}),
+        **(SERVING if release.serving_options else {}),
+        **({"admission": ("prompt", "chunk")} if release.admits_chunks else {}),
+        **({"replay": ("0", "0", "3", "6")} if release.replays else {}),
+        **({"conv_layout": ("SD", "SD", "DS")} if release.conv_layouts else {}),
+        **({"sampling": ("greedy", "greedy", "varied")} if release.sampling else {}),
+        **({"inputs": ("tokens", "tokens", "tokens", "tokens", "images", "adapters")} if inputs else {}),
+    }
     return Capabilities(
         events=_EVENTS | ({"external_load"} if connectors else set()) | ({"resume"} if release.sessions else set()),
         modes=release.modes,
@@ -47,39 +81,7 @@ def capabilities_of(release: Release) -> Capabilities:
         draft_block_sizes=(4, 8, 16) if release.draft_groups else (),
         policies=("fcfs", "priority"),
         conv_widths=CONV_WIDTHS,
-        # retention: the state of every boundary is published, or of those that vLLM chooses by default, or also
-        # those where prompts fork.
-        # graphs: decode batches are padded to the trace's graph sizes and replayed, or everything is eager.
-        # connector, load_failure: `kv_connector`; vLLM's policy for loads that fail.
-        # reports: statistics and KV events, of which a subscriber must learn what is cached (`cache_events`).
-        # reset: between two steps, or once the scheduler was paused and the steps in flight have run.
-        # prefills: as the budget allows, or every third step only, while others decode.
-        # admission: a prompt starts if the pool has room for all of it, or for its first chunk.
-        # pipeline: the steps in flight are those of two pipeline stages, with or without asynchronous scheduling.
-        # data_parallel: rows of other ranks pad a batch by our rule, or by vLLM's coordination of two ranks.
-        # inputs: prompts are token ids alone, or have images or LoRA adapters and salts (`inputs`).
-        # sampling: greedy without parameters, or with parameters of each request's own (`sampling`).
-        # replay: entries of the ring with which Mamba 2 decodes replay inputs (ReplaySSM) where vLLM takes it.
-        # conv_layout: of a window the channels of each input lie together (SD), or the inputs of each channel (DS).
-        # attention: kernels that load pages whole and multiply masked values by 0, or those that do not load them.
-        options={
-            "runner": release.runners,
-            "retention": ("dense", "default", *(("junctions",) if release.junctions else ())),
-            "graphs": ("decode", "none") if release.graphs else ("none",),
-            "mixer": release.mixers,
-            "attention": ("flash", "triton"),
-            **({"metadata": ("each", "each", "shared", "shared")} if release.shared_metadata else {}),
-            **({"data_parallel": ("1", "2")} if release.coordinates else {}),
-            **({"prefix_match_unit": ("0", "0", "0", "2", "4")} if release.partial_hits else {}),
-            **({"connector": names} if connectors else {}),
-            **({"load_failure": ("recompute", "fail")} if connectors else {}),
-            **(SERVING if release.serving_options else {}),
-            **({"admission": ("prompt", "chunk")} if release.admits_chunks else {}),
-            **({"replay": ("0", "0", "3", "6")} if release.replays else {}),
-            **({"conv_layout": ("SD", "SD", "DS")} if release.conv_layouts else {}),
-            **({"sampling": ("greedy", "greedy", "varied")} if release.sampling else {}),
-            **({"inputs": ("tokens", "tokens", "tokens", "tokens", "images", "adapters")} if inputs else {}),
-        },
+        options=options,
         features=frozenset(
             {"block-tables", "padding"}
             | ({"stop-tokens"} if release.stop_tokens else set())
@@ -95,5 +97,6 @@ def capabilities_of(release: Release) -> Capabilities:
             "graphs": {"none": groups_without_graphs},
         },
         engine=("vllm",),
+        stock=stock_of(release, options),
         lacks=frozenset() if release.zeroes else frozenset({"zeroing"}),
     )

@@ -10,8 +10,20 @@ from xml.etree import ElementTree
 
 import msgspec
 import pytest
+from msgspec import structs
 
-from hybridfuzz.harness.campaign_events import CampaignEnded, Canary, Finding, Node, Seen, Summary, Tick
+from hybridfuzz.harness.campaign_events import (
+    CampaignEnded,
+    Canary,
+    Finding,
+    Level,
+    Node,
+    Reach,
+    Seen,
+    Severity,
+    Summary,
+    Tick,
+)
 from hybridfuzz.harness.draw.files import file_name, load_trace, save_trace
 from hybridfuzz.harness.face.outputs.handler import CampaignInfo
 from hybridfuzz.harness.face.outputs.rates import Rates, load_samples
@@ -284,3 +296,20 @@ def test_a_state_file_names_no_other_files(tmp_path: Path) -> None:
     [shown] = load_folder(tmp_path / "out").findings
     assert shown.trace is None
     assert shown.history is None
+
+
+def test_what_the_default_does_not_show_stands_at_the_end(tmp_path: Path) -> None:
+    summary = campaign(tmp_path / "out")
+    reaches = [Reach(implementations={"V2": False, "V1": True}, default="V2"), Reach(["--x"]), Reach()]
+    levels: list[Level] = ["P0", "P3", "P1"]
+    shown = [
+        structs.replace(finding, severity=Severity(level, "wrong tokens", reach))
+        for finding, reach, level in zip(summary.findings, reaches, levels, strict=False)
+    ]
+    data = load_folder(tmp_path / "out")
+    findings = [structs.replace(one, finding=new) for one, new in zip(data.findings, shown, strict=False)]
+    page = render(structs.replace(data, findings=findings))
+    words = ["New findings", ">P1<", ">P3<", "not the default: new findings", ">P0<"]
+    places = [page.index(text) for text in words]
+    assert places == sorted(places)
+    assert "P3, wrong tokens; needs --x" in page

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ....targets.base.launch import Launch
+    from ....targets.base.protocol import Capabilities
     from ....targets.base.trace import Trace
-    from ...campaign_events import KnownBug
+    from ...campaign_events import KnownBug, Severity
     from ...group.known import Known
+    from ...workers.worker_client import WorkerClient
 
 EXAMPLES = """\
 add    writes an entry for a finding, with its traces and, if there is one, the
@@ -19,6 +21,8 @@ add    writes an entry for a finding, with its traces and, if there is one, the
 list   prints the entries of a file, or what is packaged for a target
 export writes what is packaged for a target, with patches and traces, to a file
        of your own: for a checkout, or for the list that your CI keeps
+severity  runs the traces of each entry with one setting after the other reset to
+       that of a stock server, and writes how much each bug matters to a file
 check  runs the traces of each entry: still there, fixed upstream, patch no
        longer applies, not fixed by its patch, or not tested
 Exit status of check: 0 all are still there or not tested, 1 one is not.
@@ -30,13 +34,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments."""
     from .common import add_target
 
-    actions = ("add", "list", "check", "export")
-    parser.add_argument("action", choices=actions, metavar="{add,list,check,export}", help="see below")
+    actions = ("add", "list", "check", "export", "severity")
+    parser.add_argument("action", choices=actions, metavar=f"{{{','.join(actions)}}}", help="see below")
     parser.add_argument(
         "what",
         nargs="?",
         metavar="WHAT",
-        help="add: FINDING; list and check: file, folder or builtin (default: known.toml)",
+        help="add: FINDING; list, check, severity: file, folder or builtin (default: known.toml)",
     )
     parser.add_argument("--id", default="", metavar="NAME", help="add: the finding, if FINDING is a campaign's folder")
     parser.add_argument("--reason", default="", metavar="TEXT", help="add: the issue that tracks the bug (required)")
@@ -48,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=Path("known.toml"),
         metavar="FILE",
-        help="add, export: file to write (default: known.toml)",
+        help="add, export: file to write (default: known.toml); severity: a file beside the patches",
     )
     add_target(parser)
     parser.add_argument("--json", action="store_true", help="end with one JSON object on standard output")
@@ -56,7 +60,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the action."""
-    return {"add": add, "list": list_entries, "check": check, "export": export}[options.action](options)
+    actions = {"add": add, "list": list_entries, "check": check, "export": export, "severity": severity}
+    return actions[options.action](options)
 
 
 def entries_of(options: argparse.Namespace) -> tuple[Known, ...]:
@@ -172,6 +177,54 @@ def check(options: argparse.Namespace) -> int:
     if options.json:
         print_json({"exit_reason": "outdated" if outdated else "done", "entries": msgspec.to_builtins(bugs)})
     return VIOLATION if outdated else CLEAN
+
+
+def severity(options: argparse.Namespace) -> int:
+    """Measure how much each entry's bug matters, and write it."""
+    import msgspec
+
+    from ....targets.base.trace import TraceError
+    from ...campaign_events import Severity
+    from ...draw.files import write_atomically
+    from ...exit_status import CLEAN
+    from ...group.finding_store import OutputError
+    from ...group.recognition import SEVERITIES
+    from ...group.severity import joined, severity_words
+    from .common import open_worker, print_json, printer
+
+    if options.out.name != SEVERITIES:
+        raise TraceError(f"known severity: name the file to write with -o: FOLDER-OF-THE-PATCHES/{SEVERITIES}")
+    line, found = printer(options.json), dict[str, Severity]()
+    with open_worker(options) as worker:
+        able = worker.start().capabilities
+        for entry in entries_of(options):
+            measured = joined(measure(worker, able, options.target, trace) for trace in entry.read_traces())
+            line(f"{entry.title:32} {severity_words(measured) if measured else 'no trace of it fails'}")
+            if measured:
+                found[entry.title] = measured
+    data = msgspec.json.format(msgspec.json.encode(found), indent=1)
+    try:
+        write_atomically(options.out, data + b"\n")
+    except OSError as error:
+        raise OutputError(f"cannot write {options.out}: {error.strerror}; choose another with -o") from error
+    line(f"wrote {options.out}")
+    if options.json:
+        print_json({"exit_reason": "measured", "entries": msgspec.to_builtins(found), "file": str(options.out)})
+    return CLEAN
+
+
+def measure(worker: WorkerClient, able: Capabilities, target: str, trace: Trace) -> Severity | None:
+    """Return how much the failure of a trace matters, None if the trace does not fail or cannot run."""
+    from ....targets.base.registry import describe
+    from ....targets.base.trace import TraceError
+    from ...group.reach import severity_of
+
+    try:
+        violation = worker.run(trace).violation
+    except TraceError:
+        return None
+    parts = describe(target, trace, worker.launch.version).implementations
+    return severity_of(trace, violation, worker, able, parts) if violation else None
 
 
 def add(options: argparse.Namespace) -> int:

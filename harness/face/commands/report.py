@@ -8,8 +8,8 @@ from typing import Any
 
 EXAMPLES = """\
 The page is one file without scripts or external resources. `hybridfuzz fuzz`
-writes one beside its findings. A trace is run once on --target, to record
-what happens to its blocks.
+writes one beside its findings. A trace is run on --target: once to record what
+happens to its blocks, and some 20 times to find out how much it matters.
 example: hybridfuzz report hybridfuzz-out/hybrid-1 -o report.html
 """
 
@@ -44,12 +44,19 @@ def run(options: argparse.Namespace) -> int:
 
 
 def run_trace(options: argparse.Namespace) -> Any:
-    """Run one trace and record its history."""
+    """Run one trace, record its history, and find out how much its failure matters."""
+    from ....targets.base.registry import describe
     from ...draw.files import load_trace
-    from .common import open_worker, ours
+    from ...group.reach import severity_of
+    from ...group.severity import severity_words
+    from .common import open_worker, ours, printer
 
-    trace = load_trace(options.path)
+    trace, severity = load_trace(options.path), None
     with open_worker(options) as worker:
-        worker.start()
+        capabilities = worker.start().capabilities
         history = worker.explain(trace)[1]
-    return ours("reports.data").one_finding(options.path, trace, options.target, history)
+        if history.violation:
+            parts = describe(options.target, trace, worker.launch.version).implementations
+            severity = severity_of(trace, history.violation, worker, capabilities, parts)
+            printer(options.json)(severity_words(severity))
+    return ours("reports.data").one_finding(options.path, trace, options.target, history, severity)

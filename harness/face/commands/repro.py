@@ -53,6 +53,7 @@ def run(options: argparse.Namespace) -> int:
     from ...draw.files import load_trace
     from ...exit_status import CLEAN, INTERNAL, USAGE
     from ...group.finding_store import OutputError
+    from ...group.severity import severity_words
     from ...tell.repro_folder import write_folder
     from ...tell.reproduce import Subject, observe, write_script
     from ...tell.usual_options import changes
@@ -70,6 +71,8 @@ def run(options: argparse.Namespace) -> int:
         line(f"the failure does not need other values than {', '.join(changed)}: the report has these")
     line(violation.signature)
     line(violation.message)
+    if case.severity:
+        line(severity_words(case.severity))
     try:
         folder.mkdir(parents=True, exist_ok=True)
         try:

@@ -25,6 +25,7 @@ from ...campaign_events import (
     CanaryDone,
     Finding,
     Found,
+    Graded,
     Improved,
     KnownBug,
     KnownChecked,
@@ -44,6 +45,7 @@ from ...campaign_events import (
     WorkerState,
 )
 from ...group.finding_store import cause_words, replay_command, title_line
+from ...group.severity import ranked, severity_known, severity_words
 from ...judge.oracles import titles
 from ...quoting import terminal_line, terminal_lines, terminal_text
 from ...tell.changed_words import changed_lines_text, changed_title
@@ -65,7 +67,7 @@ END_WORDS = {
     "interrupted": "interrupted",
     "error": "ended by an error",
 }
-EFFORT_WORDS = {"identity": "finding out causes"}
+EFFORT_WORDS = {"identity": "finding out causes", "severity": "how much they matter"}
 
 
 def make_handler(options: argparse.Namespace) -> Console:
@@ -134,6 +136,8 @@ class Console:
                 self.line(f"trace {index}: {plural(sum(map(len, lines.values())), 'new line')} in {where}", "dim")
             case Recognized(finding):
                 self.recognized(finding)
+            case Graded(finding) if finding.severity:
+                self.line(f"  {finding.id}: {severity_words(finding.severity)}")
             case Merged(name, finding):
                 self.line(f"  {name}: the same cause as {finding.id}")
             case WorkerState(worker, doing):
@@ -201,6 +205,8 @@ class Console:
         """Print which known bug a finding is."""
         if finding.cause:
             self.line(f"  {finding.id}: known: {cause_words(finding.cause)}")
+            if finding.cause.severity:
+                self.line(f"    {severity_words(finding.cause.severity)}")
 
     def tick(self, tick: Tick) -> None:
         """Print a line of progress now and then, with what workers do that run no traces."""
@@ -320,7 +326,7 @@ def report(summary: Summary, width: int, *, self_test: bool = True) -> list[Rend
         counts("Checks made by each oracle", exercised, width),
         counts("How often each engine state occurred", summary.reached, width),
     ]
-    for finding in summary.findings:
+    for finding in ranked(summary.findings):
         note = ("" if finding.reproduced else ", flaky") + (", damaged: its trace is lost" if finding.damaged else "")
         parts.append(
             Text(
@@ -333,6 +339,8 @@ def report(summary: Summary, width: int, *, self_test: bool = True) -> list[Rend
             )
         )
         parts.append(Text(terminal_lines(f"  {finding.message}", f"  {replay_command(summary.target, finding.trace)}")))
+        if severity := severity_known(finding):
+            parts.append(Text(terminal_line(f"  {severity_words(severity)}")))
         if finding.cause:
             parts.append(Text(terminal_line(f"  known: {cause_words(finding.cause)}")))
         if also := symptoms(finding):

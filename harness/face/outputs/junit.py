@@ -10,6 +10,7 @@ import xml.etree.ElementTree as ET
 
 from ...campaign_events import Finding, Summary
 from ...group.finding_store import replay_command
+from ...group.severity import ranked, severity_known, severity_words
 from ...quoting import terminal_line, terminal_text
 from .final_file import FinalFile
 
@@ -34,12 +35,14 @@ def suite(summary: Summary) -> ET.Element:
     cases = [_case(name, "traces", seconds=summary.seconds)]
     if summary.exit_reason in ("interrupted", "error"):
         _fail(cases[0], f"the campaign did not end: {summary.exit_reason}")
-    for finding in summary.findings:
+    for finding in ranked(summary.findings):
         case = _case(name, finding.id)
         if finding.known:
             ET.SubElement(case, "skipped", message=terminal_line(f"known: {finding.known}"))
         else:
-            _fail(case, finding.message, _details(finding, summary.target))
+            severity = severity_known(finding)
+            level = f"{severity.level}: " if severity and severity.level else ""
+            _fail(case, f"{level}{finding.message}", _details(finding, summary.target))
         cases.append(case)
     if summary.canary:
         case = _case(name, "self-test")
@@ -67,9 +70,12 @@ def suite(summary: Summary) -> ET.Element:
 
 def _details(finding: Finding, target: str) -> str:
     flaky = f"\nflaky: {finding.shown} of {finding.tried} runs of its trace alone failed" if finding.flaky else ""
+    severity = severity_known(finding)
+    matters = f"{terminal_line(severity_words(severity))}\n" if severity else ""
     again = replay_command(target, finding.trace)
     return (
-        f"{terminal_line(finding.message)}\n{finding.count} traces, reduced to {finding.events} events{flaky}\n{again}"
+        f"{terminal_line(finding.message)}\n{matters}"
+        f"{finding.count} traces, reduced to {finding.events} events{flaky}\n{again}"
     )
 
 

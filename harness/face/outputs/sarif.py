@@ -18,17 +18,22 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path, PurePosixPath
 from urllib.parse import quote
 
+import msgspec
+
 from ....targets.base.registry import parse
 from ....targets.base.trace import TraceError
 from ...campaign_events import Finding, Summary
 from ...draw.files import encode_trace, load_trace
 from ...group.finding_store import load_evidence, replay_command
+from ...group.severity import ranked, severity_known, severity_words
 from ...judge.oracles import titles
 from .final_file import FinalFile
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 EVENT_LINE = b'{"event":'
 PLACES_MAX = 3
+RANKS = {"P0": 100.0, "P1": 75.0, "P2": 50.0, "P3": 25.0}
+"""Priority of a result (3.27.25 of the standard) by severity."""
 
 
 def make_handler(options: argparse.Namespace) -> FinalFile | None:
@@ -49,7 +54,7 @@ def sarif_log(summary: Summary) -> dict[str, object]:
         {"id": oracle, "name": names.get(oracle, oracle), "shortDescription": {"text": names.get(oracle, oracle)}}
         for oracle in oracles
     ]
-    traces = [_Trace(finding) for finding in summary.findings]
+    traces = [_Trace(finding) for finding in ranked(summary.findings)]
     results = [_result(trace, summary, oracles) for trace in traces]
     try:
         tool_version = version("hybridfuzz")
@@ -139,11 +144,14 @@ def _result(trace: _Trace, summary: Summary, oracles: list[str]) -> dict[str, ob
     line = events[min(max(finding.event, 0), len(events) - 1)][0] if events else 1
     again = replay_command(summary.target, finding.trace)
     here, places = trace.location(line, finding.id), _places(finding, summary.target)
+    severity = severity_known(finding)
+    message = [finding.message, *([severity_words(severity)] if severity else [])]
+    message += [f"{finding.count} traces, reduced to {finding.events} events", again]
     result: dict[str, object] = {
         "ruleId": finding.oracle,
         "ruleIndex": oracles.index(finding.oracle),
         "level": "warning" if finding.flaky else "error",
-        "message": {"text": f"{finding.message}\n{finding.count} traces, reduced to {finding.events} events\n{again}"},
+        "message": {"text": "\n".join(message)},
         "locations": [*places[:1], *([] if places else [here])],
         "partialFingerprints": {"hybridfuzz/signature/v1": f"{summary.target} {finding.id}"},
         "properties": {
@@ -151,6 +159,7 @@ def _result(trace: _Trace, summary: Summary, oracles: list[str]) -> dict[str, ob
             "symptoms": dict(finding.symptoms),
             "count": finding.count,
             "flaky": finding.flaky,
+            "severity": msgspec.to_builtins(severity),
         },
     }
     if places:
@@ -158,6 +167,8 @@ def _result(trace: _Trace, summary: Summary, oracles: list[str]) -> dict[str, ob
     if events:
         steps = [{"location": trace.location(number, text)} for number, text in events]
         result["codeFlows"] = [{"threadFlows": [{"locations": steps}]}]
+    if severity and severity.level:
+        result["rank"] = RANKS[severity.level]
     if finding.known:
         result["suppressions"] = [{"kind": "external", "justification": finding.known}]
     return result

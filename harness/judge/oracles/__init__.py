@@ -32,7 +32,7 @@ from .plain_caches import Rows
 from .prefix_cache import Commit, Hash, HitValidity
 from .real_model import RealNumbers
 from .recurrent_state import Checkpoint, Continuation
-from .rules import BEYOND, Consequence, Rule, Subject
+from .rules import BEYOND, Client, Consequence, Rule, Subject
 from .unwritten import Poison, Taint
 
 ORACLES: tuple[type[Oracle], ...] = (
@@ -111,8 +111,14 @@ def consequence_of(violation: Violation) -> tuple[str, str]:
         return f"The engine crashes with {kind}{place}", "All running requests are lost."
     content = CONTENTS.get(violation.group_kind, "wrong content")
     found = consequence(violation.oracle, violation.field)
-    what, follows = found or (f"Invariant {violation.oracle} is violated", "")
+    what, follows = found[:2] if found else (f"Invariant {violation.oracle} is violated", "")
     return what.replace("{content}", content), follows.replace("{content}", content)
+
+
+def client_of(violation: Violation) -> Client:
+    """Return the class of what a client gets, as the rule declares it; "" if the engine was not tested."""
+    found = consequence(violation.oracle, violation.field)
+    return "dead engine" if violation.oracle == "CRASH" else found.client if found else ""
 
 
 def consequences(oracle: str) -> list[Consequence]:
@@ -139,9 +145,11 @@ __all__ = [
     "BEYOND",
     "IMPLEMENTED_HOOKS",
     "ORACLES",
+    "Client",
     "Context",
     "Oracle",
     "applicable",
+    "client_of",
     "consequence",
     "consequences",
     "contract",

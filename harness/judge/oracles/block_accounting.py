@@ -21,7 +21,9 @@ class Partition(Oracle):
             "reference count of owners + pins.",
             subject="cache",
             consequence=Consequence(
-                "Cache blocks are miscounted", "Blocks leak, or are freed or handed out while they are in use."
+                "Cache blocks are miscounted",
+                "Blocks leak, or are freed or handed out while they are in use.",
+                "leak",
             ),
         ),
     )
@@ -80,6 +82,7 @@ class Capacity(Oracle):
             consequence=Consequence(
                 "The admission check miscounts cache blocks",
                 "Requests are admitted without enough memory, or wait although there is enough.",
+                "slower",
             ),
         ),
     )
@@ -117,7 +120,7 @@ class Leak(Oracle):
             "need; when all requests have ended, nothing is left over.",
             subject="resources",
             consequence=Consequence(
-                "Cache memory leaks", "Memory is not returned: a long-running server loses capacity."
+                "Cache memory leaks", "Memory is not returned: a long-running server loses capacity.", "leak"
             ),
         ),
     )

@@ -23,6 +23,7 @@ class TableMirror(Oracle):
             consequence=Consequence(
                 "The worker uses a cache block that is not the scheduler's",
                 "A state or KV is read from, or written to, memory that may belong to something else.",
+                "wrong tokens",
             ),
         ),
     )
@@ -128,6 +129,7 @@ class DeadRows(Oracle):
             consequence=Consequence(
                 "A padding or dummy row writes into cache memory",
                 "If the block is cached or in use, a request continues from overwritten content.",
+                "wrong tokens",
             ),
         ),
     )
@@ -204,6 +206,7 @@ class Writer(Oracle):
             consequence=Consequence(
                 "A request writes into a cache block that is shared or published",
                 "Other requests that use the block continue from overwritten content.",
+                "wrong tokens",
             ),
         ),
     )

@@ -19,7 +19,9 @@ class Order(Oracle):
             "content (S1, S2, S3).",
             subject="device",
             consequence=Consequence(
-                "Device work overtakes an earlier step", "An earlier step may read memory that is already overwritten."
+                "Device work overtakes an earlier step",
+                "An earlier step may read memory that is already overwritten.",
+                "wrong tokens",
             ),
         ),
     )

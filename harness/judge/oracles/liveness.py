@@ -28,9 +28,9 @@ class Liveness(Oracle):
             "While requests are unfinished, one of every few steps schedules a token; no request gets lost.",
             subject="resources",
             consequence=Consequence(
-                "A request waits forever", "The engine schedules nothing for it although it could be served."
+                "A request waits forever", "The engine schedules nothing for it although it could be served.", "hang"
             ),
-            otherwise={"lost": Consequence("A request is lost", "Its client waits forever.")},
+            otherwise={"lost": Consequence("A request is lost", "Its client waits forever.", "hang")},
         ),
     )
     title = "liveness"
@@ -92,6 +92,7 @@ class Publication(Oracle):
             consequence=Consequence(
                 "Cached prefixes are not found",
                 "They are computed again: throughput is lost, no wrong token by itself.",
+                "slower",
             ),
             fields=frozenset({"unpublished"}),
         ),

@@ -21,7 +21,9 @@ class Output(Oracle):
             "accepted, or only those up to the request's last token. A request ends with an error only if a load "
             "for it breaks off, and after its end it gets nothing.",
             subject="device",
-            consequence=Consequence("Wrong tokens", "The client receives other tokens than the model's."),
+            consequence=Consequence(
+                "Wrong tokens", "The client receives other tokens than the model's.", "wrong tokens"
+            ),
         ),
     )
     title = "output"

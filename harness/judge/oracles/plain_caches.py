@@ -24,7 +24,9 @@ class Rows(Oracle):
             "rows that they should, and nothing changes if the engine refuses one.",
             subject="device",
             consequence=Consequence(
-                "A row of the batch's cache holds {content}", "All of the row's following tokens are computed from it."
+                "A row of the batch's cache holds {content}",
+                "All of the row's following tokens are computed from it.",
+                "wrong tokens",
             ),
         ),
     )

@@ -38,6 +38,7 @@ class Hash(Oracle):
             consequence=Consequence(
                 "The prefix cache publishes blocks that do not hold what their keys name",
                 "A later request with that prefix continues from {content}.",
+                "wrong tokens",
             ),
         ),
     )
@@ -152,6 +153,7 @@ class HitValidity(Oracle):
             consequence=Consequence(
                 "A prefix-cache hit is longer than the cached content",
                 "The request skips tokens whose content was never computed.",
+                "wrong tokens",
             ),
         ),
         Rule(
@@ -160,6 +162,7 @@ class HitValidity(Oracle):
             consequence=Consequence(
                 "Cached prefixes are not found",
                 "They are computed again: throughput is lost, no wrong token by itself.",
+                "slower",
             ),
             fields=frozenset({"hit"}),
         ),
@@ -340,6 +343,7 @@ class Commit(Oracle):
             consequence=Consequence(
                 "A prefix-cache entry is published before it is written",
                 "A later request with that prefix continues from memory that holds something else.",
+                "wrong tokens",
             ),
         ),
     )

@@ -34,7 +34,9 @@ class Continuation(Oracle):
             title="resume",
             subject="device",
             consequence=Consequence(
-                "A request resumes from {content}", "All of its following tokens are computed from it."
+                "A request resumes from {content}",
+                "All of its following tokens are computed from it.",
+                "wrong tokens",
             ),
         ),
         Rule(
@@ -45,7 +47,9 @@ class Continuation(Oracle):
             title="rollback",
             subject="device",
             consequence=Consequence(
-                "A request continues from {content}", "All of its following tokens are computed from it."
+                "A request continues from {content}",
+                "All of its following tokens are computed from it.",
+                "wrong tokens",
             ),
         ),
     )
@@ -191,11 +195,15 @@ class Checkpoint(Oracle):
             "publication have run; so does everything that is stored outside the pool.",
             subject="device",
             consequence=Consequence(
-                "A prefix-cache entry holds {content}", "A later request with that prefix continues from {content}."
+                "A prefix-cache entry holds {content}",
+                "A later request with that prefix continues from {content}.",
+                "wrong tokens",
             ),
             otherwise={
                 "stored": Consequence(
-                    "A KV connector saves {content}", "A later request that loads it continues from {content}."
+                    "A KV connector saves {content}",
+                    "A later request that loads it continues from {content}.",
+                    "wrong tokens",
                 )
             },
         ),

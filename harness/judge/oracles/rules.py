@@ -9,13 +9,18 @@ from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 Subject = Literal["resources", "cache", "device", ""]
+Client = Literal["wrong tokens", "dead engine", "hang", "leak", "slower", ""]
+"""What a client gets: tokens that are not the model's, no engine any more, no end, an engine that loses memory, or the
+right tokens later, after a cache hit that was lost. "" where the engine itself was not tested."""
 
 
 class Consequence(NamedTuple):
-    """What happens, without a full stop, and what follows from it. "{content}" is what the violation's group holds."""
+    """What happens, without a full stop, and what follows from it. "{content}" is what the violation's group holds.
+    `client` is the class of what follows, which the severity of a finding needs (`group.severity`)."""
 
     what: str
     follows: str
+    client: Client
 
 
 class Rule(NamedTuple):
@@ -43,25 +48,29 @@ BEYOND = (
     Rule(
         "ADAPTER",
         "The target's adapter, which is not the engine, raises no exception.",
-        consequence=Consequence("The target's adapter fails", "The engine was not tested; the adapter needs a fix."),
+        consequence=Consequence(
+            "The target's adapter fails", "The engine was not tested; the adapter needs a fix.", ""
+        ),
     ),
     Rule(
         "RECORD",
         "Each record and view has the fields, types and indices of the protocol.",
         consequence=Consequence(
-            "The target's adapter reports an invalid record", "The engine was not tested; the adapter needs a fix."
+            "The target's adapter reports an invalid record",
+            "The engine was not tested; the adapter needs a fix.",
+            "",
         ),
     ),
     Rule(
         "HANG",
         "The target answers every event within the time limit.",
-        consequence=Consequence("The server hangs", "No request makes progress any more."),
+        consequence=Consequence("The server hangs", "No request makes progress any more.", "hang"),
     ),
     Rule(
         "PROTOCOL",
         "Only the worker writes to its pipe.",
         consequence=Consequence(
-            "The worker's output is corrupted", "The engine writes into a stream that is not its own."
+            "The worker's output is corrupted", "The engine writes into a stream that is not its own.", ""
         ),
     ),
     Rule(
@@ -70,13 +79,14 @@ BEYOND = (
         consequence=Consequence(
             "The same requests give another result in a second run",
             "Results depend on something that is not part of the requests.",
+            "wrong tokens",
         ),
     ),
     Rule(
         "D1",
         "With `--against`: two targets plan the same rows with the same hits and deliver the same tokens.",
         "difference",
-        consequence=Consequence("Two implementations behave differently", "At least one of them is wrong."),
+        consequence=Consequence("Two implementations behave differently", "At least one of them is wrong.", ""),
     ),
 )
 """Rules that no oracle checks."""

@@ -25,6 +25,7 @@ class Taint(Oracle):
             consequence=Consequence(
                 "A request reads cache memory that was never written for it",
                 "Its tokens depend on what an earlier request left in that memory.",
+                "wrong tokens",
             ),
         ),
     )
@@ -94,7 +95,9 @@ class Poison(Oracle):
             "A NaN never reaches an output. A poisoned hidden state is sampled as a token outside of the model's "
             "vocabulary, which no valid prefix yields.",
             subject="device",
-            consequence=Consequence("NaN in the output", "The client receives tokens that were chosen from NaN."),
+            consequence=Consequence(
+                "NaN in the output", "The client receives tokens that were chosen from NaN.", "wrong tokens"
+            ),
         ),
     )
     title = "NaN"

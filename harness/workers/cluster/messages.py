@@ -14,7 +14,8 @@ from msgspec import Struct
 from ....targets.base.patches import Patch
 from ...record.activity import Observation
 from ..lost_process import Counts, Ran
-from ..messages import Done, Explain, Explained, Failed, Fuzz, Observe, Ready, Run
+from ..messages import Answer as Serve
+from ..messages import Answered, Done, Explain, Explained, Failed, Fuzz, Observe, Ready, Run
 
 COMPRESS_BYTES = 50_000
 """Ray passes results below 100 kB without its object store."""
@@ -44,7 +45,7 @@ class Pause(Struct, frozen=True, tag="pause"):
 class Call(Struct, frozen=True):
     """A request. `seconds` bounds how long `fuzz` goes on before it reports; a trace that runs is not cut off."""
 
-    request: Run | Explain | Observe | Fuzz | Pause
+    request: Run | Explain | Serve | Observe | Fuzz | Pause
     trace_seconds: float
     seconds: float = 0.0
 
@@ -76,7 +77,7 @@ class Halted(Struct, frozen=True, tag="halted"):
     """The worker was stopped."""
 
 
-Answer = Started | Refused | NodeReport | Paused | Halted | Done | Explained | Observation | Failed
+Answer = Started | Refused | NodeReport | Paused | Halted | Done | Explained | Answered | Observation | Failed
 
 
 def pack(message: Struct) -> bytes:

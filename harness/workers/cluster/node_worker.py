@@ -25,7 +25,8 @@ from ....targets.base.trace import TraceError
 from ...judge.environment_fault import FaultyEnvironment
 from ...judge.outcome import Outcome
 from ..lost_process import Counts, Ran
-from ..messages import Done, Explain, Explained, Failed, Fuzz, Observe, Run
+from ..messages import Answer as Serve
+from ..messages import Answered, Done, Explain, Explained, Failed, Fuzz, Observe, Run
 from ..worker_client import InternalError, Stopped, WorkerClient
 from .messages import Answer, Call, Halted, NodeReport, Pause, Paused, Refused, Started, pack, unpack_call, unpack_setup
 
@@ -111,6 +112,8 @@ class NodeWorker:
             return Done(self._client.run(request.trace, twice=request.twice))
         if isinstance(request, Explain):
             return Explained(*self._client.explain(request.trace))
+        if isinstance(request, Serve):
+            return Answered(self._client.serve(request.trace, request.request))
         if isinstance(request, Observe):
             return self._client.observe(request.trace, lines=request.lines, most=request.most)
         if isinstance(request, Pause):

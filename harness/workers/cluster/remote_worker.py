@@ -9,9 +9,11 @@ from typing import Protocol
 from ....targets.base.trace import Trace
 from ...judge.outcome import Outcome
 from ...record.activity import Observation
+from ...record.answers import Answers
 from ...record.history import History
 from ..lost_process import Counts, Ran
-from ..messages import Done, Explain, Explained, Failed, Fuzz, Observe, Ready, Run
+from ..messages import Answer as Serve
+from ..messages import Answered, Done, Explain, Explained, Failed, Fuzz, Observe, Ready, Run
 from ..protocol import NodeRefused
 from ..worker_client import Stopped, error_of
 from .messages import Answer, Call, Halted, NodeReport, Pause, Refused, Started, pack, unpack_answer
@@ -112,6 +114,12 @@ class RemoteWorker:
         assert isinstance(answer, Observation)
         return answer
 
+    def serve(self, trace: Trace, request: str = "") -> Answers:
+        """Run one trace to its end and return what its clients receive."""
+        answer = self._call(Serve(trace, request))
+        assert isinstance(answer, Answered)
+        return answer.answers
+
     def fuzz(self, request: Fuzz) -> Iterator[Ran | Counts]:
         """Run traces until the lease is over, or up to a new violation."""
         began = self._clock()
@@ -125,7 +133,7 @@ class RemoteWorker:
             yield answer.counts
         yield from answer.rans
 
-    def _call(self, request: Run | Explain | Observe | Fuzz | Pause, seconds: float = 0.0) -> Answer:
+    def _call(self, request: Run | Explain | Serve | Observe | Fuzz | Pause, seconds: float = 0.0) -> Answer:
         if self._stopped:
             raise Stopped
         return _checked(unpack_answer(self._seat.call(pack(Call(request, self.trace_seconds, seconds)))))

@@ -169,6 +169,24 @@ class TestCutOff:
         assert (tmp_path / "events").read_bytes().startswith(before)
 
 
+def test_a_finding_gets_its_severity_also_after_a_kill(tmp_path: Path, hybridfuzz: Cli) -> None:
+    night = (*NIGHT, "--target", MUTANT, "--traces", "60", "-o", "out")
+    first = hybridfuzz(*night)
+    assert first.json["findings"] and first.json["effort"]["severity"] > 0
+    for finding in first.json["findings"]:
+        reach = finding["severity"]["reach"]
+        assert finding["severity"]["level"] in ("P0", "P1", "P2", "P3") and 0 < reach["runs"] <= 60, finding
+        text = (tmp_path / "out" / "findings" / f"{finding['signature']}.txt").read_text()
+        assert f"Severity: {finding['severity']['level']}, {finding['severity']['effect']}" in text
+    killed = state(tmp_path / "out") | {"exit_reason": None}
+    for finding in killed["findings"]:
+        del finding["severity"]  # as an older version, or a kill before it was found out, leaves it
+    (tmp_path / "out" / "campaign.json").write_text(json.dumps(killed))
+    again = hybridfuzz(*night)
+    assert "continuing" in again.err
+    assert [one["severity"] for one in again.json["findings"]] == [one["severity"] for one in first.json["findings"]]
+
+
 class TestHypothesis(TestCutOff):
     """The same drills with the other source of traces."""
 

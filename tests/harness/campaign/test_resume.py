@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from cli_process import Cli
 
-from hybridfuzz.harness.campaign import campaign, corpus, resume
+from hybridfuzz.harness.campaign import campaign, rare_traces, resume
 from hybridfuzz.harness.campaign.backlog import Backlog
 from hybridfuzz.harness.campaign.resume import exclusive, unfinished
 from hybridfuzz.harness.campaign_events import Summary
@@ -24,7 +24,7 @@ def test_a_campaign_with_another_workload_is_another_campaign() -> None:
 
 def test_every_folder_that_is_written_to_is_checked(tmp_path: Path) -> None:
     used = {FINDINGS_FOLDER, COVERAGE_FOLDER, campaign.HYPOTHESIS_FOLDER, merge.PARTS_FOLDER, merge.CORPUS_FOLDER}
-    used |= {corpus.CampaignCorpus(tmp_path).folder.name, Backlog(tmp_path, ()).folder.name}
+    used |= {rare_traces.CampaignCorpus(tmp_path).folder.name, Backlog(tmp_path, ()).folder.name}
     assert set(OWN_FOLDERS) == used
 
 

@@ -99,4 +99,5 @@ def test_the_time_before_a_kill_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert triage.next() is None, "40 of 100 seconds are more than 30 %"
     clock.now += 50.0
     assert triage.next() == "task"
-    assert triage.effort() == {"fuzzing": 110.0, "confirming": 0.0, "reducing": 40.0, "identity": 0.0}
+    none = {"confirming": 0.0, "identity": 0.0, "severity": 0.0}
+    assert triage.effort() == {"fuzzing": 110.0, "reducing": 40.0, **none}

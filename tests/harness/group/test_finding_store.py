@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from support import arrive, make_trace, steps
 
-from hybridfuzz.harness.campaign_events import Finding, Summary
+from hybridfuzz.harness.campaign_events import Finding, Reach, Severity, Summary
 from hybridfuzz.harness.draw.files import file_name, load_trace
 from hybridfuzz.harness.group import finding_store as module
 from hybridfuzz.harness.group.evidence import Evidence, FindingEvidence
@@ -265,3 +265,19 @@ def test_counted_traces_that_no_campaign_writes(tmp_path: Path, done: int, beyon
     (tmp_path / "campaign.json").write_text(json.dumps({**state, "done": done, "beyond": beyond}))
     with pytest.raises(TraceError, match=r"campaign\.json: (done, )?beyond: .*; move it away"):
         read_state(tmp_path)
+
+
+def test_a_severity_stands_behind_the_message_and_stays_with_a_cause(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    first, _ = store.claim(VIOLATION, 0, trace(3), "")
+    store.explain(first.id, VIOLATION, History(), "Explanation: because\n\nof this", "A phrase")
+    near, far = Severity("P1", "hang", Reach()), Severity("P2", "hang", Reach(("--x",)))
+    for _ in range(2):
+        store.grade(first.id, far)
+    text = Path(first.trace).with_suffix(".txt").read_text()
+    _, message, severity, *rest = text.split("\n\n")
+    assert severity == "Severity: P2, hang; needs --x" and "of this" in rest[-1] and message == VIOLATION.message
+    other, _ = store.claim(VIOLATION, 1, trace(5), "")
+    store.grade(other.id, near)
+    _, kept = store.merge(other.id, first.id)
+    assert kept.severity == near

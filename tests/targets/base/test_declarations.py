@@ -10,10 +10,17 @@ from support import make_trace
 from hybridfuzz.targets.base.declarations import EVENTS, check_capabilities, fault
 from hybridfuzz.targets.base.protocol import TargetError
 from hybridfuzz.targets.base.registry import engines, load_factory
+from hybridfuzz.targets.base.stock import Setting
 
 GOOD = load_factory("hybrid").capabilities
 PLAIN = replace(
-    GOOD, modes=("none",), features=frozenset(), observes=frozenset({"accesses", "caches"}), windows=(), options={}
+    GOOD,
+    modes=("none",),
+    features=frozenset(),
+    observes=frozenset({"accesses", "caches"}),
+    windows=(),
+    options={},
+    stock=None,
 )
 
 
@@ -45,6 +52,11 @@ PLAIN = replace(
             "features_with has 'images' with connector_saves=yes, but features does not",
         ),
         ({"documents": {"connector_saves": {"yess": ()}}}, "connector_saves=yess; did you mean 'yes'?"),
+        ({"stock": (Setting("--x", {"polcy": "fcfs"}),)}, "stock has 'polcy' in '--x'; did you mean 'policy'?"),
+        ({"stock": (Setting("--x", {"policy": "fifo"}),)}, "stock has policy=fifo in '--x': Invalid enum value"),
+        ({"stock": (Setting("--x", {"async_depth": "yes"}),)}, "stock has async_depth=yes in '--x': Expected `int`"),
+        ({"stock": (Setting("--x", {"connector_saves": "n"}),)}, "connector_saves=n in '--x'; did you mean 'no'?"),
+        ({"stock": (Setting("--x", events=frozenset({"rest"})),)}, "stock has 'rest' in '--x'; did you mean 'reset'?"),
         ({"documents": {"connector_saves": {"yes": 1}}}, "Expected `array`, got `int` - at `$.documents"),
         (
             {"documents": {"connector_saves": {"yes": ("a", "image.b")}}},

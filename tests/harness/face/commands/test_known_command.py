@@ -1,5 +1,6 @@
 """Packaged known bugs are taken over by a command; whoever asks for fixes and gets none is told."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -72,3 +73,20 @@ def test_a_release_without_a_patch_may_be_any(hybridfuzz: Cli, target: str) -> N
     ran = hybridfuzz("fuzz", "--target", target, "--time", "1s")
     assert ran.status == 2
     assert ("may be any patch" in ran.error and f"such as {target}." in ran.error) or "nor a folder" in ran.error
+
+
+def test_severity_is_measured_on_the_traces_of_each_entry(hybridfuzz: Cli, tmp_path: Path) -> None:
+    """An entry of which no trace fails here gets none. A cause has the severity of its worst trace."""
+    trace = "null-as-state-slot--M4-step-mamba-dead-write.json"
+    (tmp_path / trace).write_bytes((Path(__file__).parents[4] / "corpus" / trace).read_bytes())
+    entry = '[[known]]\nname = "{}"\nreason = "r"\ntarget = "hybrid*"\nsignature = "M4-*"\ntraces = [{}]\n'
+    (tmp_path / "known.toml").write_text(entry.format("mine", f'"{trace}", "{trace}"') + entry.format("none", ""))
+    command = ("known", "severity", "known.toml", "--target", "hybrid:null-as-state-slot")
+    refused = hybridfuzz(*command)
+    assert refused.status == 2 and "FOLDER-OF-THE-PATCHES/severity.json" in refused.error
+    done = hybridfuzz(*command, "-o", "severity.json", "--json")
+    assert done.status == 0
+    written = json.loads((tmp_path / "severity.json").read_text())
+    assert written == done.json["entries"] and list(written) == ["mine"]
+    assert written["mine"]["effect"] == "corrupt cache" and written["mine"]["reach"]["is_complete"]
+    assert "none" in done.err and "no trace of it fails" in done.err

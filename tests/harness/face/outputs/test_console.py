@@ -12,15 +12,26 @@ from hybridfuzz.harness.campaign_events import (
     CampaignStarted,
     Cause,
     Finding,
+    Graded,
     Improved,
     Node,
     NodeLeft,
+    Reach,
+    Severity,
     Summary,
     Tick,
     Waiting,
     WorkerState,
 )
-from hybridfuzz.harness.face.outputs.console import NODES_SHOWN, Dashboard, Terminal, counts, effort_line, open_lines
+from hybridfuzz.harness.face.outputs.console import (
+    NODES_SHOWN,
+    Dashboard,
+    Terminal,
+    counts,
+    effort_line,
+    open_lines,
+    report,
+)
 from hybridfuzz.harness.face.outputs.console import Console as Plain
 
 
@@ -118,3 +129,20 @@ def test_where_the_time_went_and_what_nobody_looked_into_is_said() -> None:
     *_, waiting = open_lines(structs.replace(summary, merged=["hybrid#1"]))
     assert "in the folder of each campaign" in waiting
     assert effort_line(structs.replace(summary, effort={})) == ""
+
+
+def test_the_report_has_the_most_severe_finding_first_with_what_it_needs() -> None:
+    one = Finding("S3-a", "S3", "m", 1, 1, 9, "findings/S3-a.json", 0, reduced=True)
+    lost_hit = structs.replace(one, severity=Severity("P3", "slower", Reach(["--x"])))
+    wrong = structs.replace(one, signature="S3-b", severity=Severity("P0", "wrong tokens", Reach()))
+    known = structs.replace(one, signature="S3-c", cause=Cause("mine", severity=Severity("P1", "hang", Reach(["--y"]))))
+    console = Plain(Terminal(file=(out := io.StringIO()), width=100))
+    console.handle_event(Graded(wrong))
+    assert out.getvalue().strip() == "S3-b: P0, wrong tokens; on the stock server"
+    summary = Summary("hybrid", "", 1, {}, "time", 9, 9, 10.0, [lost_hit, wrong, known], {}, {}, [], [])
+    for part in report(summary, 100):
+        console.rich.print(part)
+    text = out.getvalue()
+    places = [text.index(words) for words in ("P0 S3-b: seen", "P1 S3-c: seen", "P3 S3-a: seen")]
+    assert places == sorted(places)
+    assert "P1, hang; needs --y" in text and "P3, slower; needs --x" in text

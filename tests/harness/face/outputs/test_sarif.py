@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from msgspec import structs
 
-from hybridfuzz.harness.campaign_events import CampaignEnded, Finding, Summary
+from hybridfuzz.harness.campaign_events import CampaignEnded, Finding, Reach, Severity, Summary
 from hybridfuzz.harness.face.outputs.final_file import FinalFile
 from hybridfuzz.harness.face.outputs.handler import CampaignInfo
 from hybridfuzz.harness.face.outputs.sarif import make_handler, sarif_file, sarif_log
@@ -122,3 +122,17 @@ def test_a_file_that_cannot_be_written_is_refused_before_the_first_trace(tmp_pat
             FinalFile("--sarif", path, sarif_file).start(
                 CampaignInfo(target="hybrid", version="", seed=1, out=tmp_path)
             )
+
+
+def test_the_most_severe_result_comes_first_and_says_what_it_needs() -> None:
+    traces = ("null-as-state-slot--M4-step-mamba-dead-write", "finished-row-not-cleared--M4-dummy_run-mamba-dead-write")
+    one, other, gone = *(f"{trace}.json" for trace in traces), "gone.json"
+    lost_hit = finding(one, name="lost", severity=Severity("P3", "slower", Reach(("--x",))))
+    wrong = finding(other, name="wrong", severity=Severity("P0", "wrong tokens", Reach()))
+    log: Any = sarif_log(summary(lost_hit, wrong, finding(gone, name="unknown")))
+    VALIDATOR.validate(log)
+    results = log["runs"][0]["results"]
+    assert [result.get("rank") for result in results] == [100.0, None, 25.0]
+    assert "P0, wrong tokens; on the stock server" in results[0]["message"]["text"]
+    assert list(results[2]["properties"]["severity"]["reach"]["needs"]) == ["--x"]
+    assert results[1]["properties"]["severity"] is None

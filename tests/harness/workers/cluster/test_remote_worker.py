@@ -101,7 +101,7 @@ def counts(summary: Summary) -> object:
     """Return what has to be the same however often a node is lost."""
     symptoms = Counter[str]()
     for one in summary.findings:
-        assert one.reduced or not one.reproduced
+        assert (one.reduced and one.severity) or not one.reproduced
         symptoms.update(one.symptoms)
     totals = (summary.traces, summary.steps, summary.exercised, summary.reached, summary.done, summary.beyond)
     return (*totals, summary.exit_reason, symptoms)
