@@ -4,6 +4,7 @@ choices            the source of choices: a seeded PRNG, or Hypothesis
 overrides          `--config`: settings that are the same in all traces
 configurations     draws the configuration of a trace
 ratios             the table of ratios by which both are drawn
+near_stock         the configurations that most servers run
 grammar            draws its events
 serving_rules      the grammar as rules for Hypothesis, one for each kind of event
 hypothesis_traces  traces drawn by Hypothesis, by number

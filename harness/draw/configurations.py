@@ -17,6 +17,7 @@ others would be rare otherwise.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -25,6 +26,7 @@ import msgspec
 from ...targets.base.protocol import Capabilities
 from ...targets.base.trace import Config, Group, TraceError, check_config
 from .choices import Choices
+from .near_stock import GRAPH_SIZES, draw_fixed
 from .overrides import apply_overrides
 from .ratios import DEFAULT, Workload
 
@@ -59,8 +61,30 @@ def draw_valid_config(
     overrides: Mapping[str, object],
     workload: Workload = DEFAULT,
 ) -> Config:
-    """Return a configuration that fits the overrides and that the target supports. TraceError if none is found."""
+    """Return a configuration that fits the overrides and that the target supports. TraceError if none is found.
+
+    On a target with a server, part of them are near its stock server (`near_stock`).
+    """
     draws = _draws(choices, capabilities, workload)
+    if capabilities.has_server and choices.chance(workload.near_stock):
+        fixed = {name: partial(_given, value) for name, value in draw_fixed(choices, capabilities).items()}
+        with suppress(TraceError):  # what the overrides fix does not go with the stock server
+            return _fitting(choices, {**draws, **fixed}, factory_supports, capabilities, overrides, workload)
+    return _fitting(choices, draws, factory_supports, capabilities, overrides, workload)
+
+
+def _given(value: Any) -> Any:
+    return value
+
+
+def _fitting(
+    choices: Choices,
+    draws: Mapping[str, Callable[[], Any]],
+    factory_supports: Callable[[Config], str],
+    capabilities: Capabilities,
+    overrides: Mapping[str, object],
+    workload: Workload,
+) -> Config:
     reason = ""
 
     def fitting(trial: Settings) -> Config | None:
@@ -191,7 +215,7 @@ def _draws(choices: Choices, capabilities: Capabilities, workload: Workload) -> 
         "tokens": lambda: pick(((3, 0), (4, 0), (2, 3), (8, 0), (1, 3), (6, 0), (2, -1))),
         # Prompts in chunks that leave the rest of the budget to other rows: their blocks are not reserved.
         "threshold": lambda: integer(1, PARTS) if chance(workload.prefill_threshold) else 0,
-        "graphs": lambda: pick(((1, 2, 4, 8), (2, 4), (4,), ())),
+        "graphs": lambda: pick((*GRAPH_SIZES, ())),
         "policy": lambda: pick(capabilities.policies),
         "spare blocks": lambda: integer(0, PARTS - 1),
     }

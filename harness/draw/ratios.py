@@ -36,6 +36,7 @@ class Workload(Struct, frozen=True, forbid_unknown_fields=True):
     target has limits for a request in a step, 12 % of the steps get one."""
 
     # configurations
+    near_stock: Annotated[int, percent("configurations near the stock server, on a target with a server")] = 55
     subject: Annotated[int, percent("configurations that aim at one extra")] = 30
     speculation: Annotated[int, percent("configurations with drafts")] = 75
     window: Annotated[int, percent("configurations with a sliding window")] = 20

@@ -21,7 +21,8 @@ from ...targets.base.protocol import Capabilities, TargetError
 from ...targets.base.stock import Setting
 from ...targets.base.trace import AnyEvent, Config, Step, Trace, TraceError, needed_events
 from ..campaign_events import Reach, Severity
-from ..draw.overrides import FIELDS, RANKS, apply_overrides
+from ..draw.near_stock import departs, value_of
+from ..draw.overrides import apply_overrides
 from ..judge.oracles import client_of, consequence
 from ..judge.oracles.real_model import FIELDS as FIELDS_OF_A_MODEL
 from ..judge.violation import Violation
@@ -127,7 +128,7 @@ class _Reaching:
         for _ in range(PASSES):
             before = trace
             for setting in self._settings:
-                if not self._is_over and _departs(setting, trace):
+                if not self._is_over and departs(setting, trace.config):
                     trace = self._fails_with(trace, [setting]) or trace
             if trace == before:
                 break
@@ -140,7 +141,7 @@ class _Reaching:
         """
         config = trace.config
         for setting in settings:
-            if _departs(setting, trace):
+            if departs(setting, trace.config):
                 config = apply_overrides(config, setting.stock)
         failed = None
         for blocks in (0, MORE_BLOCKS):
@@ -166,7 +167,7 @@ class _Reaching:
 
     def _departures(self, trace: Trace) -> list[Setting]:
         events = needed_events(trace.events)
-        return [one for one in self._settings if _departs(one, trace) or one.events & events]
+        return [one for one in self._settings if departs(one, trace.config) or one.events & events]
 
     def _scheduling(self, trace: Trace) -> dict[str, bool]:
         """Return whether the trace fails in each way of scheduling, where the target has both."""
@@ -216,21 +217,10 @@ def _as_settings(implementations: Sequence[Implementation]) -> Iterator[Setting]
         yield Setting(name, {name: value}, titles, is_rare=True)
 
 
-def _departs(setting: Setting, trace: Trace) -> bool:
-    """Return True if a configuration has other values than the stock server. One without an option departs, too: which
-    value the target takes then is not known here."""
-    stock = apply_overrides(trace.config, setting.stock)
-    return any(_value(trace.config, name) != _value(stock, name) for name in setting.stock)
-
-
 def _name(setting: Setting, config: Config) -> str:
     field = next(iter(setting.stock), "")
-    return setting.by_value.get(str(_value(config, field)), setting.name) if field else setting.name
+    return setting.by_value.get(str(value_of(config, field)), setting.name) if field else setting.name
 
 
 def _is_rare(setting: Setting, config: Config) -> bool:
-    return setting.is_rare or str(_value(config, next(iter(setting.stock), ""))) in setting.rare
-
-
-def _value(config: Config, name: str) -> object:
-    return getattr(config, name) if name in FIELDS else config.options.get(name, "1" if name == RANKS else "")
+    return setting.is_rare or str(value_of(config, next(iter(setting.stock), ""))) in setting.rare

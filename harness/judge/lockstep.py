@@ -68,14 +68,22 @@ def unobserved(index: int) -> None:
 class Lockstep:
     """One target, one reference, all applicable oracles."""
 
-    def __init__(self, target: Target, config: Config, observes: frozenset[str], engine: tuple[str, ...] = ()) -> None:
-        """`engine` are the import names of the engine's packages (`Capabilities.engine`)."""
+    def __init__(
+        self,
+        target: Target,
+        config: Config,
+        observes: frozenset[str],
+        engine: tuple[str, ...] = (),
+        near_stock: bool = False,
+    ) -> None:
+        """`engine` are the import names of the engine's packages (`Capabilities.engine`); `near_stock`: the
+        configuration is nearly that of the stock server."""
         self.target = target
         self.config = config
         self.engine = engine
         self.context = Context(target, target.view())
         self.oracles = [oracle() for oracle in ORACLES if oracle.needs <= observes]
-        self.reached = ReachedStates(target.layout, observes)
+        self.reached = ReachedStates(target.layout, observes, near_stock)
         self._situations = Situations(self.reached.counts)
         self.violation: Violation | None = None
         self.steps = 0

@@ -52,11 +52,16 @@ _LOCAL = (
 """States of groups with a sliding window, and of those with chunks."""
 
 
+NEAR_STOCK = "step within two settings of the stock server"
+
+
 class ReachedStates:
     """Counts states of one trace."""
 
-    def __init__(self, layout: Layout, observes: frozenset[str] = frozenset()) -> None:
-        """`observes` is what the target declares that it observes."""
+    def __init__(self, layout: Layout, observes: frozenset[str] = frozenset(), near_stock: bool = False) -> None:
+        """`observes` is what the target declares that it observes; `near_stock`: it is configured nearly as the stock
+        server is."""
+        self._near_stock = near_stock
         self._missing = set(observes)
         """Declared observations that were not delivered yet."""
         self.counts: Counter[str] = Counter()
@@ -150,6 +155,7 @@ class ReachedStates:
 
     def _planned(self, planned: Planned, context: Context) -> None:
         counts, rows, lives = self.counts, planned.rows, context.reference.lives
+        counts[NEAR_STOCK] += self._near_stock
         if len(context.reference.pending) > 1:
             counts["planned ahead of execution"] += 1
         if len(rows) >= 3:

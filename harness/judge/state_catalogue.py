@@ -11,6 +11,7 @@ from typing import get_args
 
 from ...targets.base.protocol import Capabilities, Usual
 from ...targets.base.trace import features_of
+from ..draw.near_stock import may_be_near
 from ..draw.overrides import converted
 from .oracles import applicable
 
@@ -27,6 +28,8 @@ REQUIRES: dict[str, str] = {
     "observed: leftovers": "observes:leftovers",
     "observed: numeric": "observes:numeric",
     "observed: real_model": "observes:real_model",
+    # configurations
+    "step within two settings of the stock server": "near-stock",
     # prompts and their chunks
     "chunked prefill": "chunked-prefill",
     "first chunk of one token": "chunked-prefill",
@@ -178,6 +181,8 @@ def features(capabilities: Capabilities, overrides: Mapping[str, object]) -> set
         has.add("kept")
     if has & {"caching", "external_load", "resume"}:
         has.add("continued")
+    if may_be_near(overrides, capabilities):
+        has.add("near-stock")
     if capabilities.has_pool:
         has |= {"pool", "moving-rows"}
     if "select" in has:

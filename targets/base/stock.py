@@ -20,6 +20,7 @@ class Setting(Struct, frozen=True):
     by_value    value of the first of them -> a name that says more
     events   tags of events that need the setting, whatever the configuration says
     is_rare  True if few servers have it
+    is_common  True if about every second server has it, as its model's page says
     rare     values of the first field that few servers have, where other values are usual
     """
 
@@ -28,4 +29,5 @@ class Setting(Struct, frozen=True):
     by_value: Mapping[str, str] = {}
     events: frozenset[str] = frozenset()
     is_rare: bool = False
+    is_common: bool = False
     rare: frozenset[str] = frozenset()

@@ -22,7 +22,7 @@ STOCK = (
     Setting("--mamba-radix-cache-strategy", {"strategy": "extra_buffer"}),
     Setting("--disable-overlap-schedule", {"async_depth": "1"}),
     Setting("--disable-radix-cache", {"mamba_cache_mode": "slots", "enable_prefix_caching": "true"}),
-    Setting("--speculative-algorithm", {"num_speculative_tokens": "0"}),
+    Setting("--speculative-algorithm", {"num_speculative_tokens": "0"}, is_common=True),
 )
 """What 0.5.23 runs for a model with gated delta nets on a GPU, where nothing is set: the strategy "auto" becomes
 extra_buffer wherever overlap is on (`srt/arg_groups/overrides.py`). Sizes of pools, pages and tracks are left as they
@@ -62,6 +62,7 @@ class SglangFactory:
             features=features | {"pool", "reset-when-idle", "stop-tokens"},
             engine=("sglang",),
             stock=STOCK if "snapshots" in features else None,
+            has_server="snapshots" in features,
             options={
                 "strategy": strategies,
                 "tree_core": (tree_core,) if tree_core else tree_cores,

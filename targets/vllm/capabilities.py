@@ -61,6 +61,7 @@ def capabilities_of(release: Release) -> Capabilities:
         **({"sampling": ("greedy", "greedy", "varied")} if release.sampling else {}),
         **({"inputs": ("tokens", "tokens", "tokens", "tokens", "images", "adapters")} if inputs else {}),
     }
+    stock = stock_of(release, options)
     return Capabilities(
         events=_EVENTS | ({"external_load"} if connectors else set()) | ({"resume"} if release.sessions else set()),
         modes=release.modes,
@@ -97,6 +98,7 @@ def capabilities_of(release: Release) -> Capabilities:
             "graphs": {"none": groups_without_graphs},
         },
         engine=("vllm",),
-        stock=stock_of(release, options),
+        stock=stock,
+        has_server=stock is not None,
         lacks=frozenset() if release.zeroes else frozenset({"zeroing"}),
     )

@@ -54,7 +54,7 @@ _SETTINGS = (
         {"none": "--no-enable-prefix-caching", "all": "--mamba-cache-mode all"},
         rare=frozenset({"all"}),
     ),
-    Setting("--speculative-config", {"num_speculative_tokens": "0", "eagle_block_drop": "false"}),
+    Setting("--speculative-config", {"num_speculative_tokens": "0", "eagle_block_drop": "false"}, is_common=True),
     Setting("inputs", {"inputs": "tokens"}, {"images": "images in prompts", "adapters": "--enable-lora or cache_salt"}),
 )
 

@@ -1,0 +1,74 @@
+"""Configurations near the stock server: what most servers run differs from it by two settings at most.
+
+A target declares the settings (`Capabilities.stock`). A configuration departs from the stock server by each of them
+that has another value. Which model it is, and all sizes, are no departures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ...targets.base.protocol import Capabilities
+from ...targets.base.stock import Setting
+from ...targets.base.trace import Config
+from .choices import Choices
+from .overrides import FIELDS, RANKS, apply_overrides, converted
+
+GRAPH_SIZES = ((1, 2, 4, 8), (2, 4), (4,))
+"""Rows of captured graphs to draw from. A stock server has graphs."""
+NEAR = 2
+"""Most settings by which a configuration near the stock server departs from it."""
+DRAWN_AS = {
+    "mamba_cache_mode": "mode",
+    "num_speculative_tokens": "drafts",
+    "eagle_block_drop": "block drop",
+    "async_depth": "depth",
+    "long_prefill_token_threshold": "threshold",
+    "policy": "policy",
+}
+"""Field of a configuration -> what `configurations` draws it as. Other fields of settings follow from these."""
+
+
+def departs(setting: Setting, config: Config) -> bool:
+    """Return True if a configuration has other values than the stock server. One without an option departs, too: which
+    value the target takes then is not known here."""
+    stock = apply_overrides(config, setting.stock)
+    return any(value_of(config, name) != value_of(stock, name) for name in setting.stock)
+
+
+def value_of(config: Config, name: str) -> object:
+    """Return the value of a field or an option, "" for an option that the configuration does not have."""
+    return getattr(config, name) if name in FIELDS else config.options.get(name, "1" if name == RANKS else "")
+
+
+def is_near(config: Config, capabilities: Capabilities) -> bool:
+    """Return True if a configuration departs from the stock server by `NEAR` settings at most."""
+    apart = sum(departs(setting, config) for setting in capabilities.stock or ())
+    return capabilities.has_server and bool(config.graph_sizes) and apart <= NEAR
+
+
+def may_be_near(overrides: Mapping[str, object], capabilities: Capabilities) -> bool:
+    """Return True if configurations with these overrides can be near the stock server of the target."""
+    fixed = {**overrides, **converted(overrides)}
+    apart = [
+        setting
+        for setting in capabilities.stock or ()
+        if any(str(fixed.get(name, value)).lower() != value for name, value in setting.stock.items())
+    ]
+    return capabilities.has_server and len(apart) <= NEAR
+
+
+def draw_fixed(choices: Choices, capabilities: Capabilities) -> dict[str, Any]:
+    """Return what is fixed in a configuration near the stock server: all settings but up to `NEAR`, by the names that
+    `configurations` draws them under."""
+    settings = [setting for setting in capabilities.stock or () if setting.stock]
+    apart = {setting.name for setting in settings if setting.is_common and choices.chance(50)}
+    apart |= {choices.pick(settings).name for _ in range(choices.integer(0, max(NEAR - len(apart), 0)))}
+    fixed: dict[str, Any] = {"graphs": choices.pick(GRAPH_SIZES)}
+    for setting in settings:
+        if setting.name not in apart:
+            values = {**setting.stock, **converted(setting.stock)}
+            fixed |= {DRAWN_AS[name]: value for name, value in values.items() if name in DRAWN_AS}
+            fixed |= {f"option {name}": value for name, value in values.items() if name in capabilities.options}
+    return fixed
