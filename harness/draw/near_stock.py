@@ -54,7 +54,7 @@ def may_be_near(overrides: Mapping[str, object], capabilities: Capabilities) -> 
     apart = [
         setting
         for setting in capabilities.stock or ()
-        if any(str(fixed.get(name, value)).lower() != value for name, value in setting.stock.items())
+        if any(str(fixed.get(name, value)).lower() != value.lower() for name, value in setting.stock.items())
     ]
     return capabilities.has_server and len(apart) <= NEAR
 

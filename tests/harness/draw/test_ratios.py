@@ -19,12 +19,13 @@ from hybridfuzz.targets.base.trace import Preempt, Trace, TraceError
 ALL = structs.replace(CLEAN.capabilities, events=EVENTS, attention_chunks=(2,))
 """A target with every kind of event, to reach every ratio."""
 WAITING = structs.replace(ALL, features=ALL.features | {"async-loads"})
+TARGETS = (ALL, WAITING, structs.replace(ALL, has_server=True))
 
 
 def drawn(changes: Mapping[str, object], count: int = 40) -> list[Trace]:
-    """Draw half of the traces for a target whose requests wait for loads, under circumstances that are avoided."""
+    """Draw traces for all of them in turn, under circumstances that are avoided."""
     table, avoid = with_ratios(changes), (Circumstances(traits=("event preempt",)),)
-    return [draw_trace(WAITING if index % 2 else ALL, 3, index, avoid=avoid, workload=table) for index in range(count)]
+    return [draw_trace(TARGETS[index % 3], 3, index, avoid=avoid, workload=table) for index in range(count)]
 
 
 @pytest.fixture(scope="module")
