@@ -42,6 +42,8 @@ STATE_BYTES_MAX = 16 << 20
 EVENTS_MAX = 10_000
 TOKENS_MAX = 1 << 22
 ERROR_LENGTH_MAX = 300
+NO_TRACES = ("campaign.json", "species.json", "triage.json", "matrix.json", "severity.json")
+"""Names of what is kept in folders of traces beside them."""
 _TEMPORARY = re.compile(r"\.\w+?[a-z0-9_]{8}\.tmp$")
 DOTS_MAX = 16
 """Of a key in TOML."""
@@ -247,3 +249,8 @@ def write_atomically(path: Path, data: bytes) -> None:
     except OSError:
         temporary.unlink()
         raise
+
+
+def json_below(folder: Path) -> list[Path]:
+    """Return the files below a folder that may be traces, sorted."""
+    return sorted(path for path in folder.rglob("*.json") if path.name not in NO_TRACES)

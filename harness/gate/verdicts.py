@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from ...targets.base.protocol import Capabilities, MisfitError
 from ...targets.base.trace import Trace, TraceError, check_config
-from ..draw.files import load_trace
+from ..draw.files import json_below, load_trace
 from ..draw.overrides import check_overrides
 from ..group.conditions import evidence_of, matching, with_conditions
 from ..group.evidence import FindingEvidence
@@ -211,5 +211,5 @@ def corpus_files(settings: GateSettings) -> Iterator[tuple[str, Path]]:
     for path in packaged_traces(settings.target):
         yield f"corpus/{path.relative_to(PACKAGED_CORPUS).with_suffix('')}", path
     for folder in settings.corpus:
-        for path in sorted(folder.rglob("*.json")) if folder.is_dir() else [folder]:
+        for path in json_below(folder) if folder.is_dir() else [folder]:
             yield f"{folder.stem}/{path.relative_to(folder).with_suffix('') if folder.is_dir() else path.stem}", path

@@ -33,7 +33,6 @@ AGAINST_HELP = "run the same traces on a second target, which must behave the sa
 FIXES_HELP = "more known bugs: a folder with known.toml, or builtin"
 PATIENCE_SECONDS = 5.0
 """Time for a clean end after the first signal; later ones are taken for impatience."""
-NO_TRACES = ("campaign.json", "species.json", "triage.json", "matrix.json")
 
 
 def ours(module: str) -> ModuleType:
@@ -194,11 +193,12 @@ def printer(json_wanted: bool) -> Callable[[str], None]:
 def trace_files(paths: list[str]) -> list[Path]:
     """Files as they are, folders as all *.json below them but what campaigns keep beside them."""
     from ....targets.base.trace import TraceError
+    from ...draw.files import json_below
 
     files: list[Path] = []
     for path in map(Path, paths):
         if path.is_dir():
-            files += sorted(file for file in path.rglob("*.json") if not _is_kept_beside(file, path))
+            files += [file for file in json_below(path) if not _is_kept_beside(file, path)]
         else:
             files.append(path)
     if not files:
@@ -207,14 +207,12 @@ def trace_files(paths: list[str]) -> list[Path]:
 
 
 def _is_kept_beside(file: Path, root: Path) -> bool:
-    """Return True if a file below `root` is what a campaign keeps beside its traces: its state, measured lines, or the
-    campaigns that it was merged from, whose traces it has."""
+    """Return True if a file below `root` is what a campaign keeps beside its traces: measured lines, or the campaigns
+    that it was merged from, whose traces it has."""
     from ...group.finding_store import STATE_FILE
     from ...group.merge import PARTS_FOLDER
     from ...record.reached_lines import COVERAGE_FOLDER
 
-    if file.name in NO_TRACES:
-        return True
     inside = (root / part for part in file.relative_to(root).parents if part.name in (COVERAGE_FOLDER, PARTS_FOLDER))
     return any((folder.parent / STATE_FILE).exists() for folder in inside)
 

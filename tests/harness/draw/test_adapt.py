@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from hybridfuzz.harness.draw.adapt import port, refusal
-from hybridfuzz.harness.draw.files import load_trace
+from hybridfuzz.harness.draw.files import json_below, load_trace
 from hybridfuzz.harness.draw.overrides import check_overrides
 from hybridfuzz.harness.judge.run import run_trace
 from hybridfuzz.reference.tokens import plain_name
@@ -30,7 +30,7 @@ from hybridfuzz.targets.vllm.factory import VllmFactory
 from hybridfuzz.targets.vllm.release import Release
 
 CORPUS = Path(__file__).parents[3] / "corpus"
-FILES = sorted(path.relative_to(CORPUS).as_posix() for path in CORPUS.rglob("*.json"))
+FILES = [path.relative_to(CORPUS).as_posix() for path in json_below(CORPUS)]
 HYBRID = load_factory("hybrid")
 FACTORIES: tuple[TargetFactory, ...] = (HYBRID, VllmFactory("vllm", Release()), SglangFactory("sglang"))
 PLAIN_SGLANG = SglangFactory("sglang")
