@@ -1,6 +1,6 @@
 """What is taken where nothing is asked for, in commands, campaigns and the Python interface.
 
-What depends on the machine is elsewhere: a worker for each core, and the share of its memory (`workers.memory`).
+What depends on the machine is elsewhere: a worker for each core, and the share of its memory (`workers.machine`).
 """
 
 import random

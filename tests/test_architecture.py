@@ -75,7 +75,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "shadow_config",
         "rows",
         "host_view | cache_events",
-        "versions | vllm_config",
+        "pool_reader | versions | vllm_config",
         "sizes",
         "options",
         "interpreted_kernels",

@@ -25,7 +25,7 @@ PER_SYMPTOM = 50
 EXPLAINED_ENOUGH = 8
 """Once known bugs have explained so many traces of a symptom, and all that were looked at, ever fewer are."""
 Symptom = tuple[str, str]
-"""Signature, and how the value that is wrong is related to the request that it harms (`group.same_symptom`)."""
+"""Signature, and how the value that is wrong is related to the request that it harms (`group.still_fails`)."""
 
 
 class Backlog:

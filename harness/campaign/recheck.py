@@ -10,7 +10,7 @@ from ...targets.base.trace import Trace
 from ..campaign_events import CampaignEvent, Improved
 from ..group.finding_store import FindingStore
 from ..group.reduce import Reducer
-from ..group.same_symptom import UNEXPLAINED, same_symptom
+from ..group.still_fails import UNEXPLAINED, same_symptom
 from ..judge.outcome import Outcome
 from ..judge.violation import Violation
 from ..record.history import History

@@ -49,7 +49,7 @@ from ..group.fixes import Fixes
 from ..group.known import Known, reason_for
 from ..group.recognition import Explained, Recognizer
 from ..group.same_cause import known_cause, same_cause
-from ..group.same_symptom import UNEXPLAINED, names_of, relation
+from ..group.still_fails import UNEXPLAINED, names_of, relation
 from ..group.watch import KnownBugs
 from ..judge.environment_fault import EnvironmentFault
 from ..judge.oracles import applicable

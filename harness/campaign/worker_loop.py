@@ -38,7 +38,7 @@ from ..group.fixes import packaged_traces
 from ..group.known import Known
 from ..group.reach import severity_of
 from ..group.recognition import Explained
-from ..group.same_symptom import UNEXPLAINED
+from ..group.still_fails import UNEXPLAINED
 from ..judge.environment_fault import EnvironmentFault, FaultyEnvironment
 from ..judge.violation import Violation
 from ..workers.lost_process import Counts, Ran

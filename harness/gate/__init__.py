@@ -5,6 +5,6 @@ settings        configuration from hybridfuzz.toml or pyproject.toml, and the co
 pytest_session  collects the items and prints the summary
 items           one trace as one test item
 verdicts        runs a trace and turns its outcome into a verdict; independent of pytest
-failure_summary  failed items by cause: one bug is one failure
+causes          failed items by cause: one bug is one failure
 packaged_bugs   known bugs: those in known.toml, and those of a release in the packaged corpus
 """

@@ -29,7 +29,7 @@ from ..record.changed_lines import ChangedTally, changed_for
 from ..tell.changed_words import changed_lines_text, changed_markdown, changed_title
 from ..tell.silence import failing_line
 from ..units import plural
-from .failure_summary import Cause, ItemFailure
+from .causes import Cause, ItemFailure
 from .items import Check, GateCollector, TraceItem, as_printed
 from .packaged_bugs import acknowledged, fixes_for
 from .settings import SettingsError, combine, own_folder

@@ -1,7 +1,7 @@
 """Runs traces for a gate and turns their outcomes into verdicts. One worker process, started when needed; another one
 for the traces of known bugs, which run on the unpatched target.
 
-A verdict is one item's. Which items fail by one cause is found out at the end (`failure_summary`): reducing each
+A verdict is one item's. Which items fail by one cause is found out at the end (`causes`): reducing each
 failure when it is met would take longer than the search.
 """
 
@@ -24,17 +24,17 @@ from ..group.finding_store import replay_command
 from ..group.fixes import Fixes, check, packaged_traces
 from ..group.investigate import Investigation
 from ..group.known import Known, reason_for
-from ..group.same_symptom import UNEXPLAINED
+from ..group.still_fails import UNEXPLAINED
 from ..judge.outcome import Outcome
 from ..judge.target_exception import misfit
 from ..judge.violation import Violation
 from ..quoting import terminal_line
 from ..record.changed_lines import ChangedSource, ChangedTally
 from ..units import plural
-from ..workers.memory import memory_share
+from ..workers.machine import memory_share
 from ..workers.messages import Fuzz
 from ..workers.worker_client import WorkerClient
-from .failure_summary import Cause, Causes, ItemFailure, near
+from .causes import Cause, Causes, ItemFailure, near
 from .settings import PACKAGED_CORPUS, GateSettings
 
 OVERTIME = 5

@@ -10,7 +10,7 @@ origins       facts about where a wrong value came from
 spectrum      the place in the engine's code where failing and passing runs part
 same_cause    decides whether failures have one cause
 weights       fitted numbers of `same_cause`
-same_symptom  whether a candidate of a reduction still fails in the same way
+still_fails   whether a candidate of a reduction still fails in the same way
 finding_store  the folder of one campaign's findings
 severity      how much a finding matters: what a client gets, how far from the stock server
 reach         how far from the stock server a finding is, by running

@@ -2,7 +2,7 @@
 
 Three stages, all three within one time limit:
 
-    reduce      cut down with the symptom kept (`same_symptom`), so that the reduction does not end at another cause
+    reduce      cut down with the symptom kept (`still_fails`), so that the reduction does not end at another cause
     questions   run every variant that differs in one property (`variants`): which switches and numbers are necessary?
     spectrum    record the steps and lines of the failing trace and of its nearest passing variants (`facts`,
                 `spectrum`), and the history of the blocks of the failing one (`origins`)
@@ -31,8 +31,8 @@ from .evidence import Evidence
 from .facts import facts_of
 from .origins import origins_of
 from .reduce import Reducer, until
-from .same_symptom import names_of, relation, same_symptom
 from .spectrum import Spectrum
+from .still_fails import names_of, relation, same_symptom
 from .variants import Neighbour, neighbours, switched
 
 ROUNDS = 2

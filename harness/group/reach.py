@@ -28,8 +28,8 @@ from ..judge.oracles.real_model import FIELDS as FIELDS_OF_A_MODEL
 from ..judge.violation import Violation
 from ..record.answers import Answers
 from .investigate import Investigation, Runner
-from .same_symptom import UNEXPLAINED
 from .severity import effect_of, level_of
+from .still_fails import UNEXPLAINED
 
 SECONDS = 20.0
 """Time for one trace where nothing else waits."""

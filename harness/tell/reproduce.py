@@ -25,7 +25,7 @@ from ...targets.base.trace import Trace, TraceError
 from ..draw.files import write_atomically
 from ..group.evidence import Place
 from ..group.reach import answers_of, severity_of
-from ..group.same_symptom import UNEXPLAINED
+from ..group.still_fails import UNEXPLAINED
 from ..judge.ranks import ranks_of
 from ..workers.worker_client import WorkerClient
 from .bug_report import OtherRun, ReproCase, TriedFix

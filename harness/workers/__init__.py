@@ -2,7 +2,7 @@
 
 messages           requests and replies between coordinator and worker
 process            a child process and its two pipes
-memory             the memory that a worker may take
+machine            what workers may take of this machine: cores, memory
 worker_rights      the rights of a worker: environment, home folder, network
 lost_process       the meaning of a lost process: a finding, a flaky finding or a warning
 service            what the workers of a machine share, such as the daemon for a GPU

@@ -25,7 +25,7 @@ from ...targets.base.protocol import TargetError
 from ..judge.environment_fault import EnvironmentFault, fault_in_words
 from ..record.watched_lines import Watched
 from .descendants import end_descendants, end_with_home
-from .memory import PAGE, oom_kills
+from .machine import PAGE, oom_kills
 from .messages import Forked, Reply, Request, decode_reply, encode
 from .worker_rights import NETWORK, Home, environment, namespaces_missing
 

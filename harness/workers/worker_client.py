@@ -32,7 +32,7 @@ from ..record.answers import Answers
 from ..record.history import History
 from ..record.watched_lines import Watched
 from .lost_process import FROM_OUTSIDE, MEMORY_LIMIT, Ran, judge_loss, lost_outcome, unopened, unrepeated, was_killed
-from .memory import memory_share
+from .machine import memory_share
 from .messages import (
     Answer,
     Answered,

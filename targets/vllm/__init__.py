@@ -7,7 +7,7 @@ From a version to a server:
 
     environment          the engine's releases and the environment of its workers
     release              what a release offers as capabilities, without importing it
-    versions             what the imported vLLM has, and how versions differ; `pool` reads vLLM's caches
+    versions             what the imported vLLM has, and how versions differ
     factory              opens one engine per trace
     capabilities         what is drawn on a release: events, options, features
     stock                what `vllm serve` runs where nobody has set anything but the model
@@ -29,6 +29,7 @@ From a step to records:
 
     target               the `Target` protocol
     host_view            the host's metadata as a `View`
+    pool_reader          the only reader of the block pool, hash map, free queue and block tables
     shadow               layers and drafter in the place of the model; what they record
     rows                 what the metadata of the kernels tells each row to read and write
     interpreted_kernels  a fast interpreter for the runner's Triton kernels

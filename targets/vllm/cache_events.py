@@ -15,7 +15,7 @@ from vllm.config import KVEventsConfig
 from vllm.distributed.kv_events import AllBlocksCleared, BlockRemoved, BlockStored
 from vllm.v1.core.kv_cache_utils import maybe_convert_block_hash
 
-from .versions.pool import pool_of, split
+from .pool_reader import pool_of, split
 
 
 def switch_on(vllm_config: Any) -> None:

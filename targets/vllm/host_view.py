@@ -1,4 +1,4 @@
-"""The host's metadata: vLLM's block pool, tables (`versions.pool`) and queues as a `View`.
+"""The host's metadata: vLLM's block pool, tables (`pool_reader`) and queues as a `View`.
 
 Block hashes become keys: the wrapped hasher knows the request, hence the depth and the tokens, of every hash.
 """
@@ -14,8 +14,8 @@ from ...reference.prefix_cache import Key
 from ...reference.tokens import EMPTY, Truth, mix
 from ..base.observe import Content, View
 from ..base.renamed import old_name
+from .pool_reader import blocks_to_free, hash_count, pool_of, split
 from .versions import compat
-from .versions.pool import blocks_to_free, hash_count, pool_of, split
 
 _UNKNOWN_DEPTH = -1
 HANDED_ON = {

@@ -37,9 +37,9 @@ from ..base.trace import (
 from .counterparts.sampling import sampling_parameters
 from .host_view import Host, KeyBook
 from .options import options_of, reports_all
+from .pool_reader import Admissions
 from .shadow import patches
 from .versions import compat, features
-from .versions.pool import Admissions
 
 if TYPE_CHECKING:
     from .counterparts.kv_connector import Store

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
-import os
 import re
 import signal
 import sys
@@ -148,7 +147,7 @@ def runs_clean(options: argparse.Namespace, verb: str) -> TraceError:
 
 def memory_limit(options: argparse.Namespace, workers: int = 1) -> int:
     """Bytes for each worker: as asked for, or its share of the machine."""
-    from ...workers.memory import memory_share
+    from ...workers.machine import memory_share
 
     return memory_share(workers) if options.memory is None else int(options.memory)
 
@@ -165,14 +164,10 @@ def progress_line(text: str) -> None:
     print(terminal_line(text), file=sys.stderr, flush=True)
 
 
-def cores() -> int:
-    """Cores that we may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def jobs(text: str) -> int:
     """A number of processes; "auto" for one on each core."""
     from ...units import count
+    from ...workers.machine import cores
 
     if (number := cores() if text == "auto" else count(text)) > JOBS_MAX:
         raise ArgumentTypeError(f"{number} processes are more than {JOBS_MAX}")

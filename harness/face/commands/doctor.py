@@ -114,7 +114,7 @@ def real_models() -> Check:
 
 def machine() -> Check:
     """Report cores and memory."""
-    from .common import cores
+    from ...workers.machine import cores
 
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return True, "machine", f"{cores()} cores, {memory:.0f} GiB of memory, {platform.system()}"

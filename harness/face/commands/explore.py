@@ -132,7 +132,8 @@ def settings_of(options: argparse.Namespace, fixes: Fixes, scope: Scope) -> Sett
     from importlib.metadata import version
 
     from ...explore.exploration import Settings
-    from .common import cores, output_folder
+    from ...workers.machine import cores
+    from .common import output_folder
 
     name = Path(options.scope).stem
     return Settings(

@@ -397,7 +397,8 @@ def settings_of(options: argparse.Namespace, engine: Tested) -> Settings:
     from ...group.fixes import fixes_in
     from ...risk.species_counts import load_species
     from ...units import WHOLE
-    from .common import cores, memory_limit
+    from ...workers.machine import cores
+    from .common import memory_limit
 
     fixes, packaged, launch, modules, changed, seed, out = engine
     overrides, workload, shard = overrides_of(options), workload_of(options), options.shard or WHOLE

@@ -124,7 +124,8 @@ def check(options: argparse.Namespace) -> None:
 def prepare_matrix(options: argparse.Namespace, out: Path) -> tuple[Matrix, dict[str, str]]:
     """Return the matrix and the titles of its mutants."""
     from ...measure.detection.matrix import Matrix, MatrixSettings, chosen_mutants
-    from .common import cores, launch_target
+    from ...workers.machine import cores
+    from .common import launch_target
 
     only = [slug.strip() for slugs in options.only for slug in slugs.split(",") if slug.strip()]
     titles = chosen_mutants(options.target, only)

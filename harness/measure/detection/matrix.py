@@ -22,7 +22,7 @@ from ....targets.base.trace import Trace, TraceError
 from ...campaign_events import Reason
 from ...draw.files import file_name, save_trace
 from ...group.finding_store import OutputError
-from ...workers.memory import memory_share
+from ...workers.machine import memory_share
 from ...workers.messages import Overrides
 from ...workers.worker_client import InternalError, Stopped, WorkerClient
 from .statistics import Detection

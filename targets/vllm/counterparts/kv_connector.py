@@ -40,8 +40,8 @@ from ...base.external import computed_elsewhere, keys_to_load, longest_load, who
 from ...base.observe import Content, Loaded, PlannedRow, Record, SlotContent
 from ...base.trace import Config, ExternalLoad
 from ..options import SYNC_LOAD_TOKENS, options_of
+from ..pool_reader import Pool, is_unlabelled
 from ..shadow.recorder import Recorder
-from ..versions.pool import Pool, is_unlabelled
 from .no_store import NullStore
 
 Work = TypeVar("Work")

@@ -20,9 +20,9 @@ from vllm.v1.request import Request, RequestStatus
 
 from ...base.trace import Config, Group
 from ..models import mixer
+from ..pool_reader import pool_of
 from ..shadow import patches
 from ..versions import compat
-from ..versions.pool import pool_of
 from .plans import Floats, Place, Plan, Segment, Solo
 from .real_engine import Fill, RealEngine
 from .same_tokens import LONGEST, alone_config

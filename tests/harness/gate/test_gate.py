@@ -21,7 +21,7 @@ from hybridfuzz.harness.group.known import Known
 from hybridfuzz.harness.group.same_cause import learned
 from hybridfuzz.harness.judge.outcome import Outcome
 from hybridfuzz.harness.workers.lost_process import Ran
-from hybridfuzz.harness.workers.memory import memory_share
+from hybridfuzz.harness.workers.machine import memory_share
 from hybridfuzz.harness.workers.worker_client import WorkerClient
 from hybridfuzz.targets.base.protocol import MisfitError
 from hybridfuzz.targets.base.registry import prepare

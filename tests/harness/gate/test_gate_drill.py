@@ -82,5 +82,5 @@ def test_what_the_adapter_cannot_find_is_said_once_and_no_bug(checkout: Path) ->
     assert status == 0, "\n".join(lines)
     said = [line for line in lines if "does not fit this version of the engine" in line and "nothing is known" in line]
     assert len(said) == 1, "\n".join(lines)
-    assert "'req_to_blocks'" in said[0] and "targets/vllm/versions/pool.py:" in said[0]
+    assert "'req_to_blocks'" in said[0] and "targets/vllm/pool_reader.py:" in said[0]
     assert "skipped" in lines[-1]

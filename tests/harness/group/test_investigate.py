@@ -8,7 +8,7 @@ from hybridfuzz.harness.draw.grammar import draw_trace
 from hybridfuzz.harness.group.evidence import Evidence
 from hybridfuzz.harness.group.investigate import Investigation
 from hybridfuzz.harness.group.same_cause import likeness
-from hybridfuzz.harness.group.same_symptom import names_of, relation, same_symptom
+from hybridfuzz.harness.group.still_fails import names_of, relation, same_symptom
 from hybridfuzz.harness.group.variants import neighbours, switched
 from hybridfuzz.harness.group.weights import SAME
 from hybridfuzz.harness.judge.outcome import Outcome

@@ -9,7 +9,7 @@ import pytest
 import hybridfuzz.targets
 
 ADAPTER = Path(hybridfuzz.targets.__file__).parent / "vllm"
-READER = "versions/pool.py"
+READER = "pool_reader.py"
 FIELDS = {
     "_cache", "allocate_slots", "block_hash", "block_hash_num_tokens", "block_hashes", "block_pool",
     "cached_block_hash_to_block", "cached_blocks_this_step", "coordinator", "deferred_frees", "evict_blocks",

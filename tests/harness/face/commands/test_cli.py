@@ -16,7 +16,7 @@ from hybridfuzz.harness.draw.files import encode_trace, load_trace
 from hybridfuzz.harness.face.commands.against import pair_of
 from hybridfuzz.harness.face.commands.bisect import started
 from hybridfuzz.harness.face.commands.common import trace_files
-from hybridfuzz.harness.workers.memory import memory_share
+from hybridfuzz.harness.workers.machine import memory_share
 from hybridfuzz.harness.workers.messages import Ready
 from hybridfuzz.harness.workers.worker_client import WorkerClient
 from hybridfuzz.targets.base.launch import Launch

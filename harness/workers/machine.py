@@ -1,4 +1,4 @@
-"""The memory that a worker may take, and how many processes the kernel killed for want of it."""
+"""What workers may take of this machine: its cores, and a share of its memory."""
 
 from __future__ import annotations
 
@@ -8,6 +8,11 @@ from pathlib import Path
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 """Bytes."""
+
+
+def cores() -> int:
+    """Return how many cores we may use: the default number of workers."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def oom_kills() -> int:

@@ -11,8 +11,8 @@ from typing import Any
 
 from vllm.v1.core.kv_cache_utils import get_block_hash, get_group_id
 
-from ...base.observe import Table
-from ...base.renamed import old_name
+from ..base.observe import Table
+from ..base.renamed import old_name
 
 
 class Pool:

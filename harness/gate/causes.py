@@ -32,8 +32,8 @@ from ..group.finding_store import FindingStore, OutputError, replay_command
 from ..group.investigate import Investigation
 from ..group.reach import severity_of
 from ..group.same_cause import alike
-from ..group.same_symptom import UNEXPLAINED
 from ..group.severity import order, severity_words
+from ..group.still_fails import UNEXPLAINED
 from ..group.weights import DIFFERENT
 from ..judge.violation import Violation
 from ..quoting import terminal_line
