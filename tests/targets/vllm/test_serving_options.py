@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("engine")]
 @pytest.mark.parametrize("runner", ["v2", "v1"])
 def test_random_traces_are_silent(worker: WorkerClient, runner: str, overrides: dict[str, str], state: str) -> None:
     reached: Counter[str] = Counter()
-    for ran in worker.fuzz(Fuzz(5, 0, 10, {"runner": runner, **overrides})):
+    for ran in worker.fuzz(Fuzz(5, 0, 20, {"runner": runner, **overrides})):
         assert ran.outcome.violation is None, ran.outcome.violation.message
         reached.update(ran.outcome.reached)
     assert reached[state]
