@@ -164,7 +164,9 @@ def mutate_bytes(data: bytes, rng: random.Random) -> bytes:
 
 def trace_seeds() -> list[bytes]:
     """Return real traces, short ones of every target."""
-    return [path.read_bytes() for path in sorted(CORPUS.rglob("*.json"))[::6]]
+    from hybridfuzz.harness.draw.files import json_below
+
+    return [path.read_bytes() for path in json_below(CORPUS)[::6]]
 
 
 def known_seeds() -> list[bytes]:

@@ -60,7 +60,7 @@ def encode_trace(trace: Trace) -> bytes:
     """Return JSON with one event per line and a final newline."""
     encode = msgspec.json.encode
     events = b",\n  ".join(encode(event) for event in trace.events)
-    target = b'\n "target": %s,' % encode(trace.target) if trace.target else b""
+    target = b'\n "target": %s,' % encode(clean(trace.target)) if trace.target else b""
     head = b'{"schema": %d,\n "origin": %s,%s\n "config": ' % (trace.schema, encode(trace.origin), target)
     return head + encode(trace.config) + b',\n "events": [\n  ' + events + b"\n ]\n}\n"
 

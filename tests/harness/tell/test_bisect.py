@@ -186,7 +186,7 @@ def test_versions_between_are_in_order_and_final() -> None:
 @pytest.mark.parametrize(
     ("target", "versions", "words"),
     [
-        ("hybrid", "1..2", "has no releases; engines that have: sglang, transformers, vllm"),
+        ("hybrid", "1..2", "has no releases; engines that have: llamacpp, sglang, transformers, vllm"),
         ("hybrid", "1,2", "has no releases"),
         ("vlm", "1,2", "did you mean vllm?"),
         ("vllm@0.33.0", "1,2", "give vllm and name the releases with --versions"),

@@ -8,8 +8,11 @@ from hybridfuzz.targets.base.coverage_scope import Exclusion, Scope, read_scope
 from hybridfuzz.targets.base.registry import coverage_scope, engines
 from hybridfuzz.targets.base.trace import TraceError
 
+BINARY = {"llamacpp"}
+"""Engines without lines of Python."""
 
-@pytest.mark.parametrize("engine", engines())
+
+@pytest.mark.parametrize("engine", sorted({*engines()} - BINARY))
 def test_an_engine_declares_its_modules(engine: str) -> None:
     """Sorted, without repetition; an excluded function is in a declared module and excluded once."""
     scope = coverage_scope(engine)
