@@ -19,6 +19,7 @@ draw/               where traces come from
 campaign_events     what a campaign reports
 defaults            what is taken where nothing is asked for
 exit_status         the exit statuses of the command line
+suggestions         the name that was meant
 units               durations, sizes and counts as people write them
 markup              pieces of HTML and SVG, quoted
 quoting             text for Python, Markdown, XML, HTML, TOML and terminals

@@ -65,7 +65,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """End with the status for wrong usage."""
-        from .options_file import did_you_mean
+        from .suggestions import did_you_mean
 
         head, _, words = message.partition("unrecognized arguments: ")
         if words and not head:
@@ -75,7 +75,7 @@ class Parser(argparse.ArgumentParser):
     def _check_value(self, action: argparse.Action, value: object) -> None:
         """Refuse what is none of the choices, and name them."""
         if action.choices is not None and value not in action.choices:
-            from .options_file import did_you_mean
+            from .suggestions import did_you_mean
 
             known = [str(choice) for choice in action.choices]
             text = f"{value!r}: choose from {', '.join(known)}{did_you_mean(str(value), known)}"
@@ -223,7 +223,7 @@ def run_line(arguments: Sequence[str]) -> int:
     first = next((word for word in arguments if not word.startswith("-")), None)
     chosen = first if first in COMMANDS else None
     if first and not chosen:
-        from .options_file import did_you_mean
+        from .suggestions import did_you_mean
 
         return complain(f"there is no command {first!r}{did_you_mean(first, COMMANDS)} (--help lists all)", USAGE)
     parser, command = _parsers(chosen)

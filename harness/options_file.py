@@ -19,14 +19,14 @@ keys for all verbs. A key that no verb has is an error.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Iterator, Mapping, Set
-from difflib import get_close_matches
+from collections.abc import Iterator, Mapping, Set
 from pathlib import Path
 from typing import NamedTuple
 
 from ..targets.base.trace import TraceError
 from .draw.files import read_toml
 from .quoting import one_line
+from .suggestions import did_you_mean
 
 FILES = ("hybridfuzz.toml", "pyproject.toml")
 BYTES_MAX = 1 << 20
@@ -149,12 +149,6 @@ def profile_entries(folder: Path, verb: str, own: Set[str], profile: str) -> dic
         there = f"there are {', '.join(profiles)}" if profiles else f"{FILES[0]} here has none"
         raise TraceError(f"--profile {profile}: no such profile{did_you_mean(profile, profiles)} ({there})")
     return file.entries(verb, own, profile or file.profile) if file else {}
-
-
-def did_you_mean(name: str, others: Iterable[str]) -> str:
-    """Return "; did you mean X?" for the nearest of some names, "" if none is near."""
-    close = get_close_matches(name, others, n=1)
-    return f"; did you mean {close[0]}?" if close else ""
 
 
 def make_defaults(command: argparse.ArgumentParser, entries: Mapping[str, Entry]) -> dict[str, list[object]]:

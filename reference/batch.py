@@ -8,7 +8,7 @@ pool. Two operations give a row the caches of another one:
 
 Rows with the same source would have the same tokens for ever, and a wrong copy could not be seen. As in beam search,
 the k-th of them (k = 0 for the first row in the batch) therefore continues with another token: if the source has
-sampled a token, the newest one, which is not computed yet, is replaced by `choice(token, k)`.
+sampled a token, the newest one, which is not computed yet, is replaced by `choice(token, k)` (`truth_of_copy`).
 
 Source: transformers `Cache.batch_select_indices`, `reorder_cache`, `batch_repeat_interleave` (5.23).
 """
@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from .tokens import other_token
+from .tokens import Truth, other_token
 
 NAME_MAX = 64
 """Characters of a request's name."""
@@ -29,6 +29,14 @@ def choice(token: int, rank: int) -> int:
     for _ in range(rank):
         token = other_token(token)
     return token
+
+
+def truth_of_copy(source: Truth, known: int, rank: int) -> Truth:
+    """Return the tokens of a copy of rank `rank`, whose source has `known` tokens, its prompt included."""
+    if not rank or known == source.prompt_length:
+        return source
+    newest = known - 1
+    return source.branched(newest, choice(source.tokens[newest], rank))
 
 
 def copy_name(name: str, index: int) -> str:

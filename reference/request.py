@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .batch import choice
+from .batch import truth_of_copy
 from .tokens import Truth
 
 
@@ -150,9 +150,7 @@ class Life:
         the token that it sampled last."""
         self.truth, self.settled = source.truth, source.settled
         self.delivered, self.resumed, self.speculated = source.delivered, source.resumed, source.speculated
-        if rank and self.delivered:
-            newest = self.known - 1
-            self.truth = self.truth.branched(newest, choice(self.truth.tokens[newest], rank))
+        self.truth = truth_of_copy(source.truth, self.known, rank)
         self._answer(source.max_new_tokens, source.stop_token)
 
     def crop(self, tokens: int) -> None:

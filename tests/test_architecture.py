@@ -45,7 +45,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "record",
         "judge | options_file | risk",
         "draw",
-        "campaign_events | defaults | exit_status | units",
+        "campaign_events | defaults | exit_status | suggestions | units",
         "markup",
         "quoting",
     ),

@@ -44,19 +44,17 @@ def value_of(config: Config, name: str) -> object:
 
 def is_near(config: Config, capabilities: Capabilities) -> bool:
     """Return True if a configuration departs from the stock server by `NEAR` settings at most."""
-    apart = sum(departs(setting, config) for setting in capabilities.stock or ())
-    return capabilities.has_server and bool(config.graph_sizes) and apart <= NEAR
+    if not (capabilities.has_server and config.graph_sizes):
+        return False
+    return sum(departs(setting, config) for setting in capabilities.stock or ()) <= NEAR
 
 
 def may_be_near(overrides: Mapping[str, object], capabilities: Capabilities) -> bool:
     """Return True if configurations with these overrides can be near the stock server of the target."""
-    fixed = {**overrides, **converted(overrides)}
-    apart = [
-        setting
-        for setting in capabilities.stock or ()
-        if any(str(fixed.get(name, value)).lower() != value.lower() for name, value in setting.stock.items())
-    ]
-    return capabilities.has_server and len(apart) <= NEAR
+    config = Config(2, ())
+    for setting in capabilities.stock or ():
+        config = apply_overrides(config, setting.stock)
+    return is_near(apply_overrides(config, overrides), capabilities)
 
 
 def draw_fixed(choices: Choices, capabilities: Capabilities) -> dict[str, Any]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from difflib import get_close_matches
 from typing import get_args
 
 import msgspec
 
 from ...targets.base.protocol import Capabilities
 from ...targets.base.trace import Config, TraceError
+from ..suggestions import did_you_mean
 
 RANKS = "dp"
 """The option for data-parallel ranks: every target has it, since the harness runs them (`lockstep/ranks`)."""
@@ -47,9 +47,8 @@ def check_overrides(overrides: Mapping[str, object], capabilities: Capabilities)
     known = [*FIELDS, *capabilities.options, RANKS]
     for key in overrides:
         if key not in known:
-            close = get_close_matches(key, known, n=1)
-            hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}"
-            raise TraceError(f"configuration: there is no {key!r}; {hint}")
+            hint = did_you_mean(key, known) or f"; known: {', '.join(known)}"
+            raise TraceError(f"configuration: there is no {key!r}{hint}")
     options = {key: str(value) for key, value in overrides.items() if key in capabilities.options}
     if reason := foreign_option(options, capabilities):
         raise TraceError(f"configuration: {reason}")

@@ -8,12 +8,12 @@ give the same traces. How often each kind of event is drawn stands beside its ty
 from __future__ import annotations
 
 from collections.abc import Mapping
-from difflib import get_close_matches
 from typing import Annotated
 
 from msgspec import Meta, Struct, ValidationError, convert, field, structs
 
 from ...targets.base.trace import KINDS, TraceError, tag_of
+from ..suggestions import did_you_mean
 
 
 def percent(line: str) -> Meta:
@@ -151,9 +151,8 @@ def with_ratios(changes: Mapping[str, object]) -> Workload:
         elif name in table and name != "rare":
             table[name] = str(value).split("/") if isinstance(table[name], tuple) else value
         else:
-            close = get_close_matches(name, rows_of(DEFAULT), n=1)
-            hint = f"did you mean {close[0]}?" if close else "`hybridfuzz targets --workload` lists what there is"
-            raise TraceError(f"workload: there is no {name!r}; {hint}")
+            hint = did_you_mean(name, rows_of(DEFAULT)) or "; `hybridfuzz targets --workload` lists what there is"
+            raise TraceError(f"workload: there is no {name!r}{hint}")
     try:
         return convert({**table, "rare": rare}, Workload, strict=False)
     except ValidationError as error:

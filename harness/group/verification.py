@@ -29,7 +29,7 @@ from ..defaults import REDUCE_SECONDS
 from ..draw.files import file_name, save_trace
 from ..judge.outcome import Outcome
 from ..judge.violation import Violation
-from ..options_file import did_you_mean
+from ..suggestions import did_you_mean
 from ..workers.messages import Fuzz, Overrides
 from ..workers.worker_client import WorkerClient
 from .evidence import EXTRA_TRACES_MAX

@@ -52,9 +52,6 @@ _LOCAL = (
 """States of groups with a sliding window, and of those with chunks."""
 
 
-NEAR_STOCK = "step within two settings of the stock server"
-
-
 class ReachedStates:
     """Counts states of one trace."""
 
@@ -155,7 +152,7 @@ class ReachedStates:
 
     def _planned(self, planned: Planned, context: Context) -> None:
         counts, rows, lives = self.counts, planned.rows, context.reference.lives
-        counts[NEAR_STOCK] += self._near_stock
+        counts["step within two settings of the stock server"] += self._near_stock
         if len(context.reference.pending) > 1:
             counts["planned ahead of execution"] += 1
         if len(rows) >= 3:

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
-from ...reference.batch import choice, reordered, repeated, selected
+from ...reference.batch import reordered, repeated, selected, truth_of_copy
 from ...reference.tokens import Truth, draft_tokens
 from ..base.observe import PlannedRow
 from ..base.trace import Arrive, Config, Resume, Step
@@ -50,11 +50,9 @@ class Request:
 
     def copy_of(self, source: Request, rank: int) -> Request:
         """Return a request of this name with the tokens of `source`, as its copy of this rank (`reference.batch`)."""
-        request = Request(self.name, source.truth, source.max_new_tokens, self.session)
+        truth = truth_of_copy(source.truth, source.known, rank)
+        request = Request(self.name, truth, source.max_new_tokens, self.session)
         request.known, request.computed = source.known, source.computed
-        if rank and source.delivered:
-            newest = source.known - 1
-            request.truth = source.truth.branched(newest, choice(source.truth.tokens[newest], rank))
         return request
 
     def tokens(self, start: int, stop: int) -> tuple[int, ...]:

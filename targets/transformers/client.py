@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from ...reference.batch import choice, reordered, repeated, selected
+from ...reference.batch import reordered, repeated, selected, truth_of_copy
 from ...reference.tokens import Truth, draft_tokens
 from ..base.observe import PlannedRow
 from ..base.trace import Arrive, Config, Resume, Step
@@ -52,11 +52,9 @@ class BatchRow:
 
     def copy_of(self, source: BatchRow, rank: int) -> BatchRow:
         """Return a row of this name with the tokens of `source`, as its copy of this rank (`reference.batch`)."""
-        row = BatchRow(self.name, source.truth, source.max_new_tokens, self.session)
+        truth = truth_of_copy(source.truth, source.known, rank)
+        row = BatchRow(self.name, truth, source.max_new_tokens, self.session)
         row.known, row.pad = source.known, source.pad
-        if rank and source.delivered:
-            newest = source.known - 1
-            row.truth = source.truth.branched(newest, choice(source.truth.tokens[newest], rank))
         return row
 
     def tokens(self, start: int, stop: int) -> tuple[int, ...]:

@@ -37,7 +37,7 @@ def run(options: argparse.Namespace) -> int:
     from ....targets.base.cache_contents import contents
     from ....targets.base.registry import engines
     from ....targets.base.trace import TraceError
-    from ...options_file import did_you_mean
+    from ...suggestions import did_you_mean
 
     known = engines()
     if options.engine is not None and options.engine not in known:

@@ -125,7 +125,7 @@ def sides(options: argparse.Namespace) -> tuple[Launch, Launch]:
     from ....targets.base.trace import TraceError
     from ...group.fixes import asked_fixes
     from ...group.known import fitting, patch_from
-    from ...options_file import did_you_mean
+    from ...suggestions import did_you_mean
     from .common import launch_target, progress_line
 
     launch, today = launch_target(options.target), datetime.date.today()
