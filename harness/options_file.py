@@ -141,7 +141,7 @@ def read_options(folder: Path) -> OptionsFile | None:
 def profile_entries(folder: Path, verb: str, own: Set[str], profile: str) -> dict[str, Entry]:
     """Return the values of a folder's file for a verb and a profile, "" for the one that the file asks for.
 
-    Raises TraceError for a file that cannot be used, and for a profile that is not there.
+    Raises TraceError for a file that cannot be used, and for a `profile` that is not there.
     """
     file = read_options(folder)
     profiles = file.profiles if file else {}

@@ -4,7 +4,7 @@ The settings of the trace are reset to those of the stock server (`Capabilities.
 the other, and the trace runs again. A reset is kept if the trace still fails in the same way (`_likeness`). What is
 left is a set of which no member can be spared; that there is no smaller one is not proved.
 
-Everything runs on the worker that runs all else. A trace that does not fail after a change shows that *this trace*
+Everything runs on the campaign's worker. A trace that does not fail after a change shows that *this trace*
 needs the setting: another one of the same cause may not. In asynchronous scheduling the same events meet other steps:
 the trace is also tried with further steps (`with_more_steps`).
 """
@@ -34,7 +34,7 @@ from .still_fails import UNEXPLAINED
 SECONDS = 20.0
 """Time for one trace where nothing else waits."""
 RUNS_MAX = 60
-"""Runs for one finding; in the median it takes 20."""
+"""Runs for one finding; in the median it takes 22."""
 MORE_BLOCKS = 16
 """For a pool that is too small for another configuration."""
 PASSES = 2

@@ -36,10 +36,11 @@ TABLE: Mapping[Effect, Mapping[Distance, Level]] = {
 }
 """Severity by what a client gets and by how far from the stock server.
 
-P0  silent wrong tokens, or another user's content, on a server as it comes
-P1  the same, or a dead engine, behind settings that many servers have; a dead engine or a hang on a server as it comes
+P0  silent wrong tokens, or another user's content, on the stock server
+P1  the same, or a dead engine, behind settings that many servers have; a dead engine or a hang on the stock server
 P2  the same behind a setting that few servers have; a leak; a hang behind settings that many servers have
-P3  lost cache hits; anything that takes a combination of settings that nobody has
+P3  lost cache hits; a corrupt cache or a leak behind a setting that few servers have; anything further from the stock
+    server
 
 A corrupt cache that no client has seen counts one level less than wrong tokens that one has. There is no severity
 without a declared stock server.

@@ -1,4 +1,7 @@
-"""Runs git on a checkout of the user's. Nothing is written to it, and no program that its attributes name is run."""
+"""Runs git on a checkout of the user's, without refreshing its index.
+
+Who calls `diff` adds --no-ext-diff and --no-textconv. Clean filters that the checkout configures still run.
+"""
 
 from __future__ import annotations
 

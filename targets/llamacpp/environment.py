@@ -1,6 +1,6 @@
 """llama.cpp's releases and the environment of its workers.
 
-A release is a wheel of xllamacpp, whose extension module exports llama.cpp's C API; the last number of its version is
+A release is a wheel of xllamacpp, whose extension module exports llama.cpp's C API; the third number of its version is
 llama.cpp's build. Nothing of its Python is used. `llamacpp@PATH` is a shared library that a build of a checkout leaves
 (`libllama.so`), or the folder with it.
 """

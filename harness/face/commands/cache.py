@@ -12,7 +12,7 @@ EXAMPLES = """\
 list   prints what lies in the cache folder, with its size and its last use
 clean  removes what was not used for a time, or what belongs to one engine, or
        both; it asks nothing, and says what it removed. What is missing is made
-       again when it is needed. Not while a campaign runs.
+       again when it is needed. Do not clean while a campaign runs.
 The folder is $HYBRIDFUZZ_CACHE, or hybridfuzz in your cache folder.
 example: hybridfuzz cache clean --unused-for 30d --dry-run
 """
@@ -93,7 +93,7 @@ def clean(options: argparse.Namespace, unused: list[Cached]) -> int:
         freed += one.size
         line(f"{'would remove' if options.dry_run else 'removed'}  {row(one)}")
     if not unused:
-        line("nothing is to be removed")
+        line("nothing to remove")
     line(f"{'would free' if options.dry_run else 'freed'} {gigabytes(freed)} in {cache_folder()}")
     if options.json:
         print_json({"exit_reason": "done", "removed": removed, "bytes": freed, "problems": problems})
