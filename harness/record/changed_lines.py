@@ -88,7 +88,7 @@ def changed_for(target: str, since: str, unpatched: Launch, launch: Launch) -> C
     parsed = parse(target)
     checkout = Path(unpatched.tree if parsed.name == "python" else parsed.version).expanduser().absolute()
     if not (launch.tree and (parsed.name == "python" or (parsed.version and checkout.is_dir()))):
-        raise TargetError(f"target {target!r} is not a git checkout: name one, such as vllm@PATH")
+        raise TargetError(f"target {target!r} is no checkout, whose changes git knows: name one, such as vllm@PATH")
     kernels = False
     with suppress(TargetError, TraceError):  # an engine without a list of modules
         kernels = coverage_scope(target).kernels
