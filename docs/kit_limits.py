@@ -1,4 +1,5 @@
-"""docs/reference/kits.md: what the kits of each engine cannot do, from the tables `targets/ENGINE/kit_limits.py`.
+"""docs/reference/kits.md: what the kits of each engine cannot do, and what its adapter sets behind the front door, from
+the tables `targets/ENGINE/kit_limits.py` and `targets/ENGINE/front_door.py`.
 
     python docs/kit_limits.py            # prints the tables
     python docs/kit_limits.py --write    # writes them into the page
@@ -11,10 +12,15 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from hybridfuzz.targets.base.registry import engines, kit_limits
+from hybridfuzz.targets.base.registry import behind_the_door, engines, kit_limits
 
 PAGE = Path(__file__).resolve().parents[1] / "docs/reference/kits.md"
 START, END = "<!-- tables: start (docs/kit_limits.py --write) -->", "<!-- tables: end -->"
+
+INTRODUCTION = """\
+A drawn configuration stands for a server, whose command is in each report. The command goes through the engine's own
+parser and validation; what comes out is the configuration that ran, field by field, but for this list. The sizes are
+the trace's. `python benchmarks/front_door.py` compares a thousand drawn configurations."""
 
 
 def tables() -> str:
@@ -25,6 +31,11 @@ def tables() -> str:
         for kit in dict.fromkeys(limit.kit for limit in limits):
             rows = [f"| {limit.feature} | {limit.reason} |" for limit in limits if limit.kit == kit]
             parts.append("\n".join([f"## {engine}: {kit}", "", "| feature | reason given |", "| --- | --- |", *rows]))
+    for engine in engines():
+        if table := behind_the_door(engine):
+            parts.append(f"## {engine}: behind the front door\n\n{INTRODUCTION}")
+            rows = [f"| {one.reason} | {', '.join(f'`{field}`' for field in one.fields)} |" for one in table]
+            parts.append("\n".join(["| what, and why | fields |", "| --- | --- |", *rows]))
     return "\n\n".join(parts)
 
 

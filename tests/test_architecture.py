@@ -63,7 +63,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "targets.vllm": (
         "confirmation | environment | factory | repro | repro_engine",
         "gpu | deployment | capabilities",
-        "kit_limits | stock",
+        "kit_limits | stock | front_door",
         "models | release",
         "target",
         "shadow_kit",

@@ -1,4 +1,5 @@
-"""What a kit of an engine cannot do: the form of the tables in `targets/ENGINE/kit_limits.py`.
+"""What a kit of an engine cannot do, and what it changes: the forms of the tables in `targets/ENGINE/kit_limits.py`
+and `targets/ENGINE/front_door.py`.
 
 A *kit* is one way to run an engine's cache code: with stand-in layers, with real ones, or as a script that imports
 nothing of ours. The default is that a kit can do what the others can; each exception is a `Limit`. A
@@ -24,6 +25,17 @@ class Limit(Struct, frozen=True):
     kit: str
     feature: str
     reason: str
+
+
+class Behind(Struct, frozen=True):
+    """Fields of an engine's configuration that its adapter sets behind the front door, and why.
+
+    The front door is the command in a report, the engine's parser and its validation. A field stands for all fields
+    below it.
+    """
+
+    reason: str
+    fields: tuple[str, ...]
 
 
 class Row(NamedTuple, Generic[Case]):

@@ -36,7 +36,7 @@ from msgspec import Struct
 from .coverage_scope import SCOPE_FILE, Scope, read_scope
 from .declarations import check_capabilities
 from .deployment import Deployment
-from .kits import Limit
+from .kits import Behind, Limit
 from .launch import Launch
 from .protocol import Capabilities, TargetError, TargetFactory
 from .releases import RELEASE
@@ -200,6 +200,15 @@ def kit_limits(spec: str) -> Sequence[Limit]:
         return ()
     limits: Sequence[Limit] = _module(parsed.name, "kit_limits").limits()
     return limits
+
+
+def behind_the_door(spec: str) -> Sequence[Behind]:
+    """Return what an adapter sets behind its engine's front door, () if it offers no table (`kits`)."""
+    parsed = parse(spec)
+    if parsed.name == "python" or not _has(parsed.name, "front_door"):
+        return ()
+    table: Sequence[Behind] = _module(parsed.name, "front_door").BEHIND
+    return table
 
 
 def confirmation(spec: str) -> ModuleType:

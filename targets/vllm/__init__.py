@@ -38,10 +38,11 @@ From a step to records:
 From a finding to a report:
 
     deployment           the server that a trace stands for
+    front_door           whether vLLM makes what ran of that server's command; what the adapter sets itself
     confirmation         forms of a failing trace that real models can run, and what they compute
     repro                stand-alone reproducers
     repro_engine         the clients that they inline
 
 Only `release`, `factory`, `capabilities`, `stock`, `options`, `kit_limits`, `models`, `sizes`, `deployment`,
-`confirmation` and `repro` may be imported where vLLM is not installed.
+`front_door`, `confirmation` and `repro` may be imported where vLLM is not installed.
 """

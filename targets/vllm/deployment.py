@@ -8,17 +8,21 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from ..base.deployment import Deployment, Implementation
-from ..base.trace import Config, DummyRun, ExternalLoad, Trace
+from ..base.trace import Arrive, Config, DummyRun, ExternalLoad, Resume, Trace, features_of
 from .options import (
     PREFILL_INTERVAL,
+    has_adapters,
     has_graphs,
     has_peer,
     is_v2,
     options_of,
     reports_all,
+    ring_entries,
     schedules_asynchronously,
     stages,
+    windows_are_last,
 )
+from .sizes import has_eagle_rules
 
 
 class Model(NamedTuple):
@@ -45,6 +49,12 @@ MODELS = {
     "short_conv": Model("short convolutions", "Lfm2ForCausalLM", "LiquidAI/LFM2-1.2B"),
     "linear": Model("plain linear attention", "BailingMoeV2_5ForCausalLM", '"$MODEL"', True),
 }
+IMAGE_MODELS = {
+    "gdn": Model("gated delta nets", "Qwen3_5ForConditionalGeneration", "Qwen/Qwen3.5-0.8B", True),
+    "mamba2": Model("Mamba 2", "NemotronH_Nano_VL_V2", '"$MODEL"'),
+    "short_conv": Model("short convolutions", "Lfm2VlForConditionalGeneration", '"$MODEL"'),
+}
+"""Those that take images."""
 CONNECTORS = {"store": "OffloadingConnector", "transfer": "NixlConnector", "sync": "OffloadingConnector"}
 """vLLM's own connector that serves requests in the same way, by the option `connector`."""
 SYNC_BUDGET = 1 << 30
@@ -62,6 +72,9 @@ UNUSUAL = frozenset(
         "--prefill-schedule-interval",
         "--no-scheduler-reserve-full-isl",
         "--prefix-cache-retention-interval",
+        "--enable-mamba-shared-prefix-checkpoint",
+        "--enable-lora",
+        "--use-replayssm",
     }
 )
 """Flags that choose other code of the cache and the scheduler than a server has by default."""
@@ -110,13 +123,16 @@ def deployment(variant: str, trace: Trace, version: str, device: str = "") -> De
     graphs = GRAPHS if has_graphs(config) and not device else ()
     options = options_of(config)
     connector = (CONNECTOR,) if options.connector != "none" else ()
-    model = MODELS[options.mixer]
-    flags = (*_weights(model), *_flags(trace))
+    model = model_of(trace)
+    flags = (*_weights(model), *_flags(trace, model))
     return Deployment(
         title="vLLM",
         command=("vllm", "serve", model.checkpoint),
         flags=flags,
-        variables={"VLLM_USE_V2_MODEL_RUNNER": "1" if is_v2(config) else "0"},
+        variables={
+            "VLLM_USE_V2_MODEL_RUNNER": "1" if is_v2(config) else "0",
+            **({"VLLM_SSM_CONV_STATE_LAYOUT": "DS"} if windows_are_last(config) else {}),
+        },
         scaled=tuple(_scaled(config)),
         implementations=(
             Implementation("V2 model runner", {"runner": "v2"}, v2_is_default),
@@ -136,6 +152,14 @@ def deployment(variant: str, trace: Trace, version: str, device: str = "") -> De
     )
 
 
+def model_of(trace: Trace) -> Model:
+    """Return the model whose server a trace stands for: one that takes images, if its prompts have any."""
+    mixer = options_of(trace.config).mixer
+    prompts = (event.prompt for event in trace.events if isinstance(event, Arrive | Resume))
+    has_images = "images" in features_of(document for prompt in prompts for document, _ in prompt)
+    return IMAGE_MODELS.get(mixer, MODELS[mixer]) if has_images else MODELS[mixer]
+
+
 def _release(version: str) -> tuple[int, int]:
     """Return the first two numbers of a version; for a checkout without one, a release whose default runner is V2."""
     match = re.match(r"(\d+)\.(\d+)", version)
@@ -143,19 +167,21 @@ def _release(version: str) -> tuple[int, int]:
     return found if any(found) else V2_DEFAULT_SINCE
 
 
-def _flags(trace: Trace) -> Iterator[str]:
+def _flags(trace: Trace, model: Model) -> Iterator[str]:
     config, k = trace.config, trace.config.num_speculative_tokens
     options = options_of(config)
     if config.enable_prefix_caching:
         yield from ("--enable-prefix-caching", "--mamba-cache-mode", config.mamba_cache_mode)
         if options.retention == "dense":
             yield from ("--prefix-cache-retention-interval", "None")
+        if options.retention == "junctions":
+            yield "--enable-mamba-shared-prefix-checkpoint"
         if options.prefix_match_unit:
             yield from ("--prefix-match-unit", str(MATCH_UNIT))
     else:
         yield "--no-enable-prefix-caching"
     if k:
-        yield from ("--speculative-config", json.dumps(_speculation(config)))
+        yield from ("--speculative-config", json.dumps(_speculation(config, model)))
     yield "--async-scheduling" if schedules_asynchronously(config) else "--no-async-scheduling"
     if stages(config) > 1:
         yield from ("--pipeline-parallel-size", str(stages(config)))
@@ -167,7 +193,14 @@ def _flags(trace: Trace) -> Iterator[str]:
     if options.admission == "chunk":
         yield "--no-scheduler-reserve-full-isl"
     if reports_all(config):
-        yield from ("--kv-events-config", json.dumps({"enable_kv_cache_events": True}), "--kv-cache-metrics")
+        yield from ("--kv-events-config", json.dumps({"enable_kv_cache_events": True}))
+        yield from ("--kv-cache-metrics", "--kv-cache-metrics-sample", "1.0")
+        if k:
+            yield from ("--per-request-spec-decode-metrics", "detailed")
+    if has_adapters(config):
+        yield "--enable-lora"
+    if entries := ring_entries(config):
+        yield from ("--use-replayssm", "--replayssm-buffer-len", str(entries))
     if has_graphs(config):
         yield from ("--compilation-config", json.dumps({"cudagraph_mode": "FULL_DECODE_ONLY"}))
     else:
@@ -184,11 +217,10 @@ def _flags(trace: Trace) -> Iterator[str]:
         yield from ("--data-parallel-size", "2")
 
 
-def _speculation(config: Config) -> Mapping[str, object]:
+def _speculation(config: Config, model: Model) -> Mapping[str, object]:
     """Return a drafter that drops the last block of a hit if the trace does, and that the runner supports."""
-    if config.eagle_block_drop:
-        has_mtp = MODELS[options_of(config).mixer].has_mtp
-        method: dict[str, object] = {"method": "mtp"} if has_mtp else {"method": "eagle3", "model": DRAFTER}
+    if has_eagle_rules(config):
+        method: dict[str, object] = {"method": "mtp"} if model.has_mtp else {"method": "eagle3", "model": DRAFTER}
     else:  # V1 schedules ahead of its drafts only if they are on the device
         kind = "ngram_gpu" if schedules_asynchronously(config) and not is_v2(config) else "ngram"
         method = {"method": kind, "prompt_lookup_max": 3, "prompt_lookup_min": 1}
@@ -226,7 +258,7 @@ def _notes(config: Config, model: Model) -> Iterator[str]:
             f"random weights and {model.layers} layers fit one GPU; compare each answer with that of the same request "
             "alone, or leave both flags out and serve the checkpoint"
         )
-    if config.num_speculative_tokens and _speculation(config).get("model") == DRAFTER:
+    if config.num_speculative_tokens and _speculation(config, model).get("model") == DRAFTER:
         yield "DRAFTER is a checkpoint of an EAGLE drafter for the model"
     if options_of(config).connector != "none":
         yield "the KV connector needs the settings of your store or peer in kv_connector_extra_config"

@@ -269,6 +269,8 @@ ROWS: tuple[Row[Case], ...] = (
         "a hit inside a block may need one more block for each group: raise num_blocks"),
     *_both("pipeline", lambda c: c.options.pipeline != "none" and (not c.config.async_depth or c.drafts),
         "pipeline stages are driven with steps in flight and without drafts"),
+    *_both("pipeline", lambda c: c.options.pipeline == "async" and not is_v2(c.config),
+        "vLLM refuses asynchronous scheduling of pipeline stages on the V1 runner"),
     *_both("metadata",
         lambda c: c.options.metadata == "shared" and not (c.options.mixer == "gdn" and is_v2(c.config)),
         "only GDN layers on the V2 runner share metadata"),

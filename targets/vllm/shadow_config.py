@@ -61,7 +61,8 @@ def report_all(vllm_config: Any) -> None:
     cache_events.switch_on(vllm_config)
     observed = vllm_config.observability_config
     observed.kv_cache_metrics, observed.kv_cache_metrics_sample = True, 1.0
-    observed.per_request_spec_decode_metrics = "detailed"
+    if vllm_config.speculative_config:
+        observed.per_request_spec_decode_metrics = "detailed"
 
 
 def drafts_as_eagle(config: Config, is_v2: bool) -> bool:

@@ -88,7 +88,7 @@ def describe(options: argparse.Namespace) -> int:
     """Start a target and print its capabilities and what they enable."""
     import msgspec
 
-    from ....targets.base.registry import kit_limits
+    from ....targets.base.registry import behind_the_door, kit_limits
     from ....targets.base.tested import narrower
     from ...exit_status import CLEAN
     from ...judge.oracles import applicable
@@ -110,9 +110,10 @@ def describe(options: argparse.Namespace) -> int:
     }
     if notice := narrower(options.target, launch.version, ready.capabilities):
         facts["note"] = notice
-    limits = kit_limits(options.target)
+    limits, behind = kit_limits(options.target), behind_the_door(options.target)
     if options.json:
-        print_json(facts | ({"kits cannot": msgspec.to_builtins(limits)} if limits else {}))
+        tables = {"kits cannot": limits, "behind the front door": behind}
+        print_json(facts | {name: msgspec.to_builtins(table) for name, table in tables.items() if table})
         return CLEAN
     for name, value in facts.items():
         words = ", ".join(map(str, value)) if isinstance(value, list | tuple) else value
@@ -120,4 +121,7 @@ def describe(options: argparse.Namespace) -> int:
     for kit in dict.fromkeys(limit.kit for limit in limits):
         print(f"\nkit {kit} refuses")
         print("\n".join(f"  {limit.feature:22} {limit.reason}" for limit in limits if limit.kit == kit))
+    if behind:
+        print("\nset behind the engine's front door, the same for all traces")
+        print("\n".join(f"  {one.reason}" for one in behind))
     return CLEAN

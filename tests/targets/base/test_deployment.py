@@ -175,6 +175,42 @@ def test_what_the_trace_needs_is_configured_and_named() -> None:
     assert any("KV connector" in clause for clause in found.replaced)
 
 
+@pytest.mark.parametrize(
+    ("options", "flags"),
+    [
+        ({"retention": "junctions"}, ["--enable-mamba-shared-prefix-checkpoint"]),
+        ({"inputs": "adapters"}, ["--enable-lora"]),
+        (
+            {"runner": "v1", "mixer": "mamba2", "replay": "4"},
+            ["--use-replayssm", "--replayssm-buffer-len", "4"],
+        ),
+        ({"reports": "all"}, ["--kv-cache-metrics", "--kv-cache-metrics-sample", "1.0"]),
+    ],
+)
+def test_an_option_has_its_flags(options: dict[str, str], flags: list[str]) -> None:
+    found = vllm(make_trace(arrive("r0", 3), options=options)).flags
+    assert "\n".join(flags) in "\n".join(found)
+
+
+def test_the_layout_of_windows_is_a_variable() -> None:
+    found = vllm(make_trace(arrive("r0", 3), options={"conv_layout": "DS"})).variables
+    assert found["VLLM_SSM_CONV_STATE_LAYOUT"] == "DS"
+
+
+def test_metrics_of_drafts_need_drafts() -> None:
+    flag = "--per-request-spec-decode-metrics"
+    plain = make_trace(arrive("r0", 3), options={"reports": "all"})
+    drafting = structs.replace(plain, config=structs.replace(plain.config, num_speculative_tokens=1))
+    assert flag not in vllm(plain).flags and flag in vllm(drafting).flags
+
+
+def test_a_prompt_with_an_image_needs_a_model_that_takes_images() -> None:
+    """The command named a model of text."""
+    event = structs.replace(arrive("r0", 3), prompt=(("a", 3), ("image.x", 2)))
+    assert vllm(make_trace(event)).command == ("vllm", "serve", "Qwen/Qwen3.5-0.8B")
+    assert vllm(make_trace(arrive("r0", 3))).command != ("vllm", "serve", "Qwen/Qwen3.5-0.8B")
+
+
 def test_the_command_has_no_miniature_size() -> None:
     """An 80B model was printed with --max-model-len 16 and a pool of 20 blocks: no server starts like that."""
     found = vllm(make_trace(arrive("r0", 5), options={"mixer": "gdn"}))

@@ -1,0 +1,136 @@
+"""Compares the configuration of an engine with the one that vLLM's own parser makes of the command in its report.
+
+A drawn configuration stands for a server. Its command (`deployment`) goes through vLLM's parser and validation, as
+`vllm serve` sends it, and what comes out is compared field by field with what ran. A field may differ only if `BEHIND`
+lists it: what the adapter sets behind the front door, the same for all traces. Importable without vLLM.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from msgspec import Struct
+
+from ..base.kits import Behind
+
+_PARALLEL = ("speculative_config.draft_parallel_config", "speculative_config.target_parallel_config")
+_MODELS = ("model_config", "speculative_config.draft_model_config", "speculative_config.target_model_config")
+
+
+class Difference(Struct, frozen=True):
+    """A field whose value on the server is not the one that ran, both as `repr`."""
+
+    field: str
+    server: str
+    ran: str
+
+
+BEHIND: Sequence[Behind] = (
+    Behind(
+        "block sizes are the trace's; vLLM derives them from the size of a real model's states",
+        tuple(
+            f"cache_config.{name}"
+            for name in ("block_size", "mamba_block_size", "mamba_page_size_padded", "user_specified_block_size")
+        ),
+    ),
+    Behind("tags are exact 8-byte words, whatever the model's dtype is", tuple(f"{model}.dtype" for model in _MODELS)),
+    Behind(
+        "shadow layers are not compiled: the largest captured batch is given, and no kernel is warmed up",
+        (
+            *(f"{model}.enforce_eager" for model in _MODELS),
+            *(
+                f"compilation_config.{name}"
+                for name in (
+                    "custom_ops",
+                    "inductor_compile_config",
+                    "max_cudagraph_capture_size",
+                    "mode",
+                    "pass_config",
+                )
+            ),
+            "kernel_config.enable_jit_warmup",
+        ),
+    ),
+    Behind(
+        "one process: vLLM's coordination of data-parallel ranks runs, and gets the answers of the other rank",
+        tuple(
+            f"parallel_config.{name}"
+            for name in (
+                "_data_parallel_master_port_list",
+                "data_parallel_master_port",
+                "data_parallel_rank_local",
+                "data_parallel_size",
+                "data_parallel_size_local",
+                "elastic_ep_max_dp_size",
+            )
+        ),
+    ),
+    Behind(
+        "one process: the scheduler plans for two pipeline stages, of which the last one runs",
+        ("parallel_config.pipeline_parallel_size", "parallel_config.world_size"),
+    ),
+    Behind(
+        "set at start-up, which the command alone does not reach: from the cache's plan and the layers",
+        (
+            *(
+                f"cache_config.{name}"
+                for name in ("num_gpu_blocks", "hash_block_size", "cache_hit_alignment_tokens", "kv_cache_layout")
+            ),
+            "compilation_config.static_forward_context",
+        ),
+    ),
+    Behind("lookahead hashes are not driven", ("speculative_config.disable_lookahead_block_hashes",)),
+    Behind("the drafter runs in the process of the model", _PARALLEL),
+    Behind("the scenario's own connector stands behind vLLM's connector API", ("kv_transfer_config",)),
+    Behind("adapters have no weights: scheduler and runner are given their number", ("lora_config",)),
+    Behind(
+        "ReplaySSM is switched on behind vLLM's check that the architecture, which is the shadow layers', has it",
+        (
+            *(f"cache_config.{name}" for name in ("use_replayssm", "replayssm_buffer_len")),
+            "mamba_config.backend",
+        ),
+    ),
+    Behind("KV cache events are read in the process instead of from a socket", ("kv_events_config.publisher",)),
+    Behind("chosen at random for each engine", ("instance_id",)),
+)
+
+
+def at_the_door(parsed: Any) -> Mapping[str, Any]:
+    """Return the fields of the configuration that vLLM's platform for CPUs changes after they were parsed, as parsed:
+    a GPU's would leave them. `parsed` is vLLM's `EngineArgs`."""
+    found: dict[str, Any] = {"scheduler_config.async_scheduling": parsed.async_scheduling}
+    if not parsed.enforce_eager:
+        found |= {
+            "compilation_config.cudagraph_mode": parsed.compilation_config.cudagraph_mode,
+            "compilation_config.cudagraph_capture_sizes": parsed.cudagraph_capture_sizes,
+        }
+    return found
+
+
+def differences(server: Any, ran: Any, parsed: Mapping[str, Any]) -> Iterator[Difference]:
+    """Yield the fields that differ between two configurations (nested dataclasses). `parsed`: the server's value of
+    some fields (`at_the_door`)."""
+    wanted, found = dict(_flat(server)) | parsed, dict(_flat(ran))
+    for field in sorted(wanted.keys() | found.keys()):
+        one, other = wanted.get(field), found.get(field)
+        if one is not other and repr(one) != repr(other) and one != other:
+            yield Difference(field, repr(one), repr(other))
+
+
+def reason_for(field: str) -> str:
+    """Return why a field may differ, "" if it may not."""
+    for behind in BEHIND:
+        if any(field == name or field.startswith(f"{name}.") for name in behind.fields):
+            return behind.reason
+    return ""
+
+
+def _flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the leaves of nested dataclasses with the path to each."""
+    if not is_dataclass(value) or isinstance(value, type):
+        yield path, value
+        return
+    for field in fields(value):
+        yield from _flat(getattr(value, field.name), f"{path}.{field.name}" if path else field.name)
