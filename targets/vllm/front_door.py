@@ -112,7 +112,7 @@ def at_the_door(parsed: Any) -> Mapping[str, Any]:
 def differences(server: Any, ran: Any, parsed: Mapping[str, Any]) -> Iterator[Difference]:
     """Yield the fields that differ between two configurations (nested dataclasses). `parsed`: the server's value of
     some fields (`at_the_door`)."""
-    wanted, found = dict(_flat(server)) | parsed, dict(_flat(ran))
+    wanted, found = {**dict(_flat(server)), **parsed}, dict(_flat(ran))
     for field in sorted(wanted.keys() | found.keys()):
         one, other = wanted.get(field), found.get(field)
         if one is not other and repr(one) != repr(other) and one != other:
