@@ -174,11 +174,13 @@ def chosen(drill: Drill, slugs: str, results: dict[str, Result]) -> Sequence[Bre
     return [known[slug] for slug in slugs.split(",")]
 
 
-def main(drill: Drill) -> None:
-    """Run the breaks, one after another, and write the page."""
+def main(drill: Drill, *switches: str) -> None:
+    """Run the breaks, one after another, and write the page. `switches` have chosen the drill."""
     parser = argparse.ArgumentParser(description=f"{drill.title}, broken one line at a time")
     parser.add_argument("--only", default="", metavar="SLUG,...", help="only these breaks; the page stays as it is")
     parser.add_argument("--results", type=Path, help="keep results in this file; without --only, skip what is in it")
+    for switch in switches:
+        parser.add_argument(switch, action="store_true", help="the breaks of this group")
     arguments = parser.parse_args()
     kept: Path | None = arguments.results
     saved = msgspec.json.decode(kept.read_bytes(), type=list[Result]) if kept and kept.exists() else []

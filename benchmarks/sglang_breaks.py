@@ -1,15 +1,21 @@
 """Proof that the SGLang target can see: SGLang 0.5.23 with one line broken at a time, until an oracle says so.
 
-    python benchmarks/sglang_breaks.py [--only SLUG,...] [--results FILE]
+    python benchmarks/sglang_breaks.py [--served] [--only SLUG,...] [--results FILE]
 
-Writes build/sglang-breaks.md.
+Writes build/sglang-breaks.md; with --served, build/sglang-breaks-served.md.
 """
 
 from __future__ import annotations
 
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 from breaks import Break, Drill, main
+from vllm_campaign import fixes_of
+
+from hybridfuzz.targets.base.patched_copy import patched
+from hybridfuzz.targets.base.registry import prepare
 
 NONE = {"strategy": "no_buffer"}
 EXTRA = {"strategy": "extra_buffer"}
@@ -25,6 +31,7 @@ SCHEDULER = "srt/managers/scheduler.py"
 RESULTS = "srt/managers/scheduler_components/batch_result_processor.py"
 VERIFY, RELAY = "srt/speculative/spec_utils.py", "srt/managers/overlap_utils.py"
 DRAFTING = "srt/speculative/eagle_utils.py"
+POLICY, REGISTRY = "srt/managers/schedule_policy.py", "srt/model_executor/cuda_graph_buffer_registry.py"
 BACKEND = "srt/layers/attention/hybrid_linear_attn_backend.py"
 
 # fmt: off
@@ -137,10 +144,61 @@ BREAKS = (
         "                self.publish_ready.wait()\n        batch.seq_lens = self",
         "                pass\n        batch.seq_lens = self"),
 )
+SERVED = (
+    # Priorities
+    Break("ended-row-displaced", POLICY, {}, "a row that has ended is displaced: what it held is given back twice",
+        "            if r not in self.preempt_list and not r.finished()\n",
+        "            if r not in self.preempt_list\n"),
+    Break("displaced-row-still-runs", POLICY, {}, "a displaced row stays in the batch",
+        "        self.running_batch.filter_batch(keep_indices=keep_indices)\n        self.preempt_list",
+        "        self.preempt_list"),
+    Break("displaced-for-nothing-lost", SCHEDULER, {}, "who makes room for one that is not admitted is forgotten",
+        "            for req in adder.preempt_list:\n                self._add_request_to_queue(req)\n"
+        "            return None",
+        "            return None"),
+    # Mixed chunks
+    Break("decodes-tracked-in-place-of-prompts", BATCH, {}, "the snapshot mask of a mixed step begins at its decodes",
+        "torch.cat([mask, untracked >= 0])", "torch.cat([untracked >= 0, mask])"),
+    Break("tail-counts-its-token", BATCH, {}, "the prefix of a decode in a mixed step includes its own token",
+        "running_prefix_lens = [s - 1 for s in", "running_prefix_lens = [s for s in"),
+    Break("mixed-decode-checkpointed", RESULTS, {}, "a decode of a mixed step is cached as if its prompt had ended",
+        "                    elif not batch.decoding_reqs or req not in batch.decoding_reqs:\n",
+        "                    else:\n"),
+    Break("undone-slot-still-named", BATCH, {}, "a mixed step gives back a lazy slot and keeps its number",
+        "            pool.mamba_allocator.free(buf[next_idx].unsqueeze(0))\n"
+        "            pool.set_mamba_ping_pong_slot(req, next_idx, -1)\n            req.kv.mamba_next_track_idx = 1",
+        "            pool.mamba_allocator.free(buf[next_idx].unsqueeze(0))\n"
+        "            req.kv.mamba_next_track_idx = 1"),
+    Break("mixed-without-room", SCHEDULER, {}, "decodes join a prefill that has left no room for them",
+        "            if not running_batch.is_empty() and running_batch.check_decode_mem():\n",
+        "            if not running_batch.is_empty():\n"),
+    # Captured graphs
+    Break("padding-not-reset", REGISTRY, {}, "padding rows keep the places of the rows before",
+        "            tail.zero_()\n", "            pass\n"),
+    Break("first-pad-takes-last-row", BACKEND, {}, "the last row of a padded graph gets the request row of padding",
+        "            req_pool_indices[bs - num_padding :] = 0\n",
+        "            req_pool_indices[max(bs - num_padding - 1, 0) :] = 0\n"),
+    Break("padded-end-counts-rows", BACKEND, {}, "behind the last verified row boundaries count rows, not tokens",
+        "                    (bs - num_padding) * spec_info.draft_token_num\n",
+        "                    bs - num_padding\n"),
+    Break("snapshots-of-last-replay", BACKEND, {}, "the first snapshot slot of a replay is that of the one before",
+        "            track_buf.copy_(self._translate_mamba_indices(mamba_track_indices[:bs]))\n",
+        "            track_buf[1:].copy_(self._translate_mamba_indices(mamba_track_indices[1:bs]))\n"),
+)
+"""Over what is drawn since: everything at once, behind the fixes of the release's own bugs."""
 # fmt: on
 
 PAGE = Path(__file__).parents[1] / "build/sglang-breaks.md"
 DRILL = Drill("sglang@0.5.23", "SGLang 0.5.23", "sglang", PAGE, BREAKS, steps_max=4000)
 
+
+def served() -> Drill:
+    """Return the drill of `SERVED`."""
+    release = prepare(DRILL.target, print)
+    tree = patched(release, [*fixes_of(release.version, "sglang").values()]).tree
+    page = PAGE.with_stem("sglang-breaks-served")
+    return replace(DRILL, target=f"sglang@{tree}", page=page, breaks=SERVED, steps_max=20_000)
+
+
 if __name__ == "__main__":
-    main(DRILL)
+    main(served() if "--served" in sys.argv else DRILL, "--served")

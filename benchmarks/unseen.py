@@ -20,7 +20,6 @@ from hybridfuzz.harness.quoting import toml_string
 
 PATCHES = Path(__file__).parent / "unseen"
 TARGETS = {"vllm": "vllm@0.33.0", "sglang": "sglang@0.5.23"}
-SESSIONS = {"sglang-session-frees-no-slot", "sglang-aborted-turn-keeps-lock"}
 POLL_SECONDS = 0.5
 
 
@@ -30,7 +29,7 @@ def campaign(patch: Path, steps: int, folder: Path) -> tuple[str, int]:
     entry = f"[[known]]\nreason = {toml_string('a break')}\npatch = {toml_string(patch.name)}\n"
     (folder / "known.toml").write_text(entry)
     (folder / patch.name).write_bytes(patch.read_bytes())
-    target = "sglang:sessions@0.5.23" if patch.stem in SESSIONS else TARGETS[patch.stem.partition("-")[0]]
+    target = TARGETS[patch.stem.partition("-")[0]]
     events = folder / "events.ndjson"
     events.unlink(missing_ok=True)
     line = [sys.executable, "-m", "hybridfuzz.harness.cli", "fuzz", "--target", target, "--steps", str(steps)]

@@ -7,6 +7,10 @@ from typing import NamedTuple
 
 from ..base.observe import OutOfRange
 
+PADDING_TOKEN = 0
+NO_STATE = -1
+"""State slot of a padding row in a captured graph: kernels leave such a row out."""
+
 
 class Row(NamedTuple):
     """One row of a batch.
@@ -27,3 +31,13 @@ class Row(NamedTuple):
     written: Sequence[int]
     drafts: int = 0
     outside: OutOfRange | None = None
+
+    @property
+    def end(self) -> int:
+        """Return the number of tokens that are computed after the row."""
+        return self.prefix + self.num_tokens
+
+    @property
+    def has_state(self) -> bool:
+        """Return True if kernels of state layers compute the row."""
+        return not self.outside and (self.name is not None or self.slot != NO_STATE)

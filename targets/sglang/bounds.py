@@ -24,12 +24,14 @@ class Bounds:
 
     def row(self, index: int, row: Row) -> OutOfRange | None:
         """Return the first index of a row that is out of range, None if there is none."""
+        if row.outside:
+            return row.outside
         ends = [end(places) for places in (row.locations, row.written) if len(places) for end in (min, max)]
         return _first(
             index,
             [
                 (STATES, "row", row.pool_row, self.num_rows),
-                (STATES, "slot", row.slot, self.num_slots),
+                *([(STATES, "slot", row.slot, self.num_slots)] if row.has_state else ()),
                 (ATTENTION, "position", row.prefix, self.num_columns),
                 (ATTENTION, "column", row.prefix + row.num_tokens - 1, self.num_columns),
                 *[(ATTENTION, "location", end, self.num_locations) for end in ends],
@@ -41,7 +43,9 @@ class Bounds:
         inputs = plan.metadata.track_conv_indices.tolist() if plan.metadata else [()] * len(plan.rows)
         for (index, slot, _), taps in zip(plan.rows, inputs, strict=True):
             tokens = [(STATES, "token", tap, num_tokens) for tap in taps]
-            found = _first(index, [(STATES, "slot", slot, self.num_slots), *tokens])
+            # A prefill copies from states of its chunks, a decode from the working slot.
+            source = [] if plan.metadata else [(STATES, "slot", plan.working[index], self.num_slots)]
+            found = _first(index, [(STATES, "slot", slot, self.num_slots), *source, *tokens])
             if found:
                 yield found
 

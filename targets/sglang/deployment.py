@@ -30,6 +30,12 @@ NOTES = (
     "flags out and serve the checkpoint",
 )
 DRAFTS = ("the n-gram corpus: drafts are as many right and wrong tokens as the scenario states",)
+FLAGS = (
+    ("order", "--schedule-policy", "fcfs"),
+    ("eviction", "--radix-eviction-policy", "lru"),
+    ("path_states", "--mamba-max-states-per-path", "-1"),
+)
+"""Options of a trace that are flags of the server, with the server's own values."""
 CORES = ("rust", "python")
 """Cores of the radix tree; a server's default is Rust where it is built, otherwise Python."""
 
@@ -72,6 +78,16 @@ def _flags(trace: Trace) -> Iterator[str]:
         yield "--disable-radix-cache"
     if not config.async_depth:
         yield "--disable-overlap-schedule"
+    if config.options.get("mixed_chunk") == "yes":
+        yield "--enable-mixed-chunk"
+    for option, flag, usual in FLAGS:
+        if config.options.get(option, usual) != usual:
+            yield from (flag, config.options[option])
+    if config.policy == "priority":
+        yield from ("--enable-priority-scheduling", "--schedule-low-priority-values-first")
+        yield from ("--priority-scheduling-preemption-threshold", "0")
+    if not config.graph_sizes:
+        yield "--disable-cuda-graph"
     yield from ("--page-size", str(sizes["attention"]))
     if config.num_speculative_tokens:
         # A verification has the last token and the drafts.

@@ -32,13 +32,11 @@ from ..base.observe import (
 )
 from ..base.shadow import POISON, POISON_TOKEN, join, run_chain, sample
 from . import snapshots
-from .batch_rows import Row
+from .batch_rows import PADDING_TOKEN, Row
 from .bounds import Bounds
 from .compat import old_releases, scheduler_api, tree_api
 from .compat.engine import ATTENTION, STATES, SglangEngine
 from .compat.immediate import Immediate
-
-_PADDING_TOKEN = 0
 
 
 class KernelLaunch:
@@ -54,6 +52,8 @@ class KernelLaunch:
         self.copies: list[tuple[int, int]] = []
         self.moves: Callable[[], None] = lambda: None
         self.tracks: Any = None
+        self.metadata: Any = None
+        """Of the linear-attention backend for a captured graph, None without one."""
         self.accesses: list[Access] = []
         self.inputs: list[tuple[int, ...]] = []
         self.execute = execute
@@ -73,12 +73,14 @@ class KernelLaunch:
 class Device:
     """Executes launches in order and appends observations to `records`."""
 
-    def __init__(self, engine: SglangEngine) -> None:
+    def __init__(self, engine: SglangEngine, graphs: Any = None) -> None:
+        """`graphs` is the runner of captured decode graphs, None without graphs."""
         self.engine = engine
         self.sizes = engine.sizes
         self.states = engine.states
         self.tracker = snapshots.Tracker(engine)
         self.bounds = Bounds(engine)
+        self.graphs = graphs
         self.records: list[Record] = []
         self.pending: deque[KernelLaunch] = deque()
         self.last: KernelLaunch | None = None
@@ -109,20 +111,26 @@ class Device:
         for index, request in enumerate(batch.reqs):
             length = int(batch.seq_lens_cpu[index])
             count = self.sizes.drafts if verify else batch.extend_lens[index] if extend else 1
-            row = self._row(batch, index, length + count * verify, count, tokens, first, written, request)
+            # The rows that decode in a mixed step follow those of its prompts.
+            given = tokens if tokens is not None and first < len(tokens) else None
+            row = self._row(batch, index, length + count * verify, count, given, first, written, request)
             rows.append(row._replace(samples=True, drafts=count - 1) if verify else row)
             first += count
-        if not extend and self.has_sink_row:
+        loaded = self.graphs.load(batch, rows, self.pad_to) if self.graphs and (verify or not extend) else None
+        if loaded:
+            rows = loaded.rows
+        elif not extend and self.has_sink_row:
             rows += [self._padding()] * (self.pad_to - len(rows))
         rows = [row._replace(outside=self.bounds.row(index, row)) for index, row in enumerate(rows)]
         launch = self.last = KernelLaunch(self.step, rows, self.pending, execute)
-        self._track(batch, launch)
+        launch.metadata = loaded and loaded.metadata
+        self._track(batch, launch, loaded)
         self._defer(batch, launch)
         return launch
 
-    def _track(self, batch: Any, launch: KernelLaunch) -> None:
+    def _track(self, batch: Any, launch: KernelLaunch, loaded: Any) -> None:
         """Plan snapshots. If the index of one is out of range, it is reported and no snapshot is stored."""
-        plan = self.tracker.plan(batch, launch.rows)
+        plan = self.tracker.replayed(loaded) if loaded else self.tracker.plan(batch, launch.rows)
         outside = list(self.bounds.snapshots(plan, sum(row.num_tokens for row in launch.rows))) if plan else []
         launch.accesses += outside
         launch.tracks = None if outside else plan
@@ -149,7 +157,7 @@ class Device:
     def _padding(self) -> Row:
         """Return a padding row: SGLang pads with request row 0, KV location 0, and one token."""
         slot = int(self.engine.rows.req_index_to_mamba_index_mapping[0])
-        return Row(None, 0, 0, 1, (_PADDING_TOKEN,), False, slot, (), [0], [0])
+        return Row(None, 0, 0, 1, (PADDING_TOKEN,), False, slot, (), [0], [0])
 
     def _defer(self, batch: Any, launch: KernelLaunch) -> None:
         """Defer the clears and copies that SGLang's model runner executes before the forward of an extend batch."""
@@ -191,7 +199,7 @@ class Device:
         ]
         launch.accesses += [row.outside for row in launch.rows if row.outside]
         hidden: list[tuple[int, ...] | None] = [
-            (POISON,) * len(tokens) if row.outside else None for row, tokens in zip(launch.rows, inputs, strict=True)
+            None if row.has_state else (POISON,) * len(tokens) for row, tokens in zip(launch.rows, inputs, strict=True)
         ]
         for layer in range(self.sizes.state_layers):
             self._state_layer(layer, launch, inputs, hidden)
@@ -227,7 +235,7 @@ class Device:
         states, width, accesses = self.states, self.sizes.window + 1, launch.accesses
         chains = []
         for index, row in enumerate(launch.rows):
-            if row.outside:
+            if not row.has_state:
                 chains.append((POISON, (POISON,) * len(inputs[index])))
                 continue
             slot = row.slot

@@ -27,6 +27,22 @@ STOCK = (
 """What 0.5.23 runs for a model with gated delta nets on a GPU, where nothing is set: the strategy "auto" becomes
 extra_buffer wherever overlap is on (`srt/arg_groups/overrides.py`). Sizes of pools, pages and tracks are left as they
 are."""
+MIXED = (
+    Setting("--enable-mixed-chunk", {"mixed_chunk": "no"}),
+    Setting("--enable-priority-scheduling", {"policy": "fcfs"}),
+    Setting("--schedule-policy", {"order": "fcfs"}),
+    Setting("--radix-eviction-policy", {"eviction": "lru"}, is_rare=True),
+    Setting("--mamba-max-states-per-path", {"path_states": "-1"}, is_rare=True),
+)
+"""Only of releases that are driven with them."""
+SERVING = {
+    "mixed_chunk": ("no", "yes"),
+    "order": ("fcfs", "fcfs", "lpm", "dfs-weight", "lof", "hrrn", "shortest-prefill-first"),
+    "eviction": ("lru", "lru", "lru", "lfu", "slru", "fifo", "filo", "mru", "priority"),
+    "path_states": ("-1", "-1", "1", "2"),
+}
+"""Options of such releases: `--enable-mixed-chunk`, `--schedule-policy`, `--radix-eviction-policy`,
+`--mamba-max-states-per-path`."""
 DRAFTS = 3
 """Most drafts in a verification, for releases whose speculation the target can drive."""
 
@@ -43,6 +59,7 @@ class SglangFactory:
         strategies: tuple[str, ...] = STRATEGIES,
         features: frozenset[str] = frozenset({"padding", "snapshots"}),
         sessions: bool = False,
+        mixes: bool = False,
     ) -> None:
         self.name = name
         self.tree_core = tree_core
@@ -56,18 +73,20 @@ class SglangFactory:
             layers_per_group=(1, 2),
             max_speculative_tokens=drafts,
             speculative_modes=("slots", "none"),
+            policies=("fcfs", "priority") if mixes else ("fcfs",),
             # Releases without snapshots allow overlap only without prefix cache, and then free a delayed token late.
             max_async_depth=1 if "snapshots" in features else 0,
             conv_widths=(4,),
             features=features | {"pool", "reset-when-idle", "stop-tokens"},
             engine=("sglang",),
-            stock=STOCK if "snapshots" in features else None,
+            stock=STOCK + (MIXED if mixes else ()) if "snapshots" in features else None,
             has_server="snapshots" in features,
             options={
                 "strategy": strategies,
                 "tree_core": (tree_core,) if tree_core else tree_cores,
                 "track": ("1", "2"),
                 "spare_states": ("0", "0", "1", "2", "6"),
+                **(SERVING if mixes else {}),
             },
             accepts={"tree_core": (*TREE_CORES, "legacy") if tree_core else ()},
         )
@@ -97,9 +116,10 @@ class SglangFactory:
 def variants() -> dict[str, str]:
     """Return the variants. `sglang:CORE@RELEASE` overrides a trace's tree core, for comparisons.
 
-    Sessions are a variant of their own because 0.5.23 fails in most traces that have them.
+    `sglang:sessions@RELEASE` is the name that older findings and campaigns have for a release with streaming sessions.
     """
-    return {core: f"always the {core} tree core" for core in TREE_CORES} | {SESSIONS: "streaming sessions, too"}
+    cores = {core: f"always the {core} tree core" for core in TREE_CORES}
+    return cores | {SESSIONS: "as without a variant; refuses releases without streaming sessions"}
 
 
 def make_factory(variant: str) -> SglangFactory:
@@ -119,9 +139,8 @@ def make_factory(variant: str) -> SglangFactory:
     except ImportError as error:
         raise cannot_import("SGLang", "sglang@0.5.23", error) from error
     del target
-    known = tree_cores, drafts, strategies, features
-    if variant != SESSIONS:
-        return SglangFactory("sglang", variant, *known)
-    if not session_api.has_sessions():
-        raise TargetError("this SGLang has no sessions that the target can drive; use sglang:sessions@0.5.23")
-    return SglangFactory(f"sglang:{SESSIONS}", "", *known, sessions=True)
+    sessions = session_api.has_sessions()
+    if variant == SESSIONS and not sessions:
+        raise TargetError("this SGLang has no sessions that the target can drive; use sglang@0.5.23")
+    name, core = (f"sglang:{SESSIONS}", "") if variant == SESSIONS else ("sglang", variant)
+    return SglangFactory(name, core, tree_cores, drafts, strategies, features, sessions, scheduler_api.mixes())

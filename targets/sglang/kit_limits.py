@@ -49,7 +49,9 @@ class Case(NamedTuple):
     @property
     def options(self) -> SimpleNamespace:
         """The options of the trace, with defaults."""
-        return SimpleNamespace(**{"strategy": "no_buffer", "tree_core": "", **self.config.options})
+        return SimpleNamespace(
+            **{"strategy": "no_buffer", "tree_core": "", "mixed_chunk": "no", "order": "fcfs", **self.config.options}
+        )
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -94,6 +96,13 @@ ROWS: tuple[Row[Case], ...] = (
     Row("shadow", "num_speculative_tokens",
         lambda c: c.caches and c.config.num_speculative_tokens >= c.sizes["mamba"],
         "num_speculative_tokens must be less than the mamba block size"),
+    Row("shadow", "mixed_chunk", lambda c: c.options.mixed_chunk == "yes" and c.config.num_speculative_tokens > 0,
+        "mixed_chunk=yes excludes drafts: the server switches it off"),
+    Row("shadow", "order",
+        lambda c: c.config.policy == "priority" and c.options.order not in ("fcfs", "lof"),
+        "order={options.order} excludes priorities: the server takes fcfs and lof with them"),
+    Row("shadow", "order", lambda c: c.options.order == "shortest-prefill-first" and not c.caches,
+        "order=shortest-prefill-first needs prefix caching"),
     # ---- Scripts.
     Row("script", "assertions", lambda c: not shown(c.failure), "{failure.oracle} ({failure.field}) on SGLang yet"),
 )  # fmt: skip

@@ -48,7 +48,10 @@ def write_scripts(variant: str, trace: Trace, failure: Failure) -> list[Script]:
     options = {**trace.config.options, **({"tree_core": variant} if variant in CORES else {})}
     config = structs.replace(trace.config, options=options)
     clients = _Clients(config, failure.events)
-    return [_script(failure, config, clients, again) for again in _attempts(failure, clients)]
+    # Few failures need a captured graph, and older releases have no runner that a script could copy.
+    configs = [structs.replace(config, graph_sizes=()), *([config] if config.graph_sizes else [])]
+    again = list(_attempts(failure, clients))
+    return [_script(failure, one, clients, prompts) for one in configs for prompts in again]
 
 
 def _attempts(failure: Failure, clients: _Clients) -> Iterator[list[list[int]]]:
@@ -87,6 +90,7 @@ class _Clients:
             case Arrive():
                 if event.name not in self.truths and fits(self.config, event):
                     more = ", session=True" if event.session else ""
+                    more += f", priority={event.priority}" if self.config.policy == "priority" else ""
                     yield f"engine.add({event.name!r}, {self._turn(event, Truth(event.prompt), 0)}{more})"
             case Resume():
                 before = self.truths.get(event.name)
@@ -123,7 +127,7 @@ def _script(failure: Failure, config: Config, clients: _Clients, again: Sequence
     end = ENDS.get(shown(failure), End(failure.field.partition("-")[0], []))
     opening = list(_opening(config, clients, max(map(len, again), default=0)))
     body = asking(opening, clients.lines, list(asked_again(again, "The radix tree")), end)
-    parts = list(_parts(clients.sessions, config.num_speculative_tokens > 0))
+    parts = list(_parts(clients.sessions, config.num_speculative_tokens > 0, bool(config.graph_sizes)))
     return Script(FRAME.module(failure.message, body, parts), end.promise, "sglang, torch")
 
 
@@ -132,9 +136,10 @@ _OWN = Sources(__package__)
 SOURCES = Sources(__package__, _OWN.names(STAND_INS) | _OWN.names(CLIENTS))
 
 
-def _parts(sessions: bool, drafts: bool) -> Iterator[Part]:
+def _parts(sessions: bool, drafts: bool, graphs: bool) -> Iterator[Part]:
     """Yield what is copied: what the script shares with the adapter, stand-ins for missing modules first."""
     more = [("sessions.py", "Sessions")] * sessions + [("speculation.py", "Worker")] * drafts
+    more += [("graphs.py", "Graphs")] * graphs
     inputs = ("compat/sizes.py", "Sizes")
     stubs, *shared = SOURCES.definitions(("stubs.py", FRAME.prepare), inputs, *SOURCES.uses(CLIENTS), *more)
     yield from (stubs, SOURCES.whole(STAND_INS), *shared, SOURCES.whole(CLIENTS))
@@ -157,4 +162,6 @@ def _opening(config: Config, clients: _Clients, longest: int) -> Iterator[str]:
         yield "    sessions=Sessions,"
     if sizes.drafts:
         yield "    worker=Worker,"
+    if sizes.graphs:
+        yield "    graphs=Graphs,"
     yield ")"

@@ -82,7 +82,7 @@ class Skeleton(Scheduler):
         self.enable_overlap = sizes.overlap
         self.enable_skip_finishing_decode = sizes.overlap
         self.is_generation = True
-        self.schedule_policy = "fcfs"
+        self.schedule_policy = sizes.order
         self.device = "cpu"
         self.forward_ct = 0
         self.processed_tokens_counter = 0

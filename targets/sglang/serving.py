@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ...reference.layout import cdiv
 from ...reference.tokens import Truth
 from .compat import scheduler_api, tree_api
 from .compat.engine import SglangEngine
@@ -18,23 +19,41 @@ class Server:
     """One engine with its scheduler. A request has the name of its client."""
 
     def __init__(
-        self, sizes: Sizes, max_tokens: int, sessions: type[Sessions] | None = None, worker: Any = None
+        self,
+        sizes: Sizes,
+        max_tokens: int,
+        sessions: type[Sessions] | None = None,
+        worker: Any = None,
+        graphs: Any = None,
     ) -> None:
-        """`max_tokens`: most prompt tokens of a step; `sessions`, `worker`: the classes of sessions and speculation.
+        """`max_tokens`: most prompt tokens of a step. The others are classes: of sessions, of speculation's worker, of
+        the runner of captured decode graphs.
 
         Each may be None where it is not used, and must be on a release that does not have it.
         """
         self.max_tokens = max_tokens
         self.engine = SglangEngine(sizes)
-        self.device = Device(self.engine)
+        self.device = Device(self.engine, graphs and graphs(self.engine))
         self.scheduler = Skeleton(self.engine, self.device, max_tokens, worker)
         self.sessions: Any = sessions and sessions(self.engine)
         self.requests: dict[str, Any] = {}
         """The last request of each client."""
+        self.priorities: dict[str, int | None] = {}
         self.steps = 0
 
-    def add(self, name: str, truth: Truth, max_new_tokens: int, session: bool = False, stop_token: int = 0) -> None:
-        """Queue a request, or a turn of a session; `truth` is what its client has, then what the model will say."""
+    def add(
+        self,
+        name: str,
+        truth: Truth,
+        max_new_tokens: int,
+        session: bool = False,
+        stop_token: int = 0,
+        priority: int | None = None,
+    ) -> None:
+        """Queue a request, or a turn of a session; `truth` is what its client has, then what the model will say.
+
+        The turns of a session have the priority of the first.
+        """
         tokens = truth.tokens[: truth.prompt_length]
         if session:
             self.scheduler.client.begin(name)
@@ -43,6 +62,7 @@ class Server:
             request = scheduler_api.make_request(name, tokens, max_new_tokens, stop_token)
         if self.scheduler.model_worker is not None:
             self.scheduler.model_worker.ngram_corpus.truths[name] = truth
+        request.priority = self.priorities.setdefault(name, priority)
         self.requests[name] = request
         self.scheduler._add_request_to_queue(request)
 
@@ -70,9 +90,13 @@ class Server:
         return batch
 
     def budget(self, wanted: int) -> int:
-        """Return the most prompt tokens of a step. The server requires a multiple of the page size."""
-        page = self.engine.sizes.page
-        return max(min(wanted or self.max_tokens, self.max_tokens) // page, 1) * page
+        """Return the most prompt tokens of a step. The server requires a multiple of the page size.
+
+        A mixed step counts every row that decodes: its budget has room for one page more.
+        """
+        sizes = self.engine.sizes
+        least = cdiv(sizes.rows, sizes.page) + 1 if sizes.mixed else 1
+        return max(min(wanted or self.max_tokens, self.max_tokens) // sizes.page, least) * sizes.page
 
     def turn(self, batch: Any) -> tuple[list[tuple[str, list[int]]], list[str]]:
         """Execute and process; with overlap the processed batch is the previous one. Return (new tokens by client,

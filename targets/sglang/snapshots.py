@@ -44,7 +44,7 @@ class Tracker:
         if not self.tracks or batch.mamba_track_mask is None:
             return None
         mask, slots = batch.mamba_track_mask.tolist(), batch.mamba_track_indices.tolist()
-        depths = [row.prefix + row.num_tokens for row in rows]
+        depths = [row.end for row in rows]
         metadata = seen = None
         if batch.forward_mode.is_extend():
             seen = scheduler_api.backend_batch(batch)
@@ -52,6 +52,11 @@ class Tracker:
             depths = [tree_api.states_of(request).mamba_last_track_seqlen for request in batch.reqs]
         tracked = [(index, slots[index], depths[index]) for index, marked in enumerate(mask) if marked]
         return Plan(tracked, [row.slot for row in rows], metadata, seen) if tracked else None
+
+    def replayed(self, loaded: Any) -> Plan | None:
+        """Return the rows of a captured graph that leave a snapshot: what the buffers say, whatever the batch does."""
+        rows = [(index, slot, loaded.rows[index].end) for index, slot in loaded.snapshots]
+        return Plan(rows, [row.slot for row in loaded.rows], None, None) if rows else None
 
     def store(self, layer: int, plan: Plan | None, chains: Sequence[Chain]) -> None:
         """Store the snapshots of a layer whose working states were written."""

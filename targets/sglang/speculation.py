@@ -83,7 +83,8 @@ class Commit(HybridLinearAttnBackend):
         """Copy accepted states to the working slots, and those on the track grid to slots for snapshots."""
         steps, tracks, tracked = last_correct_step_indices, mamba_track_indices, mamba_steps_to_track
         super().update_mamba_state_after_mtp_verify(steps, tracks, tracked, **more)
-        working = self.linear_attn_backend.forward_metadata.mamba_cache_indices.tolist()
+        # Those of padding rows come last.
+        working = self.linear_attn_backend.forward_metadata.mamba_cache_indices.tolist()[: len(steps)]
         for index, (slot, step) in enumerate(zip(working, steps.tolist(), strict=True)):
             self._report(index, slot, step)
         if tracks is not None:
@@ -145,7 +146,7 @@ class Worker(NGRAMWorker):
             pinned, lambda launch: self.scheduler.launch_batch_sample_if_needed(result, pinned)
         )
         verify = scheduler_api.verify_batch(batch) if batch.forward_mode.is_target_verify() else None
-        metadata = verify and self.commit.linear_attn_backend._forward_metadata(verify)
+        metadata = launch.metadata or (verify and self.commit.linear_attn_backend._forward_metadata(verify))
         result.delay_sample_func = partial(self._forward, result, launch, metadata, pinned, on_publish)
         if not self.enable_overlap:
             self.device_model.pending.remove(launch)
@@ -171,14 +172,15 @@ class Worker(NGRAMWorker):
         tokens, width = done.next_token_ids.tolist(), self.draft_token_num
         sampled = [(tokens[index],) if row.samples else () for index, row in enumerate(launch.rows)]
         if metadata is not None:
-            counts = enumerate(done.accept_lens.tolist())
-            sampled = [tuple(tokens[index * width : index * width + count]) for index, count in counts]
+            counts = done.accept_lens.tolist()
+            sampled = [tuple(tokens[index * width : index * width + count]) for index, count in enumerate(counts)]
+            sampled += [()] * (len(launch.rows) - len(counts))
         self.device_model.conclude(launch, sampled)
         return result
 
     def _forward_target(self, batch: Any, pp_proxy_tensors: Any = None, is_verify: bool = False) -> Any:
         """Return the model's logits after every draft, or the token after every prompt."""
-        said = self.device_model.compute(self._launch)
+        said = self.device_model.compute(self._launch)[: len(batch.reqs)]
         logits = None
         if is_verify:
             chosen = torch.tensor([token for tokens in said for token in tokens])

@@ -8,7 +8,7 @@ from typing import Any
 from ...reference.tokens import Truth
 from ..base.observe import Content, Delivered, Effect, Planned, PlannedRow, Record, SlotContent, StateContent, View
 from ..base.trace import Abort, Arrive, Config, Event, Evict, Preempt, ResetPrefixCache, Resume, Step, fits
-from .compat import session_api
+from .compat import scheduler_api, session_api
 from .compat.engine import STATES, layout_of
 from .compat.sizes import Sizes, sizes_of
 from .host_view import Host
@@ -23,7 +23,8 @@ class SglangTarget:
         self.config = config
         sizes = sizes_of(config)
         self.layout = layout_of(sizes)
-        self.server = server = Server(sizes, config.max_num_batched_tokens, _sessions(), _worker(sizes))
+        classes = _sessions(), _worker(sizes), _graphs(sizes)
+        self.server = server = Server(sizes, config.max_num_batched_tokens, *classes)
         self.engine, self.device, self.scheduler = server.engine, server.device, server.scheduler
         self.sessions = server.sessions
         self.host = Host(server)
@@ -47,7 +48,9 @@ class SglangTarget:
         """Queue a request; no-op for a name that was used before."""
         if event.name not in self._truths and fits(self.config, event):
             truth = self._truths[event.name] = Truth(event.prompt)
-            self.server.add(event.name, truth, event.max_new_tokens, event.session, truth.stop_token(event.stop_at))
+            stop_token = truth.stop_token(event.stop_at)
+            priority = event.priority if self.config.policy == "priority" else None
+            self.server.add(event.name, truth, event.max_new_tokens, event.session, stop_token, priority)
         return []
 
     def resume(self, event: Resume) -> list[Record]:
@@ -138,6 +141,15 @@ def _worker(sizes: Sizes) -> Any:
     from .speculation import Worker
 
     return Worker
+
+
+def _graphs(sizes: Sizes) -> Any:
+    """Return the class of the runner of captured graphs, None without them: not every release can import it."""
+    if not sizes.graphs or not scheduler_api.captures():
+        return None
+    from .graphs import Graphs
+
+    return Graphs
 
 
 def _sessions() -> type[Sessions] | None:

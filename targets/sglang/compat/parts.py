@@ -34,6 +34,13 @@ def publish(sizes: Sizes) -> Any:
         chunked_prefill_size=max(sizes.page, 16),
         max_running_requests=sizes.rows,
         disable_overlap_schedule=not sizes.overlap,
+        enable_mixed_chunk=sizes.mixed,
+        schedule_policy=sizes.order,
+        radix_eviction_policy=sizes.eviction,
+        mamba_max_states_per_path=sizes.path_states,
+        enable_priority_scheduling=sizes.priorities,
+        schedule_low_priority_values_first=True,
+        priority_scheduling_preemption_threshold=0,
         # Without Triton: request rows are written by plain Torch.
         attention_backend="torch_native",
         **(speculation if sizes.drafts else {}),
@@ -132,6 +139,7 @@ def make_cache(sizes: Sizes, rows: Any, allocator: Any) -> Any:
         token_to_kv_pool_allocator=allocator,
         page_size=sizes.page,
         disable=not sizes.caching,
+        eviction_policy=sizes.eviction,
         enable_mamba_extra_buffer=sizes.strategy != "no_buffer",
         enable_mamba_extra_buffer_lazy=sizes.strategy == "extra_buffer_lazy",
     )

@@ -47,6 +47,22 @@ def speculates() -> bool:
     return staging and hasattr(spec_utils, "_verify_commit_step_indices")
 
 
+def captures() -> bool:
+    """Return True if decode graphs have a registry of their buffers, which runs without an accelerator (0.5.23)."""
+    from sglang.srt.managers.scheduler import Scheduler
+
+    place = "sglang.srt.model_executor.cuda_graph_buffer_registry"
+    return hasattr(Scheduler, "_forward_isolation") and find_spec(place) is not None
+
+
+def mixes() -> bool:
+    """Return True if mixed chunks keep the snapshots of their prefills, and priorities displace requests (0.5.23)."""
+    from sglang.srt.managers.schedule_batch import ScheduleBatch
+    from sglang.srt.managers.scheduler import Scheduler
+
+    return hasattr(Scheduler, "_forward_isolation") and hasattr(ScheduleBatch, "mix_with_running")
+
+
 def limit_rows(rows: int) -> None:
     """Set the most running requests: an argument of the server up to 0.5.15, later part of its context."""
     from sglang.srt import server_args
@@ -91,9 +107,10 @@ def complete(scheduler: Any, sizes: Sizes) -> None:
     scheduler.dp_attn_adapter = scheduler.ngram_embedding_manager = _Pass()
     scheduler.prefill_decode_interval = scheduler._prefill_decode_interval_remaining = 0
     scheduler.priority_scheduling_preemption_threshold = 0
-    scheduler.enable_priority_scheduling = False
+    scheduler.enable_priority_scheduling = sizes.priorities
+    scheduler.is_mixed_chunk = sizes.mixed
     scheduler.abort_on_priority_when_disabled = False
-    scheduler.schedule_low_priority_values_first = False
+    scheduler.schedule_low_priority_values_first = True
     scheduler.max_queued_requests = None
     old_releases.settle(scheduler)
     # Up to 0.5.20 aborts go there directly, later through `send_abort_output`.
@@ -227,6 +244,25 @@ def verify_batch(batch: Any) -> Any:
         logical_forward_mode=batch.forward_mode,
         req_pool_indices=batch.req_pool_indices.clone(),
         input_ids=batch.input_ids,
+        spec_info=batch.spec_info,
+    )
+
+
+def graph_batch(batch: Any, width: int) -> Any:
+    """Return the fields of a `ForwardBatch` that the runner of decode graphs reads; `width` tokens in each row."""
+    from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode
+
+    return Seen(
+        batch_size=len(batch.reqs),
+        forward_mode=batch.forward_mode,
+        capture_hidden_mode=CaptureHiddenMode.NULL,
+        needs_forward_metadata_init=lambda: True,
+        req_pool_indices=batch.req_pool_indices,
+        seq_lens=batch.seq_lens,
+        seq_lens_cpu=batch.seq_lens_cpu,
+        out_cache_loc=batch.out_cache_loc[: len(batch.reqs) * width],
+        mamba_track_indices=batch.mamba_track_indices,
+        mamba_track_mask=batch.mamba_track_mask,
         spec_info=batch.spec_info,
     )
 

@@ -27,6 +27,12 @@ class Sizes:
     spare_slots  state slots beyond those that the server provides
     window       inputs that a convolution remembers
     drafts       tokens of one verification, 0 without speculation
+    mixed        True if decodes join the batch of a prefill (`enable_mixed_chunk`)
+    order        how waiting requests are sorted (`schedule_policy`)
+    eviction     which leaf of the tree goes first (`radix_eviction_policy`)
+    path_states  most cached states on a path of the tree, -1 for any number
+    graphs       rows of the captured decode graphs; without any, batches run as they are
+    priorities   True if more important requests come first, and take the place of others
     """
 
     caching: bool
@@ -44,6 +50,12 @@ class Sizes:
     attention_layers: int
     window: int
     drafts: int
+    mixed: bool = False
+    graphs: tuple[int, ...] = ()
+    priorities: bool = False
+    order: str = "fcfs"
+    eviction: str = "lru"
+    path_states: int = -1
 
     @cached_property
     def tree_core(self) -> str:
@@ -109,4 +121,10 @@ def sizes_of(config: Config) -> Sizes:
         attention_layers=attention[0].layers,
         window=config.conv_width - 1,
         drafts=drafts,
+        mixed=options.get("mixed_chunk") == "yes",
+        graphs=config.graph_sizes,
+        priorities=config.policy == "priority",
+        order=options.get("order", "fcfs"),
+        eviction=options.get("eviction", "lru"),
+        path_states=int(options.get("path_states", "-1")),
     )

@@ -51,12 +51,15 @@ class Engine:
         self.server = Server(sizes, max_tokens, **classes)
         self.turns, self.last = [], {}
 
-    def add(self, name, prompt, new_tokens, session=False, stop_token=0):
-        """Send a request, or the first turn of a session. Its answer ends with the stop token; 0 is none."""
+    def add(self, name, prompt, new_tokens, session=False, stop_token=0, priority=None):
+        """Send a request, or the first turn of a session. Its answer ends with the stop token; 0 is none.
+
+        With priorities a smaller number is more important.
+        """
         truth = Truth(prompt)
         self.last[name] = Turn(name, truth, new_tokens, stop_token)
         self.turns.append(self.last[name])
-        self.server.add(name, truth, new_tokens, session, stop_token)
+        self.server.add(name, truth, new_tokens, session, stop_token, priority)
 
     def resume(self, name, prompt, new_tokens, stop_token=0):
         """Send the next turn of a session: `prompt` follows all that its client has. Nothing unless it is idle."""

@@ -9,6 +9,7 @@ import torch
 
 from hybridfuzz.targets.base.observe import OutOfRange
 from hybridfuzz.targets.sglang import kernels
+from hybridfuzz.targets.sglang.batch_rows import NO_STATE, Row
 from hybridfuzz.targets.sglang.bounds import Bounds
 from hybridfuzz.targets.sglang.compat.engine import ATTENTION, STATES
 from hybridfuzz.targets.sglang.snapshots import Plan
@@ -23,8 +24,8 @@ def bounds() -> Bounds:
 
 def row(**changes: Any) -> Any:
     """A decode of the fifth token in request row 1, with changes."""
-    fields = {"pool_row": 1, "slot": 2, "prefix": 4, "num_tokens": 1, "locations": [4, 5, 6, 7, 8], "written": [8]}
-    return SimpleNamespace(**{**fields, **changes})
+    sound = Row("r0", 1, 4, 1, None, True, 2, (2,), [4, 5, 6, 7, 8], [8])
+    return sound._replace(**changes)
 
 
 def test_a_sound_row_is_inside() -> None:
@@ -57,6 +58,22 @@ def test_a_snapshot_that_names_nothing_is_noted() -> None:
         OutOfRange(1, STATES, "token", -1, 6),
         OutOfRange(2, STATES, "slot", 9, 5),
     ]
+
+
+def test_a_padding_row_of_a_graph_may_have_no_state() -> None:
+    """Kernels leave it out; a row of a request must have one."""
+    assert bounds().row(0, row(name=None, slot=NO_STATE)) is None
+    assert bounds().row(0, row(slot=NO_STATE)) == OutOfRange(0, STATES, "slot", NO_STATE, 5)
+
+
+def test_a_row_that_is_outside_already_stays_so() -> None:
+    known = OutOfRange(3, STATES, "relative token", 2, 1)
+    assert bounds().row(3, row(outside=known)) == known
+
+
+def test_a_decode_copies_its_snapshot_from_a_slot_that_exists() -> None:
+    plan = Plan([(0, 4, 3), (1, 3, 2)], [-1, 2], None, None)
+    assert list(bounds().snapshots(plan, 2)) == [OutOfRange(0, STATES, "slot", -1, 5)]
 
 
 @pytest.mark.parametrize(("request_row", "first", "last"), [(-1, 0, 1), (2, 0, 1), (0, -1, 1), (0, 2, 4)])

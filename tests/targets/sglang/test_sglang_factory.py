@@ -10,6 +10,7 @@ from hybridfuzz.targets.sglang.factory import SglangFactory, variants
 
 PLAIN = Config(num_blocks=60, groups=(Group("mamba", 4), Group("attention", 1)), mamba_cache_mode="slots")
 FACTORY = SglangFactory("sglang")
+MIXES = SglangFactory("sglang", mixes=True)
 
 
 def config(strategy: str, **changes: object) -> Config:
@@ -69,8 +70,8 @@ def test_a_release_whose_speculation_cannot_be_driven_gets_no_drafts() -> None:
     )
 
 
-def test_sessions_are_drawn_by_their_own_variant_only() -> None:
-    sessions = SglangFactory("sglang:sessions", sessions=True)
+def test_sessions_are_drawn_where_a_release_has_them() -> None:
+    sessions = SglangFactory("sglang", sessions=True)
     tags = {
         str(event.__struct_config__.tag)
         for index in range(20)
@@ -79,6 +80,26 @@ def test_sessions_are_drawn_by_their_own_variant_only() -> None:
     assert "resume" in tags
     assert "resume" not in FACTORY.capabilities.events
     assert "sessions" in variants()
+
+
+def test_mixed_chunks_and_priorities_are_drawn_where_a_release_is_driven_with_them() -> None:
+    drawn = [draw_trace(MIXES.capabilities, 1, index, {}, MIXES.supports).config for index in range(60)]
+    assert {one.options["mixed_chunk"] for one in drawn} == {"no", "yes"}
+    assert {one.policy for one in drawn} == {"fcfs", "priority"}
+    assert "mixed_chunk" not in FACTORY.capabilities.options and FACTORY.capabilities.policies == ("fcfs",)
+
+
+def test_a_server_that_verifies_drafts_mixes_no_chunks() -> None:
+    wanted = msgspec.structs.replace(PLAIN, options={"strategy": "no_buffer", "mixed_chunk": "yes"})
+    assert not MIXES.supports(wanted)
+    drafts = msgspec.structs.replace(wanted, num_speculative_tokens=2)
+    assert "the server switches it off" in MIXES.supports(drafts)
+
+
+def test_a_server_with_priorities_sorts_by_arrival_or_length_only() -> None:
+    wanted = msgspec.structs.replace(PLAIN, policy="priority", options={"strategy": "no_buffer", "order": "lpm"})
+    assert "takes fcfs and lof" in MIXES.supports(wanted)
+    assert not MIXES.supports(msgspec.structs.replace(wanted, options={"strategy": "no_buffer", "order": "lof"}))
 
 
 def test_all_strategies_and_pages_are_drawn() -> None:

@@ -4,6 +4,7 @@ import ast
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -42,7 +43,12 @@ RUN = [
 """Wrong tokens of the trace's own client, a hang, a leak, and wrong tokens of a client that sends the same ones: behind
 a client that aborts, which a script took for one that lacks a token, and with speculation."""
 CONFIG = Config(
-    20, (Group("mamba", 4), Group("attention", 1)), max_model_len=16, mamba_cache_mode="slots", max_num_seqs=2
+    20,
+    (Group("mamba", 4), Group("attention", 1)),
+    max_model_len=16,
+    mamba_cache_mode="slots",
+    max_num_seqs=2,
+    graph_sizes=(),
 )
 EVENTS: tuple[Event, ...] = (Arrive("r0", (("a", 3),), 2), Step(budget=2))
 
@@ -61,13 +67,15 @@ def failure(oracle: str, field: str, events: tuple[Event, ...] = EVENTS, depth: 
         ("CRASH", "TypeError-release_req", "TypeError", 1),
     ],
 )
-@pytest.mark.parametrize("more", [{}, {"num_speculative_tokens": 2, "async_depth": 1}])
+@pytest.mark.parametrize("more", [{}, {"num_speculative_tokens": 2, "async_depth": 1}, {"graph_sizes": (2, 4)}])
 def test_scripts_are_one_module_that_imports_nothing_of_ours(
-    oracle: str, field: str, promise: str, count: int, more: dict[str, int]
+    oracle: str, field: str, promise: str, count: int, more: dict[str, Any]
 ) -> None:
+    """Behind those without captured graphs come those with them."""
     config = msgspec.structs.replace(CONFIG, **more)
     scripts = write_scripts(SPEC, Trace(config, EVENTS), failure(oracle, field))
-    assert len(scripts) == count
+    captured = [False] * count + [True] * (count if config.graph_sizes else 0)
+    assert ["graphs=Graphs" in script.text for script in scripts] == captured
     for script in scripts:
         tree = ast.parse(script.text)
         imported = {
@@ -81,7 +89,7 @@ def test_scripts_are_one_module_that_imports_nothing_of_ours(
         assert "hybridfuzz." not in script.text
         names = [node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
         assert len(names) == len(set(names)), "one definition would replace another"
-        assert ("class Worker" in script.text) == bool(more)
+        assert ("class Worker" in script.text) == ("num_speculative_tokens" in more)
         assert promise in script.promise
         first = next(node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef))
         assert first.name == "reproduce", "inputs come first, machinery last"
