@@ -41,6 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="WHAT",
         help="add: FINDING; list, check, severity: file, folder or builtin (default: known.toml)",
     )
+    add_target(parser)
     parser.add_argument("--id", default="", metavar="NAME", help="add: the finding, if FINDING is a campaign's folder")
     parser.add_argument("--reason", default="", metavar="TEXT", help="add: the issue that tracks the bug (required)")
     parser.add_argument("--patch", type=Path, metavar="FILE", help="add: unified diff that fixes it")
@@ -53,7 +54,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="add, export: file to write (default: known.toml); severity: a file beside the patches",
     )
-    add_target(parser)
     parser.add_argument("--json", action="store_true", help="end with one JSON object on standard output")
 
 

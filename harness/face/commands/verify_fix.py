@@ -38,11 +38,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     from .common import FIXES_HELP, add_target
 
     parser.add_argument("finding", type=Path, metavar="FINDING", help="a failing trace, or the folder of a campaign")
+    add_target(parser)
     parser.add_argument("--id", default="", metavar="NAME", help="the finding in that folder")
     fix = parser.add_mutually_exclusive_group(required=True)
     fix.add_argument("--patch", type=Path, metavar="FILE", help="unified diff against the engine's source")
     fix.add_argument("--fixed", metavar="T", help="a target that has the fix")
-    add_target(parser)
     parser.add_argument("--neighbours", type=count, default=300, metavar="N", help="similar traces (default: 300)")
     parser.add_argument("--steps", type=count, default=2000, metavar="N", help="steps of the campaign (default: 2k)")
     parser.add_argument("--seed", type=seed, default=0, metavar="S", help="of neighbours and campaign (default: 0)")
