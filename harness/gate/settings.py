@@ -82,11 +82,7 @@ def read_file(root: Path, profile: str = "") -> GateFile:
     """
     try:
         file = read_options(root)
-        profile = profile or (file.profile if file else "")
-        if profile and profile not in {*BUDGETS, *(file.profiles if file else ())}:
-            others = ", ".join([*BUDGETS, *(file.profiles if file else ())])
-            raise SettingsError(f"profile {profile!r}: there are {others}")
-        entries = file.entries(GATE, GATE_OPTIONS, profile) if file else {}
+        entries = file.entries(GATE, GATE_OPTIONS, file.profile_of(GATE, profile))
     except TraceError as error:
         raise SettingsError(str(error)) from None
     try:

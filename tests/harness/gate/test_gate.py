@@ -412,7 +412,11 @@ class TestConfiguration:
             ('target = "hybrid"\nbudget = "soon"', "budget 'soon'"),
             ('target = "hybrid"\ncorpus = ["none"]', "no such file or folder"),
             ('target = "hybrid"\nknown = "none.toml"', "no such file or folder"),
-            ('target = "hybrid"\nprofile = "weekly"', "profile 'weekly': there are gate, nightly"),
+            ('target = "hybrid"\nprofile = "weekly"', "profile = 'weekly': no such profile (there are gate, nightly)"),
+            (
+                'target = "hybrid"\n[gate]\nprofile = "nightli"',
+                "[gate] profile = 'nightli': no such profile; did you mean",
+            ),
             ('target = "hybrid"\nconfig = {num_bloks = 3}', "did you mean num_blocks"),
             ("", "no target"),
         ],

@@ -2,6 +2,7 @@
 
 from argparse import Action
 from graphlib import TopologicalSorter
+from itertools import pairwise
 
 from hybridfuzz.harness.cli import COMMANDS, _parsers
 
@@ -21,10 +22,9 @@ def test_one_order_in_every_command() -> None:
     """There is an order of all options that no command contradicts; if not, graphlib names the circle."""
     order = TopologicalSorter[str]()
     for verb in COMMANDS:
-        names = list(options(verb))
-        for before, after in zip(names, names[1:], strict=False):
+        for before, after in pairwise(options(verb)):
             order.add(after, before)
-    assert list(order.static_order())[0] == "--help"
+    assert next(iter(order.static_order())) == "--help"
 
 
 def test_the_same_short_names_in_every_command() -> None:
