@@ -214,16 +214,14 @@ def severity(options: argparse.Namespace) -> int:
 
 def measure(worker: WorkerClient, able: Capabilities, target: str, trace: Trace) -> Severity | None:
     """Return how much the failure of a trace matters, None if the trace does not fail or cannot run."""
-    from ....targets.base.registry import describe
     from ....targets.base.trace import TraceError
-    from ...group.reach import severity_of
+    from ...group.reach import severity_on
 
     try:
         violation = worker.run(trace).violation
     except TraceError:
         return None
-    parts = describe(target, trace, worker.launch.version).implementations
-    return severity_of(trace, violation, worker, able, parts) if violation else None
+    return severity_on(target, worker.launch.version, trace, violation, worker, able) if violation else None
 
 
 def add(options: argparse.Namespace) -> int:

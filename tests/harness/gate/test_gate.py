@@ -264,6 +264,13 @@ def test_failures_stand_on_the_page_of_a_workflow(pytester: pytest.Pytester, mon
     assert text.count("### M4: ") == 1 and "\nsignature  M4-step-mamba-dead-write\n" in text
 
 
+def test_a_page_that_cannot_be_written_is_a_warning(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(pytester.path / "none" / "page.md"))
+    result = pytester.runpytest("--hybridfuzz-target=hybrid", FIVE, "-k", "search/0000")
+    assert result.ret == pytest.ExitCode.OK
+    result.stdout.fnmatch_lines(["warning: cannot write to */none/page.md: No such file or directory"])
+
+
 def test_two_bugs_are_two_failures(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(pytester.path), prepend=os.pathsep)
     one, other = "null-as-state-slot", "required-below-allocated"
