@@ -160,7 +160,7 @@ def rows_of(row: VerifiedPart, wanted: tuple[str, ...]) -> list[str]:
     for signature in signatures:
         first = signature == signatures[0]
         name, traces = (row.name, str(row.traces)) if first else ("", "")
-        without = "" if row.name == "campaign" else str(row.before.get(signature, 0))
+        without = "not run" if row.name == "campaign" else str(row.before.get(signature, 0))
         lines.append(f"{name:24} {signature:36} {traces:>7} {without:>8} {row.after.get(signature, 0):>8}")
     if later := row.kinds.get("later", 0):
         lines.append(f"{'':24} {later} of the failures with the patch come later in the trace than those without it")
