@@ -187,6 +187,8 @@ class TestCommands:
         line = ["add", "out", "--id", name, "--reason", "issue 1", "--target", TARGET, "-o", "mine/known.toml"]
         added = fuzz(*line, "--patch", patch, action="known")
         assert added.status == 0, added
+        for how in ("without", "with"):  # each run of an engine takes long
+            assert f"starting {TARGET}, {how} the patch\ntrace 1 of " in added.err, "what goes on is said at once"
         [entry] = load_known(tmp_path / "mine" / "known.toml")
         assert (entry.reason, entry.signatures, bool(entry.read_patch())) == ("issue 1", (found[0]["signature"],), True)
         assert len(entry.read_traces()) >= 1
