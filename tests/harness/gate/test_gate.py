@@ -418,6 +418,8 @@ class TestConfiguration:
             ("target = ", "hybridfuzz.toml: "),
             ('target = "hybrid"\nbudget = "soon"', "budget 'soon'"),
             ('target = "hybrid"\ncorpus = ["none"]', "no such file or folder"),
+            (f'target = "hybrid"\ncorpus = ["{"x" * 5000}"]', "xxx ..."),
+            (f'target = "hybrid"\nbudget = "{"x" * 5000}"', "xxx ..."),
             ('target = "hybrid"\nknown = "none.toml"', "no such file or folder"),
             ('target = "hybrid"\nprofile = "weekly"', "profile = 'weekly': no such profile (there are gate, nightly)"),
             (
