@@ -38,6 +38,8 @@ from .causes import Cause, Causes, ItemFailure, near
 from .settings import PACKAGED_CORPUS, GateSettings
 
 OVERTIME = 5
+PATIENCE_SECONDS = 20.0
+"""The search takes as long at least: a few traces do not measure a machine."""
 TWICE_EVERY = 50
 EVIDENCE_SECONDS = 60.0
 """Rarely used up: a verdict should not depend on the machine."""
@@ -150,7 +152,7 @@ class Verdicts:
         """Run trace `index` of the search. If it `aims`, it is drawn for the changed lines, by what this process has
         run so far."""
         self._start()
-        limit = OVERTIME * self.settings.budget
+        limit = max(OVERTIME * self.settings.budget, PATIENCE_SECONDS)
         if self._searched > limit:
             return ItemVerdict("skipped", f"stopped early: the search took {OVERTIME} times its budget")
         began = time.monotonic()

@@ -131,7 +131,7 @@ def fakes(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]), prepend=os.pathsep)
     monkeypatch.setenv("HYBRIDFUZZ_TEST_FLAG", str(pytester.path / "flag"))
     monkeypatch.setattr("hybridfuzz.harness.workers.worker_client.RESTART_WAITS", ())
-    monkeypatch.setattr(verdicts, "OVERTIME", 1000)
+    monkeypatch.setattr(verdicts, "PATIENCE_SECONDS", 1000)
 
 
 def search(pytester: pytest.Pytester, name: str, *more: str) -> pytest.RunResult:
@@ -557,6 +557,7 @@ def test_an_engine_that_became_slow_is_not_waited_for(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(verdicts, "OVERTIME", 0)
+    monkeypatch.setattr(verdicts, "PATIENCE_SECONDS", 0)
     result = pytester.runpytest("--hybridfuzz-target=hybrid", FIVE, "-k", "search")
     result.assert_outcomes(passed=1, skipped=4)
     result.stdout.fnmatch_lines(["5 traces (1 clean, 4 stopped early)*", "stopped early: *"])
