@@ -39,6 +39,8 @@ from .verdicts import OVERTIME, ItemVerdict, Verdicts, corpus_files, misfit_text
 ROOT_ID = "hybridfuzz"
 SEARCH = "search/"
 """Beginning of the names of drawn traces."""
+KNOWN = "known/"
+"""Of items of known bugs."""
 PREFIX = "hybridfuzz_"
 SHOWN_MAX = 10
 AIMED_PART = 2
@@ -171,6 +173,13 @@ class GateSession:
         collector = GateCollector.from_parent(session, name=ROOT_ID, nodeid=ROOT_ID, traces=wanted, strict=strict)
         items[:0] = session.genitems(collector)  # genitems also reports each item to pytest, which counts them
 
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Begin to start the worker for known bugs, if they are among the items that run in this process."""
+        with_traces = {f"{KNOWN}{entry.title}" for entry in self.fixes.entries if entry.traces}
+        runs_here = not (self.config.option.collectonly or hasattr(self.config, "workerinput"))
+        if runs_here and any(isinstance(item, TraceItem) and item.name in with_traces for item in session.items):
+            self.verdicts.start_unpatched()
+
     def _traces(self, count: int) -> list[tuple[str, Path, Check]]:
         """Return (name, file, check) of every item, with `count` traces of the search."""
         verdicts, root = self.verdicts, self.config.rootpath
@@ -178,7 +187,7 @@ class GateSession:
             (name, path, partial(verdicts.replay, path=path)) for name, path in corpus_files(self.settings)
         ]
         traces += [
-            (f"known/{entry.title}", root, partial(verdicts.check_known, entry=entry))
+            (f"{KNOWN}{entry.title}", root, partial(verdicts.check_known, entry=entry))
             for entry in self.fixes.entries
             if entry.patch or entry.traces
         ]

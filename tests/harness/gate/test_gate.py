@@ -3,10 +3,12 @@
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
+from threading import current_thread, main_thread
 
 import pytest
 
@@ -22,6 +24,7 @@ from hybridfuzz.harness.group.same_cause import learned
 from hybridfuzz.harness.judge.outcome import Outcome
 from hybridfuzz.harness.workers.lost_process import Ran
 from hybridfuzz.harness.workers.machine import memory_share
+from hybridfuzz.harness.workers.messages import Ready
 from hybridfuzz.harness.workers.worker_client import WorkerClient
 from hybridfuzz.targets.base.protocol import MisfitError
 from hybridfuzz.targets.base.registry import prepare
@@ -605,3 +608,22 @@ def test_behind_known_bugs_with_a_patch(pytester: pytest.Pytester, monkeypatch: 
     late = pytester.runpytest_subprocess(*line, "--hybridfuzz-fixes=fixes")
     assert states(late)["hybridfuzz::known/one"] == "FAILED"
     late.stdout.fnmatch_lines(["known bug one (issue 1): fixed upstream: none of its traces fails; remove the entry*"])
+
+
+@pytest.mark.parametrize(("more", "beside"), [((), 1), (("--collect-only",), 0), (("-k", "search"), 0)])
+def test_the_engine_without_patches_is_imported_beside_other_items(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...], beside: int
+) -> None:
+    started, start = [], WorkerClient.start
+
+    def noting(worker: WorkerClient) -> Ready:
+        started.append(current_thread() is main_thread())
+        return start(worker)
+
+    monkeypatch.setattr(WorkerClient, "start", noting)
+    shutil.copy(PACKAGED_CORPUS / f"{SHOWS}.json", pytester.path / "one.json")
+    entry = 'name = "one"\nreason = "issue 1"\nsignature = "M4-*"\ntraces = ["one.json"]\n'
+    (pytester.path / "known.toml").write_text(f"[[known]]\n{entry}")
+    result = pytester.runpytest(f"--hybridfuzz-target={MUTANT}", FIVE, "--hybridfuzz-known=known.toml", *more)
+    assert result.ret in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+    assert started.count(True) == 1 and started.count(False) == beside
