@@ -44,6 +44,7 @@ MUTANT = "hybrid:null-as-state-slot"
         (["--config", "num_blocks=2"], ["num_blocks=2 cannot hold"]),
         (["--config", "num_bloks=20"], ["no 'num_bloks'", "did you mean num_blocks?"]),
         (["--config", "num_blocks=many"], ["num_blocks=many"]),
+        (["--config", "mamba_cache_mode=alignn"], ["mamba_cache_mode=alignn", "known: none, align, all, slots"]),
         (["--workload", "preemt=3"], ["workload: there is no 'preemt'; did you mean preempt?"]),
         (["--workload", "preempt=300"], ["workload: Expected `int` <= 100"]),
         (["--config", "num_speculative_tokens=many"], ["num_speculative_tokens=many"]),
