@@ -11,6 +11,8 @@ writing outside of the folder that the reader was given. The first failing input
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import json
 import os
 import random
@@ -175,6 +177,37 @@ def known_seeds() -> list[bytes]:
     return [b"", entry, entry * 3, entry.replace(b'"M2', b"'M2").replace(b'key"', b"key-[a-z]*'")]
 
 
+def options_seeds() -> list[bytes]:
+    """Return options files."""
+    return [
+        b'target = "hybrid"\nfixes = ["builtin"]\n[fuzz]\njobs = 4\nconfig = { mamba_cache_mode = "align" }\n',
+        b'profile = "desk"\nbudget = "60s"\n[profiles.desk]\nseed = 1\n[profiles.desk.gate]\nstrict = true\n',
+    ]
+
+
+def scope_seeds() -> list[bytes]:
+    """Return the packaged scopes."""
+    return [path.read_bytes() for path in sorted((CORPUS.parent / "harness/explore/scopes").glob("*.toml"))]
+
+
+def exploration_seeds(name: str) -> Callable[[], list[bytes]]:
+    """Return the seeds of one file that a short exploration writes: a journal, if it is stopped."""
+
+    def seeds() -> list[bytes]:
+        from hybridfuzz.harness.cli import main
+
+        with tempfile.TemporaryDirectory(prefix="fuzz-readers-") as folder, contextlib.redirect_stdout(io.StringIO()):
+            main(["explore", "--scope", "minute", "--events", "2", "--states", "9", "--jobs", "1", "-o", folder])
+            return [Path(folder, name).read_bytes()]
+
+    return seeds
+
+
+def lines_seeds() -> list[bytes]:
+    """Return the lines that a campaign reached."""
+    return [b'{"target":"hybrid","version":"","seed":1,"traces":9,"lines":{"hybridfuzz.reference.model":[1,2,30]}}']
+
+
 def campaign_seeds(name: str) -> Callable[[], list[bytes]]:
     """Return the seeds of one file of a campaign's folder: a real one, made once."""
 
@@ -279,6 +312,40 @@ def read_rates(path: Path) -> object:
     return section and [section.html(), *silence_charts(samples)]
 
 
+def read_scope(path: Path) -> object:
+    """Read what an exploration enumerates."""
+    from hybridfuzz.harness.explore.scope import read_scope
+
+    return read_scope(str(path))
+
+
+def read_certificate(path: Path) -> object:
+    """Read a certificate and render its page."""
+    from hybridfuzz.harness.explore.certificate import load_certificate, page
+
+    return page(load_certificate(path)).encode()
+
+
+def read_lines(path: Path) -> object:
+    """Read the lines that a campaign reached."""
+    from hybridfuzz.harness.record.reached_lines import load_lines
+
+    return load_lines(path.parents[1])
+
+
+def read_options(path: Path) -> object:
+    """Read an options file for a command and for the gate."""
+    from hybridfuzz.harness.gate.settings import SettingsError, combine
+    from hybridfuzz.harness.options_file import profile_entries
+    from hybridfuzz.targets.base.trace import TraceError
+
+    try:
+        combine({"target": "hybrid", "out": "out"}, path.parent)
+    except SettingsError as error:
+        raise TraceError(str(error)) from None
+    return profile_entries(path.parent, "fuzz", {"target", "fixes", "jobs", "seed", "config"}, "")
+
+
 FORMATS = {
     "trace": Format("trace.json", trace_seeds, read_trace),
     "corpus": Format("corpus/0123456789abcdef.json", trace_seeds, read_corpus),
@@ -291,6 +358,10 @@ FORMATS = {
     ),
     "species": Format("species.json", campaign_seeds("species.json"), read_species),
     "rates": Format("rates.ndjson", campaign_seeds("rates.ndjson"), read_rates),
+    "lines": Format("coverage/lines.json", lines_seeds, read_lines),
+    "options": Format("hybridfuzz.toml", options_seeds, read_options),
+    "scope": Format("scope.toml", scope_seeds, read_scope),
+    "certificate": Format("certificate.json", exploration_seeds("certificate.json"), read_certificate),
 }
 SLOW = {"state": 10, "history": 10}
 """Formats whose cases are rendered: one of them for so many of the others."""

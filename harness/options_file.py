@@ -6,7 +6,7 @@
     [fuzz]                      # for one verb; [gate] for the gate
     jobs = 4
 
-    [profiles.nightly]          # with --profile nightly, before the rest
+    [profiles.nightly]          # with --profile nightly, before the rest; profile = "nightly" makes it the default
     time = "8h"
 
     [profiles.nightly.fuzz]
@@ -31,6 +31,9 @@ from .suggestions import did_you_mean
 FILES = ("hybridfuzz.toml", "pyproject.toml")
 BYTES_MAX = 1 << 20
 GATE = "gate"
+GATE_PROFILES = ("gate", "nightly")
+"""Those that the gate has without a file."""
+PROFILE = "profile"
 PROFILES = "profiles"
 TEXT_MAX = 300
 OF_ONE_VERB = ("out",)
@@ -70,10 +73,21 @@ class OptionsFile:
         self.profiles = self._tables(table.get(PROFILES, {}), PROFILES)
         """Table of each profile."""
 
-    @property
-    def profile(self) -> str:
-        """The profile that the file asks for, "" for none."""
-        return str(self._table.get("profile", ""))
+    def profile_of(self, verb: str, asked: str) -> str:
+        """Return the profile for a verb: `asked` for on the command line, else the one that the file asks for, else "".
+
+        Raises TraceError for one that is not there. One of the gate's own says nothing to other verbs.
+        """
+        own = self._table.get(verb)
+        where, table = (verb, own) if isinstance(own, dict) and PROFILE in own else ("", self._table)
+        profile = asked or str(table.get(PROFILE, ""))
+        known = [*(() if asked and verb != GATE else GATE_PROFILES), *self.profiles]
+        if profile and profile not in known:
+            option = "--hybridfuzz-profile" if verb == GATE else "--profile"
+            said = f"{option} {profile}" if asked else f"{self._where(where, PROFILE)} = {profile!r}"
+            there = f"there are {', '.join(dict.fromkeys(known))}" if known else f"{self._name} here has none"
+            raise TraceError(f"{one_line(said, TEXT_MAX)}: no such profile{did_you_mean(profile, known)} ({there})")
+        return profile
 
     def entries(self, verb: str, own: Set[str], profile: str = "") -> dict[str, Entry]:
         """Return the values for the options of a verb, of which it has `own`. Raises TraceError for an unknown key."""
@@ -105,6 +119,8 @@ class OptionsFile:
         """Yield the options that a verb has in a table for it alone, or for all verbs (`everywhere`)."""
         for key, value in table.items():
             name = key.replace("_", "-")
+            if name == PROFILE and where.startswith(PROFILES):
+                raise TraceError(f"{self._where(where, key)}: a profile does not choose one")
             if everywhere and name in OF_ONE_VERB:
                 raise TraceError(
                     f"{self._where(where, key)}: it differs from verb to verb: write it in [fuzz], [gate], ..."
@@ -124,8 +140,8 @@ class OptionsFile:
         return one_line(f"{self._name}: {f'[{table}] ' if table else ''}{key}", TEXT_MAX)
 
 
-def read_options(folder: Path) -> OptionsFile | None:
-    """Return the options file of a folder, None if there is none. Raises TraceError for one that cannot be used."""
+def read_options(folder: Path) -> OptionsFile:
+    """Return the options file of a folder, an empty one where none is. Raises TraceError if it cannot be used."""
     for name in FILES:
         path = folder / name
         if not path.is_file():
@@ -135,7 +151,7 @@ def read_options(folder: Path) -> OptionsFile | None:
             table = table.get(part) if isinstance(table, dict) else None
         if isinstance(table, dict):
             return OptionsFile(name, table)
-    return None
+    return OptionsFile(FILES[0], {})
 
 
 def profile_entries(folder: Path, verb: str, own: Set[str], profile: str) -> dict[str, Entry]:
@@ -144,11 +160,7 @@ def profile_entries(folder: Path, verb: str, own: Set[str], profile: str) -> dic
     Raises TraceError for a file that cannot be used, and for a `profile` that is not there.
     """
     file = read_options(folder)
-    profiles = file.profiles if file else {}
-    if profile and profile not in profiles:
-        there = f"there are {', '.join(profiles)}" if profiles else f"{FILES[0]} here has none"
-        raise TraceError(f"--profile {profile}: no such profile{did_you_mean(profile, profiles)} ({there})")
-    return file.entries(verb, own, profile or file.profile) if file else {}
+    return file.entries(verb, own, file.profile_of(verb, profile))
 
 
 def make_defaults(command: argparse.ArgumentParser, entries: Mapping[str, Entry]) -> dict[str, list[object]]:

@@ -15,7 +15,6 @@ from pathlib import Path
 from msgspec import structs
 
 from ...targets.base.protocol import TargetError
-from ...targets.base.registry import describe
 from ...targets.base.trace import Trace, TraceError
 from ..campaign_events import (
     Cause,
@@ -36,7 +35,7 @@ from ..group.conditions import evidence_of, with_conditions
 from ..group.finding_store import OutputError
 from ..group.fixes import packaged_traces
 from ..group.known import Known
-from ..group.reach import severity_of
+from ..group.reach import severity_on
 from ..group.recognition import Explained
 from ..group.still_fails import UNEXPLAINED
 from ..judge.environment_fault import EnvironmentFault, FaultyEnvironment
@@ -565,8 +564,8 @@ class WorkerLoop:
         trace, violation = self._still_fails(finding)
         if not (trace and violation and violation.signature == finding.signature):
             return None
-        parts = describe(state.settings.target, trace, state.settings.launch.version).implementations
-        return severity_of(trace, violation, self.worker, state.capabilities, parts, seconds)
+        target, version = state.settings.target, state.settings.launch.version
+        return severity_on(target, version, trace, violation, self.worker, state.capabilities, seconds)
 
     def _is_explained(self, case: Case, trace: Trace) -> bool:
         """Return True if known bugs explain a finding; it then waits until it is settled which one."""

@@ -7,6 +7,7 @@ exploration that was killed goes on where it was: the journal is read instead of
 from __future__ import annotations
 
 import hashlib
+import os
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,14 +24,16 @@ from msgspec import Struct, structs
 from ...targets.base.protocol import Capabilities
 from ...targets.base.trace import Config, TraceError
 from ..campaign_events import Reason
-from ..draw.files import save_trace
+from ..draw.files import ERROR_LENGTH_MAX, read_regular, save_trace
 from ..judge.outcome import Outcome
+from ..quoting import one_line
 from .certificate import Certificate, Verdict, names_of, save_certificate, to_failing, to_samples, unseen
 from .expand import Branch, Compare, Expand, Expanded, Grown, Parent
 from .scope import Scope
 from .search import Level, Search
 
 JOURNAL_FILE = "journal"
+JOURNAL_BYTES_MAX = 1 << 30
 PARENTS = 8
 """States that a worker is given at once."""
 AHEAD = 4
@@ -194,7 +197,7 @@ class Exploration:
         A last line that is cut off is dropped: it was being written when the process ended.
         """
         identity = self.settings.identity().encode()
-        data = path.read_bytes() if path.exists() else b""
+        data = read_regular(path, JOURNAL_BYTES_MAX, "a journal") if os.path.lexists(path) else b""
         whole = data[: data.rfind(b"\n") + 1]
         lines = whole.splitlines()
         if lines and lines[0] != identity:
@@ -206,7 +209,10 @@ class Exploration:
             whole = identity + b"\n"
         if whole != data:
             path.write_bytes(whole)
-        return iter([msgspec.json.decode(line, type=Entry) for line in lines[1:]])
+        try:
+            return iter([msgspec.json.decode(line, type=Entry) for line in lines[1:]])
+        except (ValueError, RecursionError) as error:  # of msgspec, too
+            raise TraceError(f"{path}: {one_line(str(error), ERROR_LENGTH_MAX)}; remove it to begin anew") from None
 
     def _goes_on(self) -> bool:
         found = self._differences or (self.settings.first and self.search.failures)

@@ -8,6 +8,7 @@ as well.
 
 from __future__ import annotations
 
+import os
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
@@ -38,7 +39,10 @@ from ...targets.base.trace import (
     needed_features,
     tag_of,
 )
+from ..draw.files import ERROR_LENGTH_MAX, read_toml
+from ..quoting import one_line
 
+SCOPE_BYTES_MAX = 1 << 20
 _KINDS = {tag_of(kind): kind for kind in KINDS}
 
 
@@ -68,23 +72,20 @@ def packaged() -> list[str]:
 def read_scope(name: str) -> Scope:
     """Return a packaged scope, or one from a file. Raises TraceError."""
     if name in packaged():
-        text = (files(__package__) / "scopes" / f"{name}.toml").read_text(encoding="utf-8")
+        table: object = tomllib.loads((files(__package__) / "scopes" / f"{name}.toml").read_text(encoding="utf-8"))
+    elif os.path.lexists(name):
+        table = read_toml(Path(name), SCOPE_BYTES_MAX, "a scope")
     else:
-        try:
-            text = Path(name).read_text(encoding="utf-8")
-        except FileNotFoundError:
-            raise TraceError(f"scope {name!r}: neither a file nor one of {', '.join(packaged())}") from None
-        except (OSError, UnicodeDecodeError) as error:
-            raise TraceError(f"scope {name}: {error}") from None
+        raise TraceError(f"scope {name!r}: neither a file nor one of {', '.join(packaged())}")
     try:
-        scope = msgspec.convert(tomllib.loads(text), Scope)
+        scope = msgspec.convert(table, Scope)
         for tag, templates in scope.alphabet.items():
             for fields in templates:
                 _event(tag, {**dict.fromkeys(_named(tag), "r0"), **fields})
         for config in scope.configuration:
             check_config(config)
-    except (tomllib.TOMLDecodeError, msgspec.ValidationError, TraceError) as error:
-        raise TraceError(f"scope {name}: {error}") from None
+    except (msgspec.ValidationError, TraceError) as error:
+        raise TraceError(f"scope {name}: {one_line(str(error), ERROR_LENGTH_MAX)}") from None
     return scope
 
 

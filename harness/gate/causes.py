@@ -30,7 +30,7 @@ from ..campaign_events import Severity
 from ..group.evidence import Evidence, FindingEvidence
 from ..group.finding_store import FindingStore, OutputError, replay_command
 from ..group.investigate import Investigation
-from ..group.reach import severity_of
+from ..group.reach import severity_on
 from ..group.same_cause import alike
 from ..group.severity import order, severity_words
 from ..group.still_fails import UNEXPLAINED
@@ -225,10 +225,8 @@ class Causes:
         if group.evidence:
             store.learn(finding.id, FindingEvidence(group.evidence))
         failure = history.violation or violation
-        server = describe(self._settings.target, best, self._launch.version)
-        severity = severity_of(
-            best, failure, self._worker, self._capabilities, server.implementations, SEVERITY_SECONDS
-        )
+        target, version = self._settings.target, self._launch.version
+        severity = severity_on(target, version, best, failure, self._worker, self._capabilities, SEVERITY_SECONDS)
         told, file = finding_text(history, LINES_MAX), store.findings[finding.id].trace
         return _Shown(best, failure, told, file, severity=severity)
 

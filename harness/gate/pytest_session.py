@@ -7,9 +7,8 @@ controller prints the summary.
 
 from __future__ import annotations
 
-import os
 from collections import Counter, defaultdict
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,11 +22,13 @@ from ...targets.base.tested import narrower
 from ...targets.base.trace import TraceError
 from ..campaign_events import Changed
 from ..defaults import drawn_seed
+from ..group.finding_store import OutputError
 from ..judge.state_catalogue import missing_states, required_oracles
 from ..quoting import markdown_fence, markdown_text, terminal_line
 from ..record.changed_lines import ChangedTally, changed_for
 from ..tell.changed_words import changed_lines_text, changed_markdown, changed_title
 from ..tell.silence import failing_line
+from ..tell.step_summary import append_section, step_summary
 from ..units import plural
 from .causes import Cause, ItemFailure
 from .items import Check, GateCollector, TraceItem, as_printed
@@ -38,6 +39,8 @@ from .verdicts import OVERTIME, ItemVerdict, Verdicts, corpus_files, misfit_text
 ROOT_ID = "hybridfuzz"
 SEARCH = "search/"
 """Beginning of the names of drawn traces."""
+KNOWN = "known/"
+"""Of items of known bugs."""
 PREFIX = "hybridfuzz_"
 SHOWN_MAX = 10
 AIMED_PART = 2
@@ -56,23 +59,19 @@ def keep_out(config: pytest.Config) -> None:
         config._inicache["cache_dir"] = str(own_folder(config.rootpath) / "pytest")
 
 
-def write_step_summary(
+def paragraphs(
     causes: Sequence[Cause], states: Counter[str], drawn: Counter[str], changed: Changed | None
-) -> None:
-    """Append the failures to the page of a GitHub workflow's run, if this is one ($GITHUB_STEP_SUMMARY); how many
-    traces fail at most, by those that were drawn; and the changed lines that ran."""
-    if not (path := os.environ.get("GITHUB_STEP_SUMMARY")) or not states:
-        return
+) -> Iterator[str]:
+    """Yield for the page of a GitHub workflow's run: what ran, how many traces fail at most, by those that were drawn,
+    the changed lines that ran, and the failures."""
     counts = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
-    lines = ["## hybridfuzz", "", markdown_text(f"{plural(states.total(), 'trace')}: {counts}"), ""]
-    if line := failing_at_most(drawn):
-        lines += [markdown_text(line), ""]
-    lines += [changed_markdown(changed)] if changed else []
+    yield markdown_text(f"{plural(states.total(), 'trace')}: {counts}")
+    yield markdown_text(failing_at_most(drawn))
+    yield changed_markdown(changed) if changed else ""
     for cause in causes:
         headline, _, details = cause.text.partition("\n")
-        lines += [f"### {markdown_text(headline)}", "", markdown_fence(details.strip()), ""]
-    with Path(path).open("a", encoding="utf-8") as file:
-        file.write("\n".join(lines))
+        yield f"### {markdown_text(headline)}"
+        yield markdown_fence(details.strip())
 
 
 def failing_at_most(drawn: Counter[str]) -> str:
@@ -174,6 +173,13 @@ class GateSession:
         collector = GateCollector.from_parent(session, name=ROOT_ID, nodeid=ROOT_ID, traces=wanted, strict=strict)
         items[:0] = session.genitems(collector)  # genitems also reports each item to pytest, which counts them
 
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Begin to start the worker for known bugs, if they are among the items that run in this process."""
+        with_traces = {f"{KNOWN}{entry.title}" for entry in self.fixes.entries if entry.traces}
+        runs_here = not (self.config.option.collectonly or hasattr(self.config, "workerinput"))
+        if runs_here and any(isinstance(item, TraceItem) and item.name in with_traces for item in session.items):
+            self.verdicts.start_unpatched()
+
     def _traces(self, count: int) -> list[tuple[str, Path, Check]]:
         """Return (name, file, check) of every item, with `count` traces of the search."""
         verdicts, root = self.verdicts, self.config.rootpath
@@ -181,7 +187,7 @@ class GateSession:
             (name, path, partial(verdicts.replay, path=path)) for name, path in corpus_files(self.settings)
         ]
         traces += [
-            (f"known/{entry.title}", root, partial(verdicts.check_known, entry=entry))
+            (f"{KNOWN}{entry.title}", root, partial(verdicts.check_known, entry=entry))
             for entry in self.fixes.entries
             if entry.patch or entry.traces
         ]
@@ -243,7 +249,11 @@ class GateSession:
                 self._warnings.append(f"failures are not grouped: {error}")
         failed = {report.nodeid.removeprefix(f"{ROOT_ID}::"): report for report in reporter.stats.get("failed", ())}
         changed = self._tally.result() if self._tally else None
-        write_step_summary(causes, self._states, self._drawn, changed)
+        if self._states and (page := step_summary()):
+            try:
+                append_section(page, "hybridfuzz", paragraphs(causes, self._states, self._drawn, changed))
+            except OutputError as error:
+                self._warnings.append(str(error))
         for cause in causes:
             first, *others = (failed[item] for item in cause.items)
             first.longrepr = as_printed(cause.text)

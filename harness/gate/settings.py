@@ -26,6 +26,7 @@ from ...targets.base.environment import cache_folder
 from ...targets.base.trace import TraceError
 from ..group.fixes import BUILTIN, CORPUS
 from ..options_file import GATE, GATE_OPTIONS, read_options
+from ..quoting import one_line
 from ..units import UnitError, duration
 from ..units import settings as parse_pairs
 
@@ -33,10 +34,14 @@ NO_FIXES = "none"
 BUDGETS = {"gate": 60.0, "nightly": 1800.0}
 """Default budgets of the search in seconds, by profile."""
 PACKAGED_CORPUS = CORPUS
+MESSAGE_MAX = 500
 
 
 class SettingsError(Exception):
     """A configuration that cannot be used; the message is one line."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(one_line(message, MESSAGE_MAX))
 
 
 class GateFile(Struct, frozen=True):
@@ -82,11 +87,7 @@ def read_file(root: Path, profile: str = "") -> GateFile:
     """
     try:
         file = read_options(root)
-        profile = profile or (file.profile if file else "")
-        if profile and profile not in {*BUDGETS, *(file.profiles if file else ())}:
-            others = ", ".join([*BUDGETS, *(file.profiles if file else ())])
-            raise SettingsError(f"profile {profile!r}: there are {others}")
-        entries = file.entries(GATE, GATE_OPTIONS, profile) if file else {}
+        entries = file.entries(GATE, GATE_OPTIONS, file.profile_of(GATE, profile))
     except TraceError as error:
         raise SettingsError(str(error)) from None
     try:
@@ -140,7 +141,7 @@ def own_folder(root: Path) -> Path:
 def _anchored(target: str, root: Path) -> str:
     """Return a target of the file with a relative path after @ resolved against the file's folder."""
     name, at, version = target.partition("@")
-    if at and root != Path.cwd() and (root / version).is_dir():
+    if at and root != Path.cwd() and _is_there(root / version):
         return f"{name}@{root / version}"
     return target
 
@@ -160,6 +161,14 @@ def _seconds(value: object) -> float:
 
 
 def _existing(path: Path) -> Path:
-    if not path.exists():
+    if not _is_there(path):
         raise SettingsError(f"{path}: no such file or folder")
     return path
+
+
+def _is_there(path: Path) -> bool:
+    """Return True for a file or folder, False also for a name that none can have."""
+    try:
+        return path.exists()
+    except (OSError, ValueError):
+        return False

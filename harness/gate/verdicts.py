@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Literal
 
@@ -32,12 +33,14 @@ from ..quoting import terminal_line
 from ..record.changed_lines import ChangedSource, ChangedTally
 from ..units import plural
 from ..workers.machine import memory_share
-from ..workers.messages import Fuzz
+from ..workers.messages import Fuzz, Ready
 from ..workers.worker_client import WorkerClient
 from .causes import Cause, Causes, ItemFailure, near
 from .settings import PACKAGED_CORPUS, GateSettings
 
 OVERTIME = 5
+PATIENCE_SECONDS = 20.0
+"""The search takes as long at least: a few traces do not measure a machine."""
 TWICE_EVERY = 50
 EVIDENCE_SECONDS = 60.0
 """Rarely used up: a verdict should not depend on the machine."""
@@ -79,6 +82,7 @@ class Verdicts:
         watched = changed.watched if changed else {}
         self._worker = WorkerClient(settings.target, fixes.launch, memory_limit=self._memory, watched=watched)
         self._unpatched: WorkerClient | None = None
+        self._unpatched_started: Future[Ready] | None = None
         self._searched = 0.0
         self._capabilities: Capabilities | None = None
 
@@ -99,10 +103,20 @@ class Verdicts:
         """The number of traces that the budget stands for, at least 1."""
         return max(round(self.settings.budget * self.capabilities.traces_per_second), 1)
 
+    def start_unpatched(self) -> Future[Ready]:
+        """Begin to start the worker for known bugs, once. An engine is imported for seconds, beside other items."""
+        if self._unpatched_started is None:
+            self._unpatched = WorkerClient(self.settings.target, self._fixes.unpatched, memory_limit=self._memory)
+            self._unpatched_started = ThreadPoolExecutor(1).submit(self._unpatched.start)
+        return self._unpatched_started
+
     def close(self) -> None:
         """End the workers."""
         self._worker.__exit__()
-        if self._unpatched:
+        if self._unpatched and self._unpatched_started:
+            if not self._unpatched_started.done():
+                self._unpatched.stop()
+            wait([self._unpatched_started])
             self._unpatched.__exit__()
 
     def causes(self, failures: Sequence[ItemFailure]) -> list[Cause]:
@@ -132,10 +146,8 @@ class Verdicts:
         """Run the traces of a known bug on the unpatched target: an outdated entry fails. That of a packaged list is a
         warning: whoever changes the engine cannot change the list."""
         del item
-        if entry.traces and self._unpatched is None:
-            unpatched = self._fixes.unpatched
-            self._unpatched = WorkerClient(self.settings.target, unpatched, memory_limit=self._memory)
-            self._unpatched.start()
+        if entry.traces:
+            self.start_unpatched().result()
         [bug] = check([entry], self._fixes.problems, self._unpatched or self._worker)
         text = terminal_line(f"known bug {bug.name} ({bug.reason}): {bug.verdict}: {bug.detail}")
         if bug.outdated and Path(entry.folder).is_relative_to(PACKAGED_CORPUS):  # the list is not the repository's own
@@ -150,7 +162,7 @@ class Verdicts:
         """Run trace `index` of the search. If it `aims`, it is drawn for the changed lines, by what this process has
         run so far."""
         self._start()
-        limit = OVERTIME * self.settings.budget
+        limit = max(OVERTIME * self.settings.budget, PATIENCE_SECONDS)
         if self._searched > limit:
             return ItemVerdict("skipped", f"stopped early: the search took {OVERTIME} times its budget")
         began = time.monotonic()

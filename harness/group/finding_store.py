@@ -42,6 +42,7 @@ from ..draw.files import (
     file_name,
     load_trace,
     read_json,
+    read_regular,
     save_trace,
     write_atomically,
 )
@@ -58,6 +59,7 @@ WAITING_FOLDER = "waiting"
 OWN_FOLDERS = (FINDINGS_FOLDER, "corpus", "coverage", "hypothesis", "parts", WAITING_FOLDER)
 """All folders that this program writes to in an output folder."""
 TEXT_SUFFIX = ".txt"
+TEXT_BYTES_MAX = 1 << 20
 _REPLAY = "Replay: "
 """What stands before the command in the text of a finding."""
 _SEVERITY = "Severity: "
@@ -441,8 +443,9 @@ class FindingStore:
     def grade(self, name: str, severity: Severity) -> Finding:
         """Note how much a finding matters, also behind title and message in its text."""
         finding = self.findings[name] = structs.replace(self.findings[name], severity=severity)
-        with suppress(OSError):  # a text that is gone is written again when the campaign is resumed
-            text = _companion(finding.trace, TEXT_SUFFIX).read_text(encoding="utf-8")
+        with suppress(OSError, TraceError):  # a text that is gone is written again when the campaign is resumed
+            file = _companion(finding.trace, TEXT_SUFFIX)
+            text = read_regular(file, TEXT_BYTES_MAX, "a finding's text").decode(errors="replace")
             title, message, *rest = [part for part in text.split("\n\n") if not part.startswith(_SEVERITY)]
             self._write_text(finding, "\n\n".join([title, message, *_severity_line(finding), *rest]))
         return finding

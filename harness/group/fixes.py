@@ -81,9 +81,10 @@ def read_fixes(where: str, target: str) -> tuple[Known, ...]:
 
 
 def packaged_traces(target: str) -> list[Path]:
-    """Return the traces that come with hybridfuzz, for any engine and for that of a target."""
-    families = (CORPUS, CORPUS / parse(target).name)
-    return sorted(path for path in CORPUS.rglob("*.json") if path.parent in families)
+    """Return the traces that come with hybridfuzz for a target's engine; for one without any, those of the built-in
+    target, none of whose configurations the others take."""
+    own = CORPUS / parse(target).name
+    return sorted((own if own.is_dir() else CORPUS).glob("*.json"))
 
 
 def asked_fixes(folders: Sequence[str], target: str, version: str, today: datetime.date) -> list[Known]:

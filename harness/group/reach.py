@@ -18,6 +18,7 @@ from msgspec import structs
 
 from ...targets.base.deployment import Implementation
 from ...targets.base.protocol import Capabilities, TargetError
+from ...targets.base.registry import describe
 from ...targets.base.stock import Setting
 from ...targets.base.trace import AnyEvent, Config, Step, Trace, TraceError, needed_events
 from ..campaign_events import Reach, Severity
@@ -68,6 +69,20 @@ def severity_of(
     nearest, reach = _Reaching(tried, violation, capabilities, implementations).measure(trace)
     effect = effect_of(violation, answers_of(engine, nearest, violation))
     return Severity(level_of(effect, reach), effect, reach)
+
+
+def severity_on(
+    target: str,
+    version: str,
+    trace: Trace,
+    violation: Violation,
+    engine: Engine,
+    capabilities: Capabilities,
+    seconds: float = SECONDS,
+) -> Severity:
+    """Return `severity_of` a trace that fails on a target, of whose engine the version is known."""
+    parts = describe(target, trace, version).implementations
+    return severity_of(trace, violation, engine, capabilities, parts, seconds)
 
 
 def answers_of(engine: Engine, trace: Trace, violation: Violation) -> Answers:

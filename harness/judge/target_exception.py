@@ -141,7 +141,7 @@ def crash_violation(
     what = f"{type(error).__name__}: {one_line(first_line, FIRST_LINE_MAX)}"
     if kernel := _KERNEL.search(text.removeprefix(first_line)):
         what += f" (kernel {one_line(kernel[1], KERNEL_MAX)})"
-    field = f"{type(error).__name__}-{function}".strip("-<>")
+    field = f"{type(error).__name__}-{function.strip('<>')}".strip("-")
     relation = "raised"
     if isinstance(error, NotATarget):
         relation, what = "no-target", one_line(first_line, FIRST_LINE_MAX)

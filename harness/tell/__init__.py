@@ -14,6 +14,7 @@ script         runs a reproducer script before it is handed out
 versions       the versions in a target's environment
 configuration  the configuration of a trace in one line
 silence        what the silence of a campaign is worth
+step_summary   sections on the page of a GitHub workflow's run
 changed_words  which changed lines of the engine ran
 usual_options  sets options that a failure does not need to their usual values
 related        public reports from the known bugs that come with hybridfuzz

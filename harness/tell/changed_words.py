@@ -35,12 +35,11 @@ def changed_lines_text(changed: Changed) -> list[str]:
 
 def changed_markdown(changed: Changed) -> str:
     """Return a section with the sentence and a table."""
-    lines = ["### Changed lines", "", markdown_text(changed_title(changed)), ""]
+    lines = ["### Changed lines", "", markdown_text(changed_title(changed))]
     if changed.lines:
-        lines += ["| file | lines, and how many traces ran them |", "| --- | --- |"]
+        lines += ["", "| file | lines, and how many traces ran them |", "| --- | --- |"]
         for file, ranges in list(_by_file(changed))[:FILES_SHOWN]:
             lines.append(f"| {markdown_code(file).replace('|', '&#124;')} | {markdown_text(_counts(ranges))} |")
-        lines.append("")
     return "\n".join(lines)
 
 

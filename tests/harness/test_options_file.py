@@ -9,7 +9,7 @@ from cli_process import Cli
 
 from hybridfuzz.harness import options_file
 from hybridfuzz.harness.cli import COMMANDS, _parsers
-from hybridfuzz.harness.options_file import OPTIONS, VERBS, make_defaults, own_options, profile_entries
+from hybridfuzz.harness.options_file import OPTIONS, VERBS, make_defaults, own_options, profile_entries, read_options
 from hybridfuzz.targets.base.trace import TraceError
 
 FILE = """
@@ -108,6 +108,38 @@ def test_a_profile_that_is_not_there(tmp_path: Path) -> None:
     (tmp_path / "hybridfuzz.toml").write_text(FILE)
     with pytest.raises(TraceError, match=r"nightl: no such profile; did you mean nightly\? \(there are nightly\)"):
         values(tmp_path, "fuzz", "nightl")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            'profile = "nihgtly"\n',
+            "profile = 'nihgtly': no such profile; did you mean nightly? (there are gate, nightly)",
+        ),
+        ("profile = 3\n", "profile = '3': no such profile (there are gate, nightly)"),
+        ('[profiles.a]\nprofile = "b"\n[profiles.b]\n', "[profiles.a] profile: a profile does not choose one"),
+        ('[profiles.a.gate]\nprofile = "gate"\n', "[profiles.a.gate] profile: a profile does not choose one"),
+    ],
+)
+def test_a_profile_that_the_file_chooses_and_does_not_have(
+    hybridfuzz: Cli, tmp_path: Path, text: str, words: str
+) -> None:
+    (tmp_path / "hybridfuzz.toml").write_text(text)
+    ran = hybridfuzz("doctor")
+    assert ran.status == 2
+    assert ran.error == f"hybridfuzz: error: hybridfuzz.toml: {words}"
+
+
+def test_a_profile_that_the_file_chooses(tmp_path: Path) -> None:
+    """One of the gate's own says nothing to a command; the gate may have another one than the commands."""
+    (tmp_path / "hybridfuzz.toml").write_text('profile = "nightly"\nseed = 1\n[gate]\nprofile = "desk"\n')
+    with pytest.raises(TraceError, match=r"\[gate\] profile = 'desk': no such profile"):
+        read_options(tmp_path).profile_of("gate", "")
+    assert values(tmp_path, "fuzz") == {"seed": 1}
+    (tmp_path / "hybridfuzz.toml").open("a").write("[profiles.desk]\nseed = 2\n[profiles.nightly]\nseed = 3\n")
+    assert values(tmp_path, "fuzz") == {"seed": 3}
+    assert read_options(tmp_path).profile_of("gate", "") == "desk"
 
 
 def test_other_folders_do_not_count(tmp_path: Path) -> None:

@@ -16,7 +16,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "fuzz_readers.py"
-FORMATS = ["trace", "corpus", "known", "state", "triage", "history", "evidence", "species", "rates"]
+FORMATS = [
+    "trace", "corpus", "known", "state", "triage", "history", "evidence", "species", "rates", "lines", "options",
+    "scope", "certificate",
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -41,6 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="K",
         help="at most K events other than arrivals, turns and plain steps (default: any number)",
     )
+    parser.add_argument("--time", type=duration, metavar="TIME", help="end after this time")
+    parser.add_argument("--states", type=count, metavar="N", help="end after so many states; bounds memory")
     parser.add_argument("--jobs", "-j", type=jobs, metavar="N", help="workers (default: auto, one for each core)")
     parser.add_argument("--fixes", action="append", default=[], metavar="DIR", help=FIXES_HELP)
     parser.add_argument("--first", action="store_true", help="end with the length at which the first trace fails")
@@ -51,8 +53,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="continue every N-th merged pair both ways, 0 for none (default: 200)",
     )
-    parser.add_argument("--time", type=duration, metavar="TIME", help="end after this time")
-    parser.add_argument("--states", type=count, metavar="N", help="end after so many states; bounds memory")
     parser.add_argument(
         "--check",
         type=Path,

@@ -104,12 +104,15 @@ def add_limits(parser: argparse.ArgumentParser) -> None:
 
 
 def add_folder(parser: argparse.ArgumentParser) -> None:
-    """Add the options for the output folder and what is known there."""
+    """Add the options for what is drawn, what is known, and the output folder."""
     from .common import FIXES_HELP, add_config, add_workload
     from .where import folder
 
     add_config(parser)
     add_workload(parser)
+    known = "list of known bugs; each is patched or ignored (default: DIR/known.toml)"
+    parser.add_argument("--known", type=Path, metavar="FILE", help=known)
+    parser.add_argument("--fixes", action="append", default=[], metavar="DIR", help=FIXES_HELP)
     parser.add_argument(
         "-o",
         "--out",
@@ -117,9 +120,6 @@ def add_folder(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="folder or URL for findings (default: hybridfuzz-out/TARGET-SEED)",
     )
-    known = "list of known bugs; each is patched or ignored (default: DIR/known.toml)"
-    parser.add_argument("--known", type=Path, metavar="FILE", help=known)
-    parser.add_argument("--fixes", action="append", default=[], metavar="DIR", help=FIXES_HELP)
     parser.add_argument("--fresh", action="store_true", help="start over instead of continuing an unfinished campaign")
 
 

@@ -41,6 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="WHAT",
         help="add: FINDING; list, check, severity: file, folder or builtin (default: known.toml)",
     )
+    add_target(parser)
     parser.add_argument("--id", default="", metavar="NAME", help="add: the finding, if FINDING is a campaign's folder")
     parser.add_argument("--reason", default="", metavar="TEXT", help="add: the issue that tracks the bug (required)")
     parser.add_argument("--patch", type=Path, metavar="FILE", help="add: unified diff that fixes it")
@@ -53,7 +54,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="add, export: file to write (default: known.toml); severity: a file beside the patches",
     )
-    add_target(parser)
     parser.add_argument("--json", action="store_true", help="end with one JSON object on standard output")
 
 
@@ -214,16 +214,14 @@ def severity(options: argparse.Namespace) -> int:
 
 def measure(worker: WorkerClient, able: Capabilities, target: str, trace: Trace) -> Severity | None:
     """Return how much the failure of a trace matters, None if the trace does not fail or cannot run."""
-    from ....targets.base.registry import describe
     from ....targets.base.trace import TraceError
-    from ...group.reach import severity_of
+    from ...group.reach import severity_on
 
     try:
         violation = worker.run(trace).violation
     except TraceError:
         return None
-    parts = describe(target, trace, worker.launch.version).implementations
-    return severity_of(trace, violation, worker, able, parts) if violation else None
+    return severity_on(target, worker.launch.version, trace, violation, worker, able) if violation else None
 
 
 def add(options: argparse.Namespace) -> int:

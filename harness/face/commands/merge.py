@@ -19,13 +19,13 @@ example: hybridfuzz merge out-1 out-2 out-3 -o all
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments."""
     parser.add_argument("folders", nargs="+", metavar="OUT", help="output folder, or its URL")
-    parser.add_argument("-o", "--out", required=True, metavar="ALL", help="folder or URL for the result")
     parser.add_argument(
         "--known",
         type=Path,
         metavar="FILE",
         help="list of known bugs, which do not make it fail (default: ALL/known.toml)",
     )
+    parser.add_argument("-o", "--out", required=True, metavar="ALL", help="folder or URL for the result")
     parser.add_argument("--junit", type=Path, metavar="FILE", help="write a JUnit file")
     parser.add_argument("--sarif", type=Path, metavar="FILE", help="write a SARIF file for code-scanning pages")
     parser.add_argument("--json", action="store_true", help="end with one JSON object on standard output")

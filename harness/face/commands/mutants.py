@@ -34,6 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     from .common import add_config, jobs
 
     parser.add_argument("--target", "-t", default="hybrid", metavar="T", help="target with mutants (default: hybrid)")
+    parser.add_argument(
+        "--timeout", type=duration, default=20.0, metavar="TIME", help="limit for one run of a trace (default: 20s)"
+    )
     parser.add_argument("--only", action="append", default=[], metavar="SLUG,...", help="mutants to run (default: all)")
     parser.add_argument(
         "--time", type=duration, default=60.0, metavar="TIME", help="CPU time for each run (default: 60s)"
@@ -43,10 +46,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--jobs", "-j", type=jobs, metavar="N", help="runs at a time (default: auto, one for each core)"
     )
-    add_config(parser)
-    parser.add_argument(
-        "--timeout", type=duration, default=20.0, metavar="TIME", help="limit for one run of a trace (default: 20s)"
-    )
     parser.add_argument(
         "--reduce",
         type=duration,
@@ -55,6 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="time limit for reducing each trace (default: 10s)",
     )
     parser.add_argument("--no-reduce", action="store_true", help="detect only")
+    add_config(parser)
     parser.add_argument("--compare", type=Path, metavar="OLD.json", help="list what got better and worse")
     parser.add_argument("--write-docs", action="store_true", help=f"write the maintained table, {DOCUMENT}")
     parser.add_argument(

@@ -18,8 +18,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     parser.add_argument("trace", metavar="TRACE", help="a trace that fails")
     add_target(parser)
-    parser.add_argument("-o", "--out", required=True, metavar="OUT", help="where the reduced trace goes")
     parser.add_argument("--time", type=duration, default=60.0, metavar="TIME", help="time limit (default: 60s)")
+    parser.add_argument("-o", "--out", required=True, metavar="OUT", help="where the reduced trace goes")
     parser.add_argument("--json", action="store_true", help="end with one JSON object on standard output")
 
 

@@ -27,12 +27,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     parser.add_argument("paths", nargs="+", metavar="PATH", help="trace files, or folders of them")
     add_target(parser)
+    add_ranks(parser)
     other = parser.add_mutually_exclusive_group()
     other.add_argument("--against", metavar="T", help=AGAINST_HELP)
     other.add_argument(
         "--port", action="store_true", help="change a trace as far as the target needs, and list the changes"
     )
-    add_ranks(parser)
     parser.add_argument(
         "--explain",
         action=argparse.BooleanOptionalAction,

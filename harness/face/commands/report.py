@@ -45,9 +45,8 @@ def run(options: argparse.Namespace) -> int:
 
 def run_trace(options: argparse.Namespace) -> Any:
     """Run one trace, record its history, and find out how much its failure matters."""
-    from ....targets.base.registry import describe
     from ...draw.files import load_trace
-    from ...group.reach import severity_of
+    from ...group.reach import severity_on
     from ...group.severity import severity_words
     from .common import open_worker, ours, printer
 
@@ -56,7 +55,7 @@ def run_trace(options: argparse.Namespace) -> Any:
         capabilities = worker.start().capabilities
         history = worker.explain(trace)[1]
         if history.violation:
-            parts = describe(options.target, trace, worker.launch.version).implementations
-            severity = severity_of(trace, history.violation, worker, capabilities, parts)
+            version = worker.launch.version
+            severity = severity_on(options.target, version, trace, history.violation, worker, capabilities)
             printer(options.json)(severity_words(severity))
     return ours("reports.data").one_finding(options.path, trace, options.target, history, severity)

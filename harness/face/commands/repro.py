@@ -36,12 +36,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     parser.add_argument("trace", type=Path, metavar="TRACE", help="a trace that fails; reduce it first")
     add_target(parser)
-    parser.add_argument("-o", "--out", type=Path, required=True, metavar="DIR", help="folder to write")
     parser.add_argument(
         "--kind", choices=("target", "engine"), default="target",
         help="engine: a script of the engine's public API for a GPU, with a tiny real model; it is not run here",
     )  # fmt: skip
     parser.add_argument("--patch", type=Path, metavar="FILE", help="a fix, to be tested and put into REPORT.md")
+    parser.add_argument("-o", "--out", type=Path, required=True, metavar="DIR", help="folder to write")
     parser.add_argument("--json", action="store_true", help="end with one JSON object on standard output")
 
 

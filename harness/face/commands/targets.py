@@ -7,6 +7,8 @@ import shutil
 import sys
 from collections.abc import Iterator, Mapping
 
+VARIANTS_MAX = 20
+"""More are listed with their engine alone."""
 EXAMPLES = """\
 Variants of hybrid are its mutants. With a target: makes its environment if it is
 missing, starts it and prints its capabilities.
@@ -39,20 +41,31 @@ def run(options: argparse.Namespace) -> int:
     if options.names:
         print("\n".join(name for name in known if not name.startswith("python:")))
         return CLEAN
-    for line in listing(known, shutil.get_terminal_size().columns if sys.stdout.isatty() else 0):
+    for line in listing(known, columns()):
         print(line)
     return CLEAN
 
 
+def columns() -> int:
+    """Return the width of the terminal, 0 if there is none."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
+
+
 def listing(known: Mapping[str, str], columns: int) -> Iterator[str]:
-    """Yield a line for each target, then the variants of each engine; cut to `columns`, 0 for no limit."""
+    """Yield a line for each target, then the variants of each engine that has few; cut to `columns`, 0 for no limit."""
     engines = {target: title for target, title in known.items() if not _is_variant(target)}
     yield from _table(engines, columns)
     for engine in dict.fromkeys(target.partition(":")[0] for target in known if _is_variant(target)):
-        variants = {
-            target: title for target, title in known.items() if _is_variant(target) and target.startswith(f"{engine}:")
-        }
         yield ""
+        if (count := len(_variants(known, engine))) > VARIANTS_MAX:
+            yield f"{engine} has {count} variants: hybridfuzz targets {engine}"
+        else:
+            yield from variants_of(known, engine, columns)
+
+
+def variants_of(known: Mapping[str, str], engine: str, columns: int) -> Iterator[str]:
+    """Yield a heading and a line for each variant of an engine, nothing if there is none."""
+    if variants := _variants(known, engine):
         yield f"variants of {engine} ({len(variants)}):"
         yield from _table(variants, columns)
 
@@ -73,6 +86,10 @@ def print_workload(options: argparse.Namespace) -> int:
     return CLEAN
 
 
+def _variants(known: Mapping[str, str], engine: str) -> dict[str, str]:
+    return {one: title for one, title in known.items() if _is_variant(one) and one.startswith(f"{engine}:")}
+
+
 def _is_variant(target: str) -> bool:
     return ":" in target and not target.startswith("python:")
 
@@ -88,7 +105,7 @@ def describe(options: argparse.Namespace) -> int:
     """Start a target and print its capabilities and what they enable."""
     import msgspec
 
-    from ....targets.base.registry import behind_the_door, kit_limits
+    from ....targets.base.registry import behind_the_door, kit_limits, known_targets
     from ....targets.base.tested import narrower
     from ...exit_status import CLEAN
     from ...judge.oracles import applicable
@@ -118,6 +135,8 @@ def describe(options: argparse.Namespace) -> int:
     for name, value in facts.items():
         words = ", ".join(map(str, value)) if isinstance(value, list | tuple) else value
         print(f"{name:22} {words}")
+    for line in variants_of(known_targets(), options.target, columns()):
+        print(line)
     for kit in dict.fromkeys(limit.kit for limit in limits):
         print(f"\nkit {kit} refuses")
         print("\n".join(f"  {limit.feature:22} {limit.reason}" for limit in limits if limit.kit == kit))

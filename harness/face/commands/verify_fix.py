@@ -38,11 +38,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     from .common import FIXES_HELP, add_target
 
     parser.add_argument("finding", type=Path, metavar="FINDING", help="a failing trace, or the folder of a campaign")
+    add_target(parser)
     parser.add_argument("--id", default="", metavar="NAME", help="the finding in that folder")
     fix = parser.add_mutually_exclusive_group(required=True)
     fix.add_argument("--patch", type=Path, metavar="FILE", help="unified diff against the engine's source")
     fix.add_argument("--fixed", metavar="T", help="a target that has the fix")
-    add_target(parser)
     parser.add_argument("--neighbours", type=count, default=300, metavar="N", help="similar traces (default: 300)")
     parser.add_argument("--steps", type=count, default=2000, metavar="N", help="steps of the campaign (default: 2k)")
     parser.add_argument("--seed", type=seed, default=0, metavar="S", help="of neighbours and campaign (default: 0)")
@@ -160,7 +160,7 @@ def rows_of(row: VerifiedPart, wanted: tuple[str, ...]) -> list[str]:
     for signature in signatures:
         first = signature == signatures[0]
         name, traces = (row.name, str(row.traces)) if first else ("", "")
-        without = "" if row.name == "campaign" else str(row.before.get(signature, 0))
+        without = "not run" if row.name == "campaign" else str(row.before.get(signature, 0))
         lines.append(f"{name:24} {signature:36} {traces:>7} {without:>8} {row.after.get(signature, 0):>8}")
     if later := row.kinds.get("later", 0):
         lines.append(f"{'':24} {later} of the failures with the patch come later in the trace than those without it")

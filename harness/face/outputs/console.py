@@ -121,6 +121,10 @@ class Console:
         """Print one line, whatever the text holds."""
         self.rich.print(terminal_line(text), style=style, markup=False, highlight=False, soft_wrap=True)
 
+    def sentence(self, text: str) -> None:
+        """Print a line that nobody copies: between words, it continues on the next line of a terminal."""
+        self.rich.print(Text(terminal_line(text)), soft_wrap=not self.rich.is_terminal)
+
     def handle_event(self, event: CampaignEvent) -> None:
         """Print what people want to know of an event."""
         match event:
@@ -219,7 +223,7 @@ class Console:
         for part in report(summary, self.rich.width, self_test=not self._self_tested):
             self.rich.print(part, soft_wrap=isinstance(part, Text))
         for text in notes(summary):
-            self.line(text)
+            self.sentence(text)
 
 
 class Dashboard(Console):

@@ -12,6 +12,7 @@ from ...campaign_events import Finding, Summary
 from ...group.finding_store import replay_command
 from ...group.severity import ranked, severity_known, severity_words
 from ...quoting import terminal_line, terminal_text
+from ...units import plural
 from .final_file import FinalFile
 
 
@@ -29,7 +30,7 @@ def suite(summary: Summary) -> ET.Element:
     """Return the test suite: known findings are skipped cases, new ones are failures.
 
     A campaign that was blind, vacuous or cut off has a failure as well: it proves nothing. So has an outdated known
-    bug.
+    bug. What was never reached is no failure beside a new finding, as for the exit status.
     """
     name = f"hybridfuzz.{summary.target}"
     cases = [_case(name, "traces", seconds=summary.seconds)]
@@ -56,7 +57,11 @@ def suite(summary: Summary) -> ET.Element:
         cases.append(case)
     case = _case(name, "reached")
     if missing := [*summary.never_exercised, *summary.never_reached]:
-        _fail(case, f"never exercised or reached: {', '.join(missing)}")
+        text = f"never exercised or reached: {', '.join(missing)}"
+        if summary.new_findings:
+            ET.SubElement(case, "skipped", message=terminal_line(text))
+        else:
+            _fail(case, text)
     cases.append(case)
     failures = sum(case.find("failure") is not None for case in cases)
     skipped = sum(case.find("skipped") is not None for case in cases)
@@ -75,12 +80,14 @@ def _details(finding: Finding, target: str) -> str:
     again = replay_command(target, finding.trace)
     return (
         f"{terminal_line(finding.message)}\n{matters}"
-        f"{finding.count} traces, reduced to {finding.events} events{flaky}\n{again}"
+        f"{plural(finding.count, 'trace')}, reduced to {plural(finding.events, 'event')}{flaky}\n{again}"
     )
 
 
-def _case(suite_name: str, name: str, *, seconds: float = 0.0) -> ET.Element:
-    return ET.Element("testcase", classname=terminal_line(suite_name), name=terminal_line(name), time=f"{seconds:.3f}")
+def _case(suite_name: str, name: str, *, seconds: float | None = None) -> ET.Element:
+    """Return a test case; one that took no time of its own says nothing of time."""
+    time = {} if seconds is None else {"time": f"{seconds:.3f}"}
+    return ET.Element("testcase", {"classname": terminal_line(suite_name), "name": terminal_line(name), **time})
 
 
 def _fail(case: ET.Element, message: str, text: str = "") -> None:

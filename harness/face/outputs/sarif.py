@@ -27,6 +27,7 @@ from ...draw.files import encode_trace, load_trace
 from ...group.finding_store import load_evidence, replay_command
 from ...group.severity import ranked, severity_known, severity_words
 from ...judge.oracles import titles
+from ...units import plural
 from .final_file import FinalFile
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
@@ -146,7 +147,7 @@ def _result(trace: _Trace, summary: Summary, oracles: list[str]) -> dict[str, ob
     here, places = trace.location(line, finding.id), _places(finding, summary.target)
     severity = severity_known(finding)
     message = [finding.message, *([severity_words(severity)] if severity else [])]
-    message += [f"{finding.count} traces, reduced to {finding.events} events", again]
+    message += [f"{plural(finding.count, 'trace')}, reduced to {plural(finding.events, 'event')}", again]
     result: dict[str, object] = {
         "ruleId": finding.oracle,
         "ruleIndex": oracles.index(finding.oracle),

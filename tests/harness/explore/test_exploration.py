@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -111,6 +112,22 @@ def test_an_exploration_that_was_killed_goes_on(tmp_path: Path) -> None:
     journal = tmp_path / "killed" / JOURNAL_FILE
     journal.write_bytes(journal.read_bytes() + b'[[["cut off')
     assert explored(settings(tmp_path / "killed")).digest == whole.digest
+
+
+@pytest.mark.parametrize("line", [b'[["no entry"]]', b"\xff", b"[" * 100_000])
+def test_a_journal_that_cannot_be_read_is_refused(tmp_path: Path, line: bytes) -> None:
+    with pytest.raises(Killed):
+        explored(settings(tmp_path), calls=3)
+    journal = tmp_path / JOURNAL_FILE
+    journal.write_bytes(journal.read_bytes() + line + b"\n")
+    with pytest.raises(TraceError, match=r"journal: .*; remove it to begin anew"):
+        explored(settings(tmp_path))
+
+
+def test_a_journal_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / JOURNAL_FILE)
+    with pytest.raises(TraceError, match="not a regular file"):
+        explored(settings(tmp_path))
 
 
 def test_a_folder_of_another_exploration_is_refused(tmp_path: Path) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 from msgspec import structs
 
-from hybridfuzz.harness.explore.scope import Alphabet, disturbs, packaged, read_scope
+from hybridfuzz.harness.explore.scope import SCOPE_BYTES_MAX, Alphabet, disturbs, packaged, read_scope
 from hybridfuzz.targets.base.trace import Abort, Arrive, Preempt, Step, TraceError
 from hybridfuzz.targets.hybrid.factory import make_factory
 
@@ -78,7 +79,7 @@ def test_only_what_is_out_of_the_ordinary_disturbs() -> None:
         ("events = 5", "events = 0", "events"),
         ("num_blocks = 9", "num_blocks = 3", "num_blocks=3 cannot hold"),
         ("evict = [{ blocks = 1 }]", "evict = [{}]", "blocks"),
-        ("[alphabet]", "[alphabet", "scope"),
+        ("[alphabet]", "[alphabet", r"wrong\.toml: "),
     ],
 )
 def test_a_scope_that_is_wrong_is_refused_in_one_line(tmp_path: Path, before: str, after: str, message: str) -> None:
@@ -88,6 +89,16 @@ def test_a_scope_that_is_wrong_is_refused_in_one_line(tmp_path: Path, before: st
     path.write_text(text.replace(before, after), encoding="utf-8")
     with pytest.raises(TraceError, match=message):
         read_scope(str(path))
+
+
+def test_a_scope_is_a_small_regular_file(tmp_path: Path) -> None:
+    """It was waited for, or read whole."""
+    os.mkfifo(tmp_path / "pipe.toml")
+    with pytest.raises(TraceError, match="not a regular file"):
+        read_scope(str(tmp_path / "pipe.toml"))
+    (tmp_path / "large.toml").write_bytes(b"#" * (SCOPE_BYTES_MAX + 1))
+    with pytest.raises(TraceError, match="too large for a scope"):
+        read_scope(str(tmp_path / "large.toml"))
 
 
 def test_an_unknown_scope_names_those_that_are_packaged() -> None:

@@ -3,10 +3,12 @@
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
+from threading import current_thread, main_thread
 
 import pytest
 
@@ -22,6 +24,7 @@ from hybridfuzz.harness.group.same_cause import learned
 from hybridfuzz.harness.judge.outcome import Outcome
 from hybridfuzz.harness.workers.lost_process import Ran
 from hybridfuzz.harness.workers.machine import memory_share
+from hybridfuzz.harness.workers.messages import Ready
 from hybridfuzz.harness.workers.worker_client import WorkerClient
 from hybridfuzz.targets.base.protocol import MisfitError
 from hybridfuzz.targets.base.registry import prepare
@@ -131,7 +134,7 @@ def fakes(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]), prepend=os.pathsep)
     monkeypatch.setenv("HYBRIDFUZZ_TEST_FLAG", str(pytester.path / "flag"))
     monkeypatch.setattr("hybridfuzz.harness.workers.worker_client.RESTART_WAITS", ())
-    monkeypatch.setattr(verdicts, "OVERTIME", 1000)
+    monkeypatch.setattr(verdicts, "PATIENCE_SECONDS", 1000)
 
 
 def search(pytester: pytest.Pytester, name: str, *more: str) -> pytest.RunResult:
@@ -170,11 +173,11 @@ def test_a_memory_limit_that_is_reached_once_is_a_warning(
 
 
 @pytest.mark.usefixtures("fakes")
-def test_a_signature_that_is_no_file_name_is_saved(pytester: pytest.Pytester) -> None:
+def test_a_failure_in_a_generator_expression_is_saved(pytester: pytest.Pytester) -> None:
     """The failure became a KeyError of hybridfuzz."""
     result = search(pytester, "fake_targets:GENEXPR")
     result.assert_outcomes(failed=1, passed=1)
-    result.stdout.fnmatch_lines(["signature  CRASH-step-KeyError-<genexpr", "trace *reduced to *"])
+    result.stdout.fnmatch_lines(["signature  CRASH-step-KeyError-genexpr", "trace *reduced to *"])
     result.stdout.no_fnmatch_line("*Traceback*")
 
 
@@ -262,6 +265,13 @@ def test_failures_stand_on_the_page_of_a_workflow(pytester: pytest.Pytester, mon
     assert text.startswith("before\n## hybridfuzz\n\n5 traces: ")
     assert re.search(r"\nat most \d+ % of this generator.*s traces fail, at 95 % \(\d of 5 did\)\n", text)
     assert text.count("### M4: ") == 1 and "\nsignature  M4-step-mamba-dead-write\n" in text
+
+
+def test_a_page_that_cannot_be_written_is_a_warning(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(pytester.path / "none" / "page.md"))
+    result = pytester.runpytest("--hybridfuzz-target=hybrid", FIVE, "-k", "search/0000")
+    assert result.ret == pytest.ExitCode.OK
+    result.stdout.fnmatch_lines(["warning: cannot write to */none/page.md: No such file or directory"])
 
 
 def test_two_bugs_are_two_failures(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -411,8 +421,14 @@ class TestConfiguration:
             ("target = ", "hybridfuzz.toml: "),
             ('target = "hybrid"\nbudget = "soon"', "budget 'soon'"),
             ('target = "hybrid"\ncorpus = ["none"]', "no such file or folder"),
+            (f'target = "hybrid"\ncorpus = ["{"x" * 5000}"]', "xxx ..."),
+            (f'target = "hybrid"\nbudget = "{"x" * 5000}"', "xxx ..."),
             ('target = "hybrid"\nknown = "none.toml"', "no such file or folder"),
-            ('target = "hybrid"\nprofile = "weekly"', "profile 'weekly': there are gate, nightly"),
+            ('target = "hybrid"\nprofile = "weekly"', "profile = 'weekly': no such profile (there are gate, nightly)"),
+            (
+                'target = "hybrid"\n[gate]\nprofile = "nightli"',
+                "[gate] profile = 'nightli': no such profile; did you mean",
+            ),
             ('target = "hybrid"\nconfig = {num_bloks = 3}', "did you mean num_blocks"),
             ("", "no target"),
         ],
@@ -544,6 +560,7 @@ def test_an_engine_that_became_slow_is_not_waited_for(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(verdicts, "OVERTIME", 0)
+    monkeypatch.setattr(verdicts, "PATIENCE_SECONDS", 0)
     result = pytester.runpytest("--hybridfuzz-target=hybrid", FIVE, "-k", "search")
     result.assert_outcomes(passed=1, skipped=4)
     result.stdout.fnmatch_lines(["5 traces (1 clean, 4 stopped early)*", "stopped early: *"])
@@ -591,3 +608,22 @@ def test_behind_known_bugs_with_a_patch(pytester: pytest.Pytester, monkeypatch: 
     late = pytester.runpytest_subprocess(*line, "--hybridfuzz-fixes=fixes")
     assert states(late)["hybridfuzz::known/one"] == "FAILED"
     late.stdout.fnmatch_lines(["known bug one (issue 1): fixed upstream: none of its traces fails; remove the entry*"])
+
+
+@pytest.mark.parametrize(("more", "beside"), [((), 1), (("--collect-only",), 0), (("-k", "search"), 0)])
+def test_the_engine_without_patches_is_imported_beside_other_items(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...], beside: int
+) -> None:
+    started, start = [], WorkerClient.start
+
+    def noting(worker: WorkerClient) -> Ready:
+        started.append(current_thread() is main_thread())
+        return start(worker)
+
+    monkeypatch.setattr(WorkerClient, "start", noting)
+    shutil.copy(PACKAGED_CORPUS / f"{SHOWS}.json", pytester.path / "one.json")
+    entry = 'name = "one"\nreason = "issue 1"\nsignature = "M4-*"\ntraces = ["one.json"]\n'
+    (pytester.path / "known.toml").write_text(f"[[known]]\n{entry}")
+    result = pytester.runpytest(f"--hybridfuzz-target={MUTANT}", FIVE, "--hybridfuzz-known=known.toml", *more)
+    assert result.ret in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+    assert started.count(True) == 1 and started.count(False) == beside

@@ -1,4 +1,5 @@
-"""The gate on a checkout of vLLM: one bug is one failure, a renamed name is none, and nothing is written there."""
+"""The gate on checkouts of vLLM and SGLang: without a bug green, one bug is one failure, a renamed name is none, and
+nothing is written there."""
 
 import shutil
 import subprocess
@@ -12,28 +13,50 @@ from hybridfuzz.targets.base.registry import prepare
 
 pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("engine")]
 
-RELEASE = "0.33.0"
 MANAGERS = "vllm/v1/core/single_type_kv_cache_manager.py"
-PYTEST = ("-m", "pytest", "--hybridfuzz-target", "vllm@.", "--hybridfuzz-budget", "30s", "-k", "search/000 or fits")
+STATES = "python/sglang/srt/mem_cache/unified_cache/components/mamba.py"
+PYTEST = ("-m", "pytest", "--hybridfuzz-budget", "30s", "-k", "search/000 or fits")
 """Ten traces of a search whose time limit (five times its budget) a busy machine does not reach with them."""
+
+
+def sources(engine: str, release: str, into: Path) -> None:
+    """Copy a release's sources, without what a build adds."""
+    prepare(f"{engine}@{release}", print)
+    source = cache_folder() / engine / release / "tree" / engine
+    unbuilt = shutil.ignore_patterns("__pycache__", "_version.py", "*.so")
+    shutil.copytree(source, into / engine, copy_function=shutil.copyfile, ignore=unbuilt)
 
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """The release's sources, without what a build adds."""
-    prepare(f"vllm@{RELEASE}", print)
-    source = cache_folder() / "vllm" / RELEASE / "tree" / "vllm"
-    unbuilt = shutil.ignore_patterns("__pycache__", "_version.py", "*.so")
-    shutil.copytree(source, tmp_path / "vllm", copy_function=shutil.copyfile, ignore=unbuilt)
+    """That of vLLM."""
+    sources("vllm", "0.33.0", tmp_path)
     return tmp_path
 
 
-def gate(checkout: Path, *more: str) -> tuple[int, list[str]]:
+@pytest.fixture
+def sglang(tmp_path: Path) -> Path:
+    """That of SGLang, whose package is not at the top."""
+    sources("sglang", "0.5.23", tmp_path / "python")
+    return tmp_path
+
+
+def gate(checkout: Path, *more: str, engine: str = "vllm") -> tuple[int, list[str]]:
     """Run it. Return its exit status and the lines of its output."""
     before = files(checkout)
-    ran = subprocess.run([sys.executable, *PYTEST, *more], cwd=checkout, capture_output=True, text=True, check=False)
+    command = [sys.executable, *PYTEST, f"--hybridfuzz-target={engine}@.", *more]
+    ran = subprocess.run(command, cwd=checkout, capture_output=True, text=True, check=False)
     assert files(checkout) == before
     return ran.returncode, ran.stdout.splitlines()
+
+
+def one_failure(status: int, lines: list[str]) -> list[str]:
+    """Return the lines of a run with one failure that stands for others, and that fits on a page."""
+    text = "\n".join(lines)
+    assert status == 1, text
+    assert "= 1 failed, " in lines[-1] and "of the same cause" in lines[-1], text
+    assert len(lines) <= 60, text
+    return lines
 
 
 def files(checkout: Path) -> set[Path]:
@@ -50,14 +73,25 @@ def test_one_line_broken_is_one_failure(checkout: Path) -> None:
     """At a block boundary the state to continue from is given back."""
     line = "        return num_computed_tokens - 1\n\n    def cache_blocks("
     edit(checkout / MANAGERS, line, line.replace(" - 1", ""))
-    status, lines = gate(checkout, "--hybridfuzz-fixes=builtin")
-    text = "\n".join(lines)
-    assert status == 1, text
-    assert "= 1 failed, " in lines[-1] and "of the same cause" in lines[-1], text
-    assert len(lines) <= 60, text
+    lines = one_failure(*gate(checkout, "--hybridfuzz-fixes=builtin"))
     [config] = [line for line in lines if line.startswith("config ")]
     assert "model runner" in config and "cache mode align" in config
-    assert "What must hold: " in text
+    assert any(line.startswith("What must hold: ") for line in lines)
+
+
+def test_sglang_as_it_is_passes(sglang: Path) -> None:
+    status, lines = gate(sglang, "--hybridfuzz-fixes=builtin", engine="sglang")
+    assert status == 0, "\n".join(lines)
+    assert "= 10 passed, " in lines[-1]
+
+
+def test_one_line_of_sglang_broken_is_one_failure(sglang: Path) -> None:
+    """A node without a state counts as a match."""
+    node = "lambda node: node.component_data[ct].value is not None\n"
+    edit(sglang / STATES, node, "lambda node: True\n")
+    lines = one_failure(*gate(sglang, "--hybridfuzz-fixes=builtin", engine="sglang"))
+    [config] = [line for line in lines if line.startswith("config ")]
+    assert "tree core" in config
 
 
 def test_a_renamed_field_is_no_bug(checkout: Path) -> None:

@@ -19,7 +19,15 @@ from support import arrive, make_trace, steps
 from hybridfuzz.harness.campaign_events import Finding, KnownBug, Summary
 from hybridfuzz.harness.draw.files import load_trace
 from hybridfuzz.harness.face.outputs.console import notes
-from hybridfuzz.harness.group.fixes import Fixes, apply_fixes, fixes_in, once, read_fixes, verdict_on
+from hybridfuzz.harness.group.fixes import (
+    Fixes,
+    apply_fixes,
+    fixes_in,
+    once,
+    packaged_traces,
+    read_fixes,
+    verdict_on,
+)
 from hybridfuzz.harness.group.known import Known, fitting, load_known
 from hybridfuzz.harness.group.verification import FIXED, OPEN, Silenced, Verifier, kind_of
 from hybridfuzz.harness.group.watch import KnownBugs, differs
@@ -187,6 +195,8 @@ class TestCommands:
         line = ["add", "out", "--id", name, "--reason", "issue 1", "--target", TARGET, "-o", "mine/known.toml"]
         added = fuzz(*line, "--patch", patch, action="known")
         assert added.status == 0, added
+        for how in ("without", "with"):  # each run of an engine takes long
+            assert f"starting {TARGET}, {how} the patch\ntrace 1 of " in added.err, "what goes on is said at once"
         [entry] = load_known(tmp_path / "mine" / "known.toml")
         assert (entry.reason, entry.signatures, bool(entry.read_patch())) == ("issue 1", (found[0]["signature"],), True)
         assert len(entry.read_traces()) >= 1
@@ -406,6 +416,15 @@ def test_verdicts_hold_only_for_the_same_fixes() -> None:
         == fixes_in("0.34.0")
         == ""
     )
+
+
+def test_each_engine_has_its_own_packaged_traces() -> None:
+    """No other engine takes the configuration of one of the built-in target's."""
+    for engine in ("vllm", "sglang", "transformers", "llamacpp"):
+        assert {path.parent.name for path in packaged_traces(f"{engine}@.")} == {engine}
+    ours = packaged_traces("hybrid:null-as-state-slot")
+    assert {path.parent.resolve() for path in ours} == {CORPUS}
+    assert packaged_traces("python:somewhere:FACTORY") == ours, "which may take them"
 
 
 def test_packaged_fixes_read(monkeypatch: pytest.MonkeyPatch) -> None:

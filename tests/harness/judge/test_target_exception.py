@@ -44,6 +44,12 @@ def test_the_message_names_type_place_and_function() -> None:
     assert violation.field == "JSONDecodeError-raw_decode"
 
 
+def test_a_function_without_a_name_of_its_own_is_named_in_full() -> None:
+    with pytest.raises(ZeroDivisionError) as caught:
+        sum(1 // zero for zero in [0])
+    assert crash_violation(None, caught.value).signature == "CRASH-open-ZeroDivisionError-genexpr"
+
+
 def function_of(module: str, body: str, **names: object) -> Callable[[], None]:
     """Return a function of a module that does not exist."""
     scope: dict[str, Any] = {"__name__": module, **names}

@@ -15,9 +15,11 @@ from hybridfuzz.targets.base.registry import prepare
 
 pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("engine")]
 
-OURS = {"sglang:sessions@0.5.23": ["sglang-verification-behind-an-end.json"]}
-"""Traces on which an earlier fix was wrong: that of two-crossings-in-flight let a verification behind a request's end
-write to the slot of a snapshot at its last token."""
+OURS = {
+    "sglang:sessions@0.5.23": ["sglang-verification-behind-an-end.json", "sglang-stop-inside-a-verification.json"],
+}
+"""Traces on which an earlier fix of two-crossings-in-flight was wrong: it let a verification behind a request's end
+write to the slot of a snapshot at its last token, or one behind a stop token to a snapshot that was kept."""
 DATA = Path(__file__).parents[2] / "data"
 
 

@@ -15,7 +15,7 @@ from hybridfuzz.harness import cli
 from hybridfuzz.harness.cli import COMMANDS
 from hybridfuzz.harness.draw.files import encode_trace
 from hybridfuzz.harness.draw.grammar import draw_trace
-from hybridfuzz.harness.face.commands.targets import listing
+from hybridfuzz.harness.face.commands.targets import listing, variants_of
 from hybridfuzz.targets.base.registry import load_factory
 
 MUTANT = "hybrid:null-as-state-slot"
@@ -44,6 +44,7 @@ MUTANT = "hybrid:null-as-state-slot"
         (["--config", "num_blocks=2"], ["num_blocks=2 cannot hold"]),
         (["--config", "num_bloks=20"], ["no 'num_bloks'", "did you mean num_blocks?"]),
         (["--config", "num_blocks=many"], ["num_blocks=many"]),
+        (["--config", "mamba_cache_mode=alignn"], ["mamba_cache_mode=alignn", "known: none, align, all, slots"]),
         (["--workload", "preemt=3"], ["workload: there is no 'preemt'; did you mean preempt?"]),
         (["--workload", "preempt=300"], ["workload: Expected `int` <= 100"]),
         (["--config", "num_speculative_tokens=many"], ["num_speculative_tokens=many"]),
@@ -370,11 +371,15 @@ def test_replay_commands_survive_a_shell(hybridfuzz: Cli, tmp_path: Path) -> Non
 
 
 def test_targets_of_a_long_list() -> None:
-    """Fifty mutants: engines first, one line each, cut only where somebody reads."""
+    """Engines first, one line each, cut only where somebody reads. The mutants of one with many are listed with it."""
     known = {"hybrid": "embedded", "vllm@1.0": "ready", "python:MODULE:NAME": "yours"}
     known |= {f"hybrid:mutant-{number}": "a long title " * 12 for number in range(50)}
     wide, narrow = list(listing(known, 0)), list(listing(known, 80))
-    assert len(wide) == len(narrow) == 3 + 2 + 50
-    assert wide.index("variants of hybrid (50):") == 4
+    assert len(wide) == len(narrow) == 3 + 2
+    assert wide[-1] == "hybrid has 50 variants: hybridfuzz targets hybrid"
+    wide, narrow = list(variants_of(known, "hybrid", 0)), list(variants_of(known, "hybrid", 80))
+    assert len(wide) == len(narrow) == 1 + 50
+    assert wide[0] == "variants of hybrid (50):"
     assert max(map(len, narrow)) <= 80
     assert wide[-1].endswith("a long title")
+    assert list(listing({**known, "vllm:stock": "as it comes"}, 0))[-1].split() == ["vllm:stock", "as", "it", "comes"]

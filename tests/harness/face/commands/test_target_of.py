@@ -38,6 +38,17 @@ def test_a_finding_names_its_target(hybridfuzz: Cli, tmp_path: Path) -> None:
     assert hybridfuzz("replay", elsewhere, "--target", "hybrid").status == 0
 
 
+def test_a_folder_of_findings_lists_their_names(hybridfuzz: Cli) -> None:
+    """For whoever leaves out --id, or mistypes it."""
+    campaign = ("--traces", "2", "--seed", "1", "--no-canary", "-j", "1", "-o", "out", "--json")
+    found = hybridfuzz("fuzz", "--target", MUTANT, *campaign).json["findings"]
+    names = ", ".join(Path(one["trace"]).stem for one in found)
+    assert names
+    for command in (["known", "add", "out", "--reason", "x"], ["verify-fix", "out", "--fixed", "hybrid"]):
+        assert f"name one of its findings with --id; there are: {names}" in hybridfuzz(*command).error
+        assert f"there is no finding 'M0'; there are: {names}" in hybridfuzz(*command, "--id", "M0").error
+
+
 def test_the_file_of_a_finding_wins_over_the_options_file(hybridfuzz: Cli, tmp_path: Path) -> None:
     (tmp_path / "hybridfuzz.toml").write_text('target = "hybrid:finished-row-not-cleared"\n')
     assert target_of(hybridfuzz("replay", saved(tmp_path / "a.json", MUTANT), "--json")) == MUTANT

@@ -17,6 +17,7 @@ from hybridfuzz.harness.campaign_events import (
     Node,
     NodeLeft,
     Reach,
+    Seen,
     Severity,
     Summary,
     Tick,
@@ -29,6 +30,7 @@ from hybridfuzz.harness.face.outputs.console import (
     Terminal,
     counts,
     effort_line,
+    notes,
     open_lines,
     report,
 )
@@ -129,6 +131,21 @@ def test_where_the_time_went_and_what_nobody_looked_into_is_said() -> None:
     *_, waiting = open_lines(structs.replace(summary, merged=["hybrid#1"]))
     assert "in the folder of each campaign" in waiting
     assert effort_line(structs.replace(summary, effort={})) == ""
+
+
+@pytest.mark.parametrize("width", [40, 80])
+def test_sentences_behind_the_report_continue_on_the_next_line_between_words(width: int) -> None:
+    summary = Summary("hybrid", "", 1, {}, "time", 9, 9, 10.0, [], {}, {}, [], [], effort={"fuzzing": 14.0, "x": 6.0})
+    summary = structs.replace(summary, seen=Seen(1000, 1, 2000, 20, 10, 12, 9, 40, 14))
+    sentences = list(notes(summary))
+    assert max(map(len, sentences)) > 150
+    Plain(Terminal(file=(out := io.StringIO()), width=width, force_terminal=True)).ended(summary)
+    lines = out.getvalue().splitlines()
+    begin = next(number for number, line in enumerate(lines) if line.startswith("what is left: "))
+    assert max(map(len, lines[begin:])) <= width
+    assert " ".join(line.rstrip() for line in lines[begin:]) == " ".join(sentences)
+    Plain(Terminal(file=(out := io.StringIO()), width=width)).ended(summary)
+    assert set(sentences) <= set(out.getvalue().splitlines()), "a line stays one for programs"
 
 
 def test_the_report_has_the_most_severe_finding_first_with_what_it_needs() -> None:

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from hybridfuzz.harness.campaign_events import CampaignEnded, Finding, Seen, Summary
-from hybridfuzz.harness.face.outputs.job_summary import VARIABLE, make_handler
+from hybridfuzz.harness.face.outputs.job_summary import make_handler
 from hybridfuzz.harness.group.finding_store import OutputError
+from hybridfuzz.harness.tell.step_summary import VARIABLE
 
 SEEN = Seen(1000, 1, 2000, 20, 10, 12, 9, 40, 14)
 FINDING = Finding("M1-x", "M1", "no", 1, 1, 3, "findings/M1-x.json", 4, phrase="<b>wrong</b>")
@@ -29,6 +30,7 @@ def test_it_is_appended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert "with a chance of 1.2 %" in text
     assert "at most 0.47 % of this generator" in text
     assert "<b>" not in text, "what an engine says is text"
+    assert text.endswith("\n\n"), "what another step appends is a paragraph of its own"
 
 
 def test_there_is_none_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,3 +20,20 @@ def test_findings_are_ranked() -> None:
     ]
     assert shown[0][2] and "\nP0, wrong tokens; on the stock server\n" in shown[0][2]
     assert shown[2][2] and "\nP3, slower; needs --x\n" in shown[2][2]
+
+
+def test_what_was_never_reached_is_no_failure_beside_a_new_finding() -> None:
+    finding = Finding("S3-a", "S3", "S3: broken", 1, 1, 9, "findings/S3-a.json", 0, shown=1, tried=1)
+    silent = Summary("hybrid", "", 1, {}, "time", 9, 9, 10.0, [], {}, {}, [], ["preempted twice"])
+    message = "never exercised or reached: preempted twice"
+    for summary, kind in ((silent, "failure"), (structs.replace(silent, findings=[finding]), "skipped")):
+        *_, reached = suite(summary)
+        result = reached.find(kind)
+        assert result is not None and result.get("message") == message
+        assert suite(summary).get("failures") == "1"
+
+
+def test_only_what_was_measured_has_a_time() -> None:
+    finding = Finding("S3-a", "S3", "S3: broken", 1, 1, 9, "findings/S3-a.json", 0, shown=1, tried=1)
+    whole = suite(Summary("hybrid", "", 1, {}, "time", 9, 9, 10.0, [finding], {}, {}, [], []))
+    assert [(case.get("name"), case.get("time")) for case in whole if case.get("time")] == [("traces", "10.000")]
