@@ -16,6 +16,7 @@ from importlib.metadata import PackageNotFoundError, version
 from msgspec import Struct, structs
 
 from ...targets.base.deployment import Deployment
+from ...targets.base.engine_tests import EngineTest
 from ...targets.base.launch import Launch
 from ...targets.base.repro import Script
 from ...targets.base.trace import Config, Trace
@@ -64,17 +65,20 @@ class TriedFix(Struct, frozen=True):
     source  where it comes from, in words
     result  the trace with the patch: "passes", "fails (SIGNATURE)" or why it cannot run
     script  the script with the patch, None without a script
+    test    the test of the engine's own tree with the patch, None without one
     """
 
     text: str
     source: str
     result: str
     script: ScriptVerdict | None = None
+    test: ScriptVerdict | None = None
 
     @property
     def good(self) -> bool:
-        """True if the trace passes, and the script if there is one."""
-        return self.result == "passes" and (self.script is None or self.script.status == 0)
+        """True if the trace passes, and the script and the test if there are any."""
+        ran = [one for one in (self.script, self.test) if one]
+        return self.result == "passes" and all(one.status == 0 for one in ran)
 
 
 class ReproCase(Struct, frozen=True):
@@ -87,6 +91,7 @@ class ReproCase(Struct, frozen=True):
     places    suspicious functions of the engine, most suspicious first; () if they were not computed
     related   entries of known bugs that match
     script    without one, the report shows how to replay the trace
+    test      the script as a test of the engine's own tree, None if it was not asked for; `tested`: its verdict
     fix       a patch and what the script and the trace do with it, None without a patch
     severity  how much it matters, None if it was not measured
     """
@@ -105,6 +110,8 @@ class ReproCase(Struct, frozen=True):
     related: Sequence[RelatedEntry] = ()
     script: Script | None = None
     verdict: ScriptVerdict | None = None
+    test: EngineTest | None = None
+    tested: ScriptVerdict | None = None
     fix: TriedFix | None = None
     severity: Severity | None = None
 
@@ -318,6 +325,8 @@ def _reproduction(case: ReproCase, with_script: bool) -> Iterator[str]:
     shown = verdict.tail.splitlines()[-OUTPUT_LINES_SHOWN:]
     yield markdown_fence("\n".join(["$ python repro.py", *shown]), "console") + "\n"
     yield "`pytest test_repro.py` runs the same check as a test, which passes once the bug is fixed.\n"
+    if case.test and case.tested and case.tested.promised:
+        yield f"{markdown_code(case.test.path)} is the same for {markdown_text(case.deployment.title)}'s own tests.\n"
     lines = script.text.count("\n")
     if script.scenario:
         yield f"Its first lines, behind which there is only machinery (`repro.py`, {lines} lines, is attached):\n"
@@ -341,6 +350,9 @@ def _fix(case: ReproCase, fix: TriedFix) -> Iterator[str]:
         yield f"| `python repro.py` | exit status {before} | exit status {after} |"
         words = ("fails" if before else "passes"), ("fails" if after else "passes")
         yield f"| `pytest test_repro.py` (runs `repro.py`) | {words[0]} | {words[1]} |"
+    if case.test and case.tested and fix.test:
+        words = ("fails" if case.tested.status else "passes"), ("fails" if fix.test.status else "passes")
+        yield f"| {markdown_code(case.test.path)} | {words[0]} | {words[1]} |"
     replayed = markdown_text(fix.result)
     yield f"| the trace, in hybridfuzz | fails ({markdown_text(case.violation.signature)}) | {replayed} |\n"
     if not fix.good:

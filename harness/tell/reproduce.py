@@ -4,22 +4,25 @@
    which server options the configuration stands for, what clients would receive, whether other implementations fail,
    and how much it matters.
 2. `write_script` writes the target's scripts in turn, until one fails as it promises.
-3. `try_fix` runs trace and script again with a patch.
+3. `write_engine_test` writes the script as a test of the engine's own tree, and runs it.
+4. `try_fix` runs trace and script again with a patch.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from msgspec import Struct, structs
 
 from ...targets.base.deployment import Deployment
+from ...targets.base.engine_tests import EngineTest
 from ...targets.base.launch import Launch
 from ...targets.base.patched_copy import patched
 from ...targets.base.patches import parse_patch
 from ...targets.base.protocol import TargetError
-from ...targets.base.registry import describe, write_scripts
+from ...targets.base.registry import describe, write_scripts, write_test
 from ...targets.base.repro import Script
 from ...targets.base.trace import Trace, TraceError
 from ..draw.files import write_atomically
@@ -29,12 +32,14 @@ from ..group.still_fails import UNEXPLAINED
 from ..judge.ranks import ranks_of
 from ..workers.worker_client import WorkerClient
 from .bug_report import OtherRun, ReproCase, TriedFix
+from .headline import headline_of
 from .related import RelatedEntry, related
-from .script import ScriptVerdict, failure_of, run_script
+from .script import ScriptVerdict, failure_of, run_script, run_test
 from .usual_options import plainest
 from .versions import system, versions_of
 
 SCRIPT = "repro.py"
+NAME_LENGTH_MAX = 60
 
 
 class Subject(Struct, frozen=True):
@@ -121,6 +126,27 @@ def write_script(folder: Path, case: ReproCase) -> tuple[Script, ScriptVerdict]:
     return script, verdict
 
 
+def write_engine_test(folder: Path, case: ReproCase, script: Script) -> tuple[EngineTest, ScriptVerdict]:
+    """Write a script as a test of the engine's own tree, run it, and return it with its verdict.
+
+    Raises TargetError if the target has no such tests, OSError if the folder cannot be written.
+    """
+    title = headline_of(case.trace, case.history, case.violation, case.answers.rows).title
+    test = write_test(case.spec, case.trace, script, name_of_test(title))
+    for path, text in test.files.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(folder / path, text.encode())
+    return test, run_test(folder, test, script, case.launch)
+
+
+def name_of_test(title: str) -> str:
+    """Return the name of a test for a report's title, without what stands in parentheses."""
+    words = re.findall(r"[a-z0-9]+", title.partition(" (")[0].lower())
+    while len("_".join(words)) > NAME_LENGTH_MAX:
+        words.pop()
+    return "_".join(words)
+
+
 def try_fix(subject: Subject, folder: Path, case: ReproCase, patch: str, source: str) -> TriedFix:
     """Run the trace and the script with a patch. Raises PatchError for one that does not fit."""
     fixed = patched(subject.launch, [parse_patch(patch, "fix")])
@@ -128,7 +154,8 @@ def try_fix(subject: Subject, folder: Path, case: ReproCase, patch: str, source:
         worker.start()
         result = _result(worker, case.trace)
     verdict = run_script(folder / SCRIPT, case.script, fixed) if case.script else None
-    return TriedFix(patch, source, result, verdict)
+    tested = run_test(folder, case.test, case.script, fixed) if case.test and case.script else None
+    return TriedFix(patch, source, result, verdict, tested)
 
 
 def packaged_patch(entries: Sequence[RelatedEntry]) -> tuple[str, str]:
