@@ -88,6 +88,8 @@ class ReproCase(Struct, frozen=True):
     runs      the trace on each implementation that the engine has, () if it has one
     versions  package -> version in the target's environment, and "Python"
     system    operating system and architecture
+    collected  what the engine's own tool says of its environment, "" without one
+    controls  runs that differ from the trace in one factor, and pass
     places    suspicious functions of the engine, most suspicious first; () if they were not computed
     related   entries of known bugs that match
     script    without one, the report shows how to replay the trace
@@ -106,6 +108,8 @@ class ReproCase(Struct, frozen=True):
     runs: Sequence[OtherRun] = ()
     versions: Mapping[str, str] = {}
     system: str = ""
+    collected: str = ""
+    controls: Sequence[str] = ()
     places: Sequence[Place] = ()
     related: Sequence[RelatedEntry] = ()
     script: Script | None = None
@@ -285,6 +289,9 @@ def _expected(case: ReproCase, explanation: Explanation | None) -> Iterator[str]
     wanted = violation.expected_words
     at = f", step {violation.step}" if violation.step >= 0 else ""
     yield f"| {markdown_text(who + at)} | {markdown_text(wanted or 'see the rule')} | {markdown_text(seen)} |"
+    if case.controls:
+        yield "\n**Controls.** Each differs from the scenario in one thing only, and passes:\n"
+        yield from (f"* {markdown_text(control)}" for control in case.controls)
     if not case.answers.rows:
         return
     varied = f"; {case.answers.variation}" if case.answers.variation else ""
@@ -377,6 +384,9 @@ def _story(case: ReproCase, explanation: Explanation, has_picture: bool, with_ti
         yield from _collapsed("Blocks, step by step", [*picture, markdown_fence(table)])
 
 
+COLLECTED = "The output of the engine's own environment script"
+
+
 def _environment(case: ReproCase) -> Iterator[str]:
     deployment = case.deployment
     release = f"{deployment.title} {case.launch.version}".strip()
@@ -392,6 +402,9 @@ def _environment(case: ReproCase) -> Iterator[str]:
         )
     if case.system:
         yield f"* {markdown_text(case.system)}"
+    if case.collected:
+        yield ""
+        yield from _collapsed(COLLECTED, [markdown_fence(case.collected, "text")])
     for title, clauses in (("The engine's own code", deployment.own), ("Stand-ins", deployment.replaced)):
         if clauses:
             yield f"\n{title}:\n"

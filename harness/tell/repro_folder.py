@@ -19,7 +19,7 @@ from ..draw.files import encode_trace, write_atomically
 from .bug_report import ReproCase, report
 
 PYTEST = '''\
-"""Runs repro.py. Fails while the bug is present; skipped where {package} is not installed."""
+"""Runs repro.py. Fails while the bug is present; skipped where the engine is not installed."""
 
 import subprocess
 import sys
@@ -29,7 +29,7 @@ from pathlib import Path
 import pytest
 
 
-@pytest.mark.skipif(find_spec("{package}") is None, reason="{package} is not installed")
+@pytest.mark.skipif(find_spec({package!a}) is None, reason={package!a} " is not installed")
 def test_repro():
     script = Path(__file__).with_name("repro.py")
     ended = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False)

@@ -32,11 +32,12 @@ from ..group.still_fails import UNEXPLAINED
 from ..judge.ranks import ranks_of
 from ..workers.worker_client import WorkerClient
 from .bug_report import OtherRun, ReproCase, TriedFix
+from .controls import controls
 from .headline import headline_of
 from .related import RelatedEntry, related
 from .script import ScriptVerdict, failure_of, run_script, run_test
 from .usual_options import plainest
-from .versions import system, versions_of
+from .versions import collected, system, versions_of
 
 SCRIPT = "repro.py"
 NAME_LENGTH_MAX = 60
@@ -75,10 +76,14 @@ def observe(subject: Subject, trace: Trace, places: Sequence[Place] = ()) -> Rep
         answers = answers_of(worker, trace, violation)
         runs = list(_implementations(worker, trace, deployment))
         severity = severity_of(trace, violation, worker, capabilities, deployment.implementations)
+        passing = [f"on the {one.title}" for one in runs if one.result == "passes"]
+        passing += controls(trace, worker, capabilities)
     versions = versions_of(launch, deployment.packages)
     return ReproCase(
         spec, launch, deployment, trace, history, violation, answers, runs, versions, system(),
         severity=severity,
+        collected=collected(launch, deployment.environment),
+        controls=passing,
         places=places,
         related=related(spec, launch.version, given, violation.signature),
     )  # fmt: skip
