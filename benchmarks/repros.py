@@ -175,6 +175,7 @@ class Bench:
         place.mkdir()
         script, bad = tried(place, written.scripts, self.launch)
         found = [f"fails as promised ({script.promise})" if bad.promised else f"does not fail:\n{bad.tail}\n"]
+        assert "hybridfuzz" not in script.text, "a script of an engine needs nothing of ours"
         own = [self.patches[entry.title] for entry in self.entries if entry.patch and name in entry.traces][:1]
         fixes = own or list(self.patches.values())
         fixed = patched(self.launch, fixes) if fixes else None

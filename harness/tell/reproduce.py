@@ -111,7 +111,7 @@ def _result(worker: WorkerClient, trace: Trace) -> str:
     try:
         violation = worker.run(trace).violation
     except (TargetError, TraceError) as error:
-        return f"not applicable: {error}"
+        return f"cannot run: {str(error).removeprefix('configuration: ')}"
     return f"fails ({violation.signature})" if violation else "passes"
 
 
