@@ -29,7 +29,7 @@ from ..record.answers import Answer, Answers
 from ..record.history import History
 from ..units import plural
 from .explain import Explanation, explain
-from .headline import headline_of
+from .headline import Headline, headline_of
 from .related import RelatedEntry, public_reports
 from .scenario import narrate, requests_of
 from .script import PACKAGE, ScriptVerdict
@@ -119,6 +119,11 @@ class ReproCase(Struct, frozen=True):
     fix: TriedFix | None = None
     severity: Severity | None = None
 
+    @property
+    def headline(self) -> Headline:
+        """Title and first paragraph."""
+        return headline_of(self.trace, self.history, self.violation, self.answers.rows, self.deployment.model)
+
 
 def report(case: ReproCase, *, has_picture: bool = False) -> str:
     """Return the text of REPORT.md."""
@@ -131,7 +136,7 @@ def report(case: ReproCase, *, has_picture: bool = False) -> str:
 
 
 def _lines(case: ReproCase, has_picture: bool, with_script: bool, with_timeline: bool) -> Iterator[str]:
-    headline = headline_of(case.trace, case.history, case.violation, case.answers.rows)
+    headline = case.headline
     current = next((run for run in case.runs if run.current), None)
     on = f", {current.title}" if current and any(run.result == "passes" for run in case.runs) else ""
     yield f"# {case.deployment.title_begins}{markdown_text(headline.title + on)}\n"
@@ -207,7 +212,8 @@ def _implementations(case: ReproCase) -> Iterator[str]:
 
 def _scenario(case: ReproCase) -> Iterator[str]:
     config = case.trace.config
-    yield from _configuration(config)
+    if case.deployment.has_sizes:
+        yield from _configuration(config)
     if case.deployment.sizes:
         yield f"As flags, these sizes are {markdown_code(shlex.join(case.deployment.sizes))}.\n"
     if case.deployment.scaled:
@@ -287,6 +293,8 @@ def _expected(case: ReproCase, explanation: Explanation | None) -> Iterator[str]
     yield "| | expected | observed |\n| --- | --- | --- |"
     seen = observed[0] if len(observed) == 1 else violation.sentence
     wanted = violation.expected_words
+    if wanted == seen:  # a number beside them differs
+        wanted, seen = "", violation.sentence
     at = f", step {violation.step}" if violation.step >= 0 else ""
     yield f"| {markdown_text(who + at)} | {markdown_text(wanted or 'see the rule')} | {markdown_text(seen)} |"
     if case.controls:
@@ -333,7 +341,8 @@ def _reproduction(case: ReproCase, with_script: bool) -> Iterator[str]:
     yield markdown_fence("\n".join(["$ python repro.py", *shown]), "console") + "\n"
     yield "`pytest test_repro.py` runs the same check as a test, which passes once the bug is fixed.\n"
     if case.test and case.tested and case.tested.promised:
-        yield f"{markdown_code(case.test.path)} is the same for {markdown_text(case.deployment.title)}'s own tests.\n"
+        title = markdown_text(case.deployment.title)
+        yield f"{markdown_code(case.test.path)} is the same as a test for the tree of {title}.\n"
     lines = script.text.count("\n")
     if script.scenario:
         yield f"Its first lines, behind which there is only machinery (`repro.py`, {lines} lines, is attached):\n"

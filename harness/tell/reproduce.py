@@ -33,7 +33,6 @@ from ..judge.ranks import ranks_of
 from ..workers.worker_client import WorkerClient
 from .bug_report import OtherRun, ReproCase, TriedFix
 from .controls import controls
-from .headline import headline_of
 from .related import RelatedEntry, related
 from .script import ScriptVerdict, failure_of, run_script, run_test
 from .usual_options import plainest
@@ -136,8 +135,7 @@ def write_engine_test(folder: Path, case: ReproCase, script: Script) -> tuple[En
 
     Raises TargetError if the target has no such tests, OSError if the folder cannot be written.
     """
-    title = headline_of(case.trace, case.history, case.violation, case.answers.rows).title
-    test = write_test(case.spec, case.trace, script, name_of_test(title))
+    test = write_test(case.spec, case.trace, script, name_of_test(case.headline.title))
     for path, text in test.files.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         write_atomically(folder / path, text.encode())

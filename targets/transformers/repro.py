@@ -60,7 +60,7 @@ def tiny_model():
     return model
 
 
-def forward(model, cache, tokens, mask, positions, rows):
+def forward(model, cache, tokens, rows, mask=None, positions=None):
     """Run one forward; `rows`: row -> (its tokens so far, how many of them are new). Return the cache."""
     given = {{"input_ids": torch.tensor(tokens), "{cache_name}": cache, "use_cache": True}}
     if mask is not None:
@@ -141,7 +141,9 @@ def write_scripts(variant: str, trace: Trace, failure: Failure) -> list[Script]:
         tolerance=failure.tolerance or TOLERANCE,
     )
     machinery = f"{imports.lstrip()}\n\n{definitions}" + DECLINING * declines
-    text = SCRIPT.format(message=python_comment(failure.message), machinery=machinery, body="\n".join(body))
+    text = SCRIPT.format(
+        message=python_comment(failure.message), machinery=machinery, body="\n".join(indented(body, 0, WIDTH))
+    )
     return [Script(text, promise, "transformers, torch", body, machinery)]
 
 
@@ -274,7 +276,9 @@ class _Script:
         mask = None if self.family.masks_itself and not plain and feed.start else [list(row) for row in feed.mask]
         known = self.family.cache_name == "past_key_values"
         positions = None if plain or not known else [list(row) for row in feed.positions]
-        return f"cache = forward(model, cache, {[list(row) for row in feed.tokens]}, {mask}, {positions}, {rows})"
+        given = {"tokens": [list(row) for row in feed.tokens], "mask": mask, "positions": positions, "rows": rows}
+        words = [f"{name}={value}" for name, value in given.items() if value is not None]
+        return f"cache = forward(model, cache, {', '.join(words)})"
 
     def _supported(self, operation: do.Operation) -> bool:
         """Return False if the library (5.23) declines an operation."""
