@@ -39,7 +39,9 @@ from .usual_options import plainest
 from .versions import collected, system, versions_of
 
 SCRIPT = "repro.py"
-NAME_LENGTH_MAX = 60
+NAME_LENGTH_MAX = 72
+LEADS_ON = frozenset("a after an and by for from in no not of on that the to what while with".split())
+"""Words that end no name."""
 
 
 class Subject(Struct, frozen=True):
@@ -145,7 +147,8 @@ def write_engine_test(folder: Path, case: ReproCase, script: Script) -> tuple[En
 def name_of_test(title: str) -> str:
     """Return the name of a test for a report's title, without what stands in parentheses."""
     words = re.findall(r"[a-z0-9]+", title.partition(" (")[0].lower())
-    while len("_".join(words)) > NAME_LENGTH_MAX:
+    is_cut = len("_".join(words)) > NAME_LENGTH_MAX
+    while len("_".join(words)) > NAME_LENGTH_MAX or (is_cut and words[-1] in LEADS_ON):
         words.pop()
     return "_".join(words)
 

@@ -14,6 +14,7 @@ from ..workers.process import worker_environment
 from ..workers.worker_rights import Home
 
 SECONDS = 60.0
+COLLECT_SECONDS = 180.0
 OUTPUT_MAX = 20_000
 PROBE = """\
 import json, platform, sys
@@ -62,7 +63,7 @@ def collected(launch: Launch, arguments: Sequence[str]) -> str:
                 cwd=home,
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
-                timeout=SECONDS,
+                timeout=COLLECT_SECONDS,
                 check=True,
             )
     except (OSError, subprocess.SubprocessError):

@@ -26,8 +26,8 @@ def test_how_to_run_a_script_again_where_its_engine_is(tree: str, command: str) 
     [
         ("Wrong tokens for a one-token prompt (hybrid model, V2)", "wrong_tokens_for_a_one_token_prompt"),
         (
-            "The prefix cache publishes blocks that do not hold what their keys name after an abort",
-            "the_prefix_cache_publishes_blocks_that_do_not_hold_what",
+            "The prefix cache publishes blocks that do not hold what the keys of their content name",
+            "the_prefix_cache_publishes_blocks_that_do_not_hold_what_the_keys",
         ),
     ],
 )
