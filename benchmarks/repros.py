@@ -24,12 +24,12 @@ from typing import NamedTuple
 
 from hybridfuzz.harness.draw.files import load_trace
 from hybridfuzz.harness.group.fixes import BUILTIN, read_fixes
-from hybridfuzz.harness.tell.script import ScriptVerdict, failure_of, run_script
+from hybridfuzz.harness.tell.script import ScriptVerdict, failure_of, run_script, run_test
 from hybridfuzz.harness.workers.worker_client import WorkerClient
 from hybridfuzz.targets.base.launch import Launch
-from hybridfuzz.targets.base.patched_copy import patched
+from hybridfuzz.targets.base.patched_copy import misfits, patched
 from hybridfuzz.targets.base.protocol import TargetError
-from hybridfuzz.targets.base.registry import parse, prepare, write_scripts
+from hybridfuzz.targets.base.registry import parse, prepare, write_scripts, write_test
 from hybridfuzz.targets.base.repro import Script
 from hybridfuzz.targets.base.trace import Trace
 
@@ -104,49 +104,96 @@ def mutants(folder: Path) -> Iterator[Row]:
         yield Row(spec, signature, script, bad, "`hybrid`", run_script(folder / "repro.py", script, launch))
 
 
-def count(spec: str, paths: list[Path], folder: Path | None, jobs: int) -> int:
+def count(spec: str, paths: list[Path], folder: Path | None, jobs: int, as_tests: bool) -> int:
     """Print which traces that fail on a release get a script, and how many; with a folder, run the scripts there."""
-    launch, scripts, traces = prepare(spec, print), dict[str, list[Script]](), 0
+    launch, scripts, traces = prepare(spec, print), dict[str, Written](), 0
     with WorkerClient(spec, launch, trace_seconds=300) as worker:
         worker.start()
         for path in paths:
             trace = load_trace(path)
             history = worker.explain(trace)[1]
-            traces += 1
             if history.violation is None:
                 print(f"{path.stem}: runs clean on {spec}", flush=True)
                 continue
+            traces += 1
             try:
                 failure = failure_of(trace, history, history.violation)
-                scripts[path.name] = list(write_scripts(spec, trace, failure))
+                scripts[path.name] = Written(trace, list(write_scripts(spec, trace, failure)))
             except TargetError as error:
                 print(f"{path.stem}: {error}", flush=True)
             else:
-                print(f"{path.stem}: {scripts[path.name][0].text.count(chr(10))} lines", flush=True)
-    print(f"{len(scripts)} of {traces} traces get a script")
+                print(f"{path.stem}: {scripts[path.name].scripts[0].text.count(chr(10))} lines", flush=True)
+    print(f"{len(scripts)} of {traces} traces that fail get a script")
     if folder:
+        bench = Bench(spec, launch, folder, as_tests)
         with ThreadPoolExecutor(jobs) as pool:
-            ran = list(pool.map(lambda name: run_both(spec, launch, folder, name, scripts[name]), scripts))
-        fails, fixed, passes = (sum(each) for each in zip(*ran, strict=True))
-        print(f"{fails} fail as promised; {passes} of {fixed} whose cause has a packaged fix pass with it")
+            ran = dict(zip(scripts, pool.map(lambda name: bench.run(name, scripts[name]), scripts), strict=True))
+        good = sum(one.is_good for one in ran.values())
+        print(f"{sum(one.fails for one in ran.values())} fail as promised, {good} of these pass on a fixed tree")
+        print(f"{good} of {traces} ({good / max(traces, 1):.0%}) of the traces that fail have such a script")
+        causes = {entry.title: any(ran[one].is_good for one in entry.traces if one in ran)
+                  for entry in bench.entries if set(entry.traces) & {path.name for path in paths}}  # fmt: skip
+        if causes:
+            lacking = [name for name, is_shown in causes.items() if not is_shown]
+            print(f"{sum(causes.values())} of {len(causes)} causes; without: {', '.join(lacking) or 'none'}")
     return 0
 
 
-def run_both(spec: str, launch: Launch, folder: Path, name: str, scripts: list[Script]) -> tuple[bool, bool, bool]:
-    """Run the scripts of a trace on the release, and with its packaged fix or, if no fix is for it, with all of them;
-    print and return (it fails as promised, there is a fix, it passes with the fix)."""
-    place = folder / Path(name).stem
-    place.mkdir()
-    script, bad = tried(place, scripts, launch)
-    found = [f"fails as promised ({script.promise})" if bad.promised else f"does not fail as promised:\n{bad.tail}\n"]
-    entries = [entry for entry in read_fixes(BUILTIN, spec) if entry.patch and launch.version in entry.releases]
-    fixes = [entry.read_patch() for entry in entries if name in entry.traces][:1]
-    fixes = fixes or [entry.read_patch() for entry in entries]
-    good = run_script(place / "repro.py", script, patched(launch, fixes)) if fixes else None
-    if good:
-        found.append("passes with the fix" if good.status == 0 else f"fails with the fix:\n{good.tail}\n")
-    print(f"{Path(name).stem}: {', '.join(found)}", flush=True)
-    return bad.promised, good is not None, good is not None and good.status == 0
+class Written(NamedTuple):
+    """The scripts of a trace."""
+
+    trace: Trace
+    scripts: list[Script]
+
+
+class Ran(NamedTuple):
+    """What the scripts of a trace did. `passes`: on the fixed tree, None without one."""
+
+    fails: bool
+    passes: bool | None
+
+    @property
+    def is_good(self) -> bool:
+        """True for a script that fails as promised and passes where the bug is not."""
+        return self.fails and self.passes is not False
+
+
+class Bench:
+    """Runs scripts on a release, and on copies with the fixes that are packaged for it."""
+
+    def __init__(self, spec: str, launch: Launch, folder: Path, as_tests: bool) -> None:
+        self.spec, self.launch, self.folder, self.as_tests = spec, launch, folder, as_tests
+        packaged = read_fixes(BUILTIN, spec)
+        self.entries = [entry for entry in packaged if launch.version in entry.releases]
+        patches = {entry.title: entry.read_patch() for entry in self.entries or packaged if entry.patch}
+        unfit = misfits(launch, list(patches.values()))  # those of another release
+        self.patches = {title: patch for title, patch in patches.items() if patch.name not in unfit}
+
+    def run(self, name: str, written: Written) -> Ran:
+        """Run and print one: with the fix that is packaged for the trace or, if there is none, with all of them."""
+        place = self.folder / Path(name).stem
+        place.mkdir()
+        script, bad = tried(place, written.scripts, self.launch)
+        found = [f"fails as promised ({script.promise})" if bad.promised else f"does not fail:\n{bad.tail}\n"]
+        assert "hybridfuzz" not in script.text, "a script of an engine needs nothing of ours"
+        own = [self.patches[entry.title] for entry in self.entries if entry.patch and name in entry.traces][:1]
+        fixes = own or list(self.patches.values())
+        fixed = patched(self.launch, fixes) if fixes else None
+        good = run_script(place / "repro.py", script, fixed) if fixed else None
+        if good:
+            found.append("passes with the fix" if good.status == 0 else f"fails with the fix:\n{good.tail}\n")
+        if self.as_tests:
+            test = write_test(self.spec, written.trace, script, "scenario")
+            for path, text in test.files.items():
+                (place / path).parent.mkdir(parents=True, exist_ok=True)
+                (place / path).write_text(text, encoding="utf-8")
+            red = run_test(place, test, script, self.launch)
+            found.append("its test fails" if red.promised else f"its test does not fail:\n{red.tail}\n")
+            if fixed:
+                green = run_test(place, test, script, fixed)
+                found.append("and passes" if green.status == 0 else f"and does not pass:\n{green.tail}\n")
+        print(f"{Path(name).stem}: {', '.join(found)}", flush=True)
+        return Ran(bad.promised, good.status == 0 if good else None)
 
 
 def main() -> int:
@@ -154,15 +201,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--count", metavar="TARGET", help="only count the packaged traces of a release with a script")
     parser.add_argument("--run", action="store_true", help="with --count: run the scripts, too")
+    parser.add_argument("--tests", action="store_true", help="with --run: tests of the engine's own style, too")
+    parser.add_argument("--only", default="*", metavar="GLOB", help="with --count: traces with such names")
     parser.add_argument("--findings", type=Path, metavar="DIR", help="with --count: traces of a campaign's findings")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="with --run: scripts that run at once")
     options = parser.parse_args()
     if options.count:
         target = parse(options.count)
-        packaged = (ROOT / "corpus" / target.name).glob(f"{target.version}--*.json")
-        paths = sorted(options.findings.glob("*.json") if options.findings else packaged)
+        folder, names = options.findings or ROOT / "corpus" / target.name, options.only
+        names = names if options.findings else f"{target.version}--{names}"
+        paths = sorted(folder.glob(f"{names}.json"))
         with tempfile.TemporaryDirectory() as place:
-            return count(options.count, paths, Path(place) if options.run else None, options.jobs)
+            return count(options.count, paths, Path(place) if options.run else None, options.jobs, options.tests)
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for row in mutants(Path(folder)):

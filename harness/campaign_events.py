@@ -310,6 +310,7 @@ class Summary(Struct, frozen=True):
     seen                              what is needed to estimate what is left; None where nothing can be estimated, as
                                       the traces are not drawn independently
     changed                           lines that have changed in the checkout, None if that was not asked for
+    asked                             options of the command that choose what runs, and that no other field has
     """
 
     target: str
@@ -344,6 +345,7 @@ class Summary(Struct, frozen=True):
     waiting: Sequence[Waiting] = ()
     seen: Seen | None = None
     changed: Changed | None = None
+    asked: Sequence[str] = ()
 
     @property
     def unopened(self) -> int:

@@ -15,6 +15,7 @@ from .data import Data
 from .findings import findings_section
 from .sections import (
     canary_section,
+    known_section,
     mutants_section,
     nodes_section,
     oracles_section,
@@ -36,6 +37,7 @@ def render(data: Data) -> str:
         parts = [
             overview(summary),
             findings_section(data.findings),
+            known_section(summary.known_bugs),
             canary_section(summary.canary),
             mutants_section(data.rows),
             silence_section(summary, data.samples),

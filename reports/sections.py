@@ -7,7 +7,7 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
-from ..harness.campaign_events import Canary, Summary
+from ..harness.campaign_events import Canary, KnownBug, Summary
 from ..harness.face.outputs.console import effort_line, open_lines
 from ..harness.face.outputs.rates import Sample
 from ..harness.judge.oracles import titles
@@ -62,6 +62,7 @@ def overview(summary: Summary) -> Section:
         again += ["--shard", summary.shard]
     if summary.changed:
         again += ["--changed-since", summary.changed.since]
+    again += summary.asked
     if summary.source != "seeded":
         again += ["--source", summary.source]
     for key, value in summary.overrides.items():
@@ -140,6 +141,30 @@ def _spread(spread: Spread, digits: int = 0) -> str:
     return " / ".join("never" if value is None else f"{value:,.{digits}f}" for value in values)
 
 
+def known_section(bugs: Sequence[KnownBug]) -> Section | None:
+    """Return the known bugs of the target with their verdicts, those first that ask for something."""
+    if not bugs:
+        return None
+    heads = ("known bug", "verdict", "failing traces", "reason")
+    rows = []
+    for bug in sorted(bugs, key=lambda one: (not one.outdated, one.verdict)):
+        verdict_words = f"{bug.verdict}; {'fixed here' if bug.patched else 'acknowledged'}"
+        rows.append(
+            tag(
+                "tr",
+                tag("td", tag("b", bug.name)),
+                tag("td", verdict_words, tag("br"), tag("span", bug.detail, class_="dim"),
+                    class_="warn" if bug.outdated else None),
+                tag("td", f"{bug.covered:,}", class_="number"),
+                tag("td", bug.reason),
+            )
+        )  # fmt: skip
+    table = tag("table", tag("thead", tag("tr", *(tag("th", head) for head in heads))), tag("tbody", *rows))
+    scroll = tag("div", table, class_="scroll", tabindex=0, role="region", aria_label="known bugs")
+    words = "The verdict is that of each one's own traces on the engine without its patch."
+    return Section("known", "Known bugs", join(tag("p", words, class_="dim"), scroll))
+
+
 def states_section(summary: Summary) -> Section:
     """Return the reached states, those never reached first and in red."""
     missing = ""
@@ -155,12 +180,12 @@ def oracles_section(summary: Summary) -> Section:
 
 
 def bars(counts: Mapping[str, int], titles: Mapping[str, str]) -> Markup:
-    """Return counts as bars on a logarithmic scale, zeros first."""
-    most = math.log1p(max([1, *counts.values()]))
+    """Return counts as bars whose lengths are square roots, zeros first: logarithms of counts look all alike."""
+    most = math.sqrt(max([1, *counts.values()]))
     ordered = sorted(counts.items(), key=lambda pair: pair[1] > 0) if 0 in counts.values() else counts.items()
     rows = []
     for name, count in ordered:
-        width = f"width:{100 * math.log1p(max(count, 0)) / most:.1f}%"
+        width = f"width:{100 * math.sqrt(max(count, 0)) / most:.1f}%"
         bar = tag("span", tag("i", style=width), class_="bar")
         title = tag("span", titles[name], class_="dim") if name in titles else None
         number = tag("span", f"{count:,}" if count else "never", class_="number")

@@ -101,6 +101,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     until_risk        the campaign ends when the chance that the next trace shows something new is below this
     species           what campaigns in this folder have seen; None to start over
     changed           statements that have changed in the checkout under test; None if that was not asked for
+    asked             options of the command that choose what runs, and that no other field has
     """
 
     target: str
@@ -133,6 +134,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     until_risk: float | None = None
     species: SavedSpecies | None = None
     changed: ChangedSource | None = None
+    asked: Sequence[str] = ()
 
 
 def species_of(settings: Settings) -> CampaignSpecies:
@@ -656,6 +658,7 @@ class CampaignState:
             waiting=self.backlog.entries(),
             seen=self._seen(),
             changed=self._changed.result() if self._changed else None,
+            asked=settings.asked,
         )
 
     def _seen(self) -> Seen | None:

@@ -621,6 +621,7 @@ def _summary(parts: Sequence[Summary], findings: Sequence[Finding]) -> Summary:
         effort={name: round(sum(part.effort[name] for part in parts if name in part.effort), 3) for name in effort},
         triage_share=max(part.triage_share for part in parts),
         waiting=[one for part in parts for one in part.waiting],
+        asked=first.asked,
     )
 
 

@@ -120,8 +120,8 @@ class _Reaching:
         self._failed.add(trace.config.async_depth > 0)
         nearest = self._fails_with(trace, self._settings) or self._without_each(trace)
         left = self._departures(nearest)
-        names = list(dict.fromkeys(_name(one, nearest.config) for one in left))
-        rare = {_name(one, nearest.config) for one in left if _is_rare(one, nearest.config)}
+        names = list(dict.fromkeys(setting_name(one, nearest.config) for one in left))
+        rare = {setting_name(one, nearest.config) for one in left if _is_rare(one, nearest.config)}
         reach = Reach(
             names,
             [name for name in names if name in rare],
@@ -166,7 +166,7 @@ class _Reaching:
             if failed is not None:
                 break
         if failed is None and len(settings) == 1:
-            self._untried.add(_name(settings[0], trace.config))
+            self._untried.add(setting_name(settings[0], trace.config))
         if failed is False and config.async_depth != trace.config.async_depth:
             return next((one for one in with_more_steps(candidate) if not self._is_over and self._fails(one)), None)
         return candidate if failed else None
@@ -232,7 +232,8 @@ def _as_settings(implementations: Sequence[Implementation]) -> Iterator[Setting]
         yield Setting(name, {name: value}, titles, is_rare=True)
 
 
-def _name(setting: Setting, config: Config) -> str:
+def setting_name(setting: Setting, config: Config) -> str:
+    """Return what a person types for a setting with the value that a configuration has."""
     field = next(iter(setting.stock), "")
     return setting.by_value.get(str(value_of(config, field)), setting.name) if field else setting.name
 

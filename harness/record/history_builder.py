@@ -29,6 +29,7 @@ from ...targets.base.observe import (
 )
 from ...targets.base.trace import Event, Fork, Resume, Truncate, tag_of
 from ..judge.violation import Violation, wanted_depth
+from ..units import plural
 from .history import Mark, Moment, RequestStep, What
 from .tag_names import Names
 
@@ -152,6 +153,7 @@ class HistoryBuilder:
 
     def _copied(self, copied: Copied) -> None:
         parts = [name for name, moved in (("state", copied.temporal), ("window", copied.conv)) if moved]
+        parts = parts or [f"KV in the first {plural(copied.slots, 'slot')}"]
         content = " and ".join(parts) + (f", shifted by {copied.shift}" if copied.shift else "")
         source, destination, who, group = copied.source, copied.destination, copied.request, copied.group
         self._mark(copied.step, source, "copied", who, group, copied.source_column, content, destination)

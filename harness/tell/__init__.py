@@ -8,6 +8,7 @@ terminal       both for a terminal or a text file
 scenario       the requests and events of a trace in words
 headline       what a user sees of a failure: title and first paragraph
 reproduce      from a failing trace to the content of its report, and to a script that fails as promised
+controls       runs that differ in one factor and pass
 bug_report     REPORT.md
 repro_folder   the folder around script, report and picture
 script         runs a reproducer script before it is handed out

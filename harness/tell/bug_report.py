@@ -16,6 +16,7 @@ from importlib.metadata import PackageNotFoundError, version
 from msgspec import Struct, structs
 
 from ...targets.base.deployment import Deployment
+from ...targets.base.engine_tests import EngineTest
 from ...targets.base.launch import Launch
 from ...targets.base.repro import Script
 from ...targets.base.trace import Config, Trace
@@ -28,7 +29,7 @@ from ..record.answers import Answer, Answers
 from ..record.history import History
 from ..units import plural
 from .explain import Explanation, explain
-from .headline import headline_of
+from .headline import Headline, headline_of
 from .related import RelatedEntry, public_reports
 from .scenario import narrate, requests_of
 from .script import PACKAGE, ScriptVerdict
@@ -64,17 +65,20 @@ class TriedFix(Struct, frozen=True):
     source  where it comes from, in words
     result  the trace with the patch: "passes", "fails (SIGNATURE)" or why it cannot run
     script  the script with the patch, None without a script
+    test    the test of the engine's own tree with the patch, None without one
     """
 
     text: str
     source: str
     result: str
     script: ScriptVerdict | None = None
+    test: ScriptVerdict | None = None
 
     @property
     def good(self) -> bool:
-        """True if the trace passes, and the script if there is one."""
-        return self.result == "passes" and (self.script is None or self.script.status == 0)
+        """True if the trace passes, and the script and the test if there are any."""
+        ran = [one for one in (self.script, self.test) if one]
+        return self.result == "passes" and all(one.status == 0 for one in ran)
 
 
 class ReproCase(Struct, frozen=True):
@@ -84,9 +88,12 @@ class ReproCase(Struct, frozen=True):
     runs      the trace on each implementation that the engine has, () if it has one
     versions  package -> version in the target's environment, and "Python"
     system    operating system and architecture
+    collected  what the engine's own tool says of its environment, "" without one
+    controls  runs that differ from the trace in one factor, and pass
     places    suspicious functions of the engine, most suspicious first; () if they were not computed
     related   entries of known bugs that match
     script    without one, the report shows how to replay the trace
+    test      the script as a test of the engine's own tree, None if it was not asked for; `tested`: its verdict
     fix       a patch and what the script and the trace do with it, None without a patch
     severity  how much it matters, None if it was not measured
     """
@@ -101,12 +108,21 @@ class ReproCase(Struct, frozen=True):
     runs: Sequence[OtherRun] = ()
     versions: Mapping[str, str] = {}
     system: str = ""
+    collected: str = ""
+    controls: Sequence[str] = ()
     places: Sequence[Place] = ()
     related: Sequence[RelatedEntry] = ()
     script: Script | None = None
     verdict: ScriptVerdict | None = None
+    test: EngineTest | None = None
+    tested: ScriptVerdict | None = None
     fix: TriedFix | None = None
     severity: Severity | None = None
+
+    @property
+    def headline(self) -> Headline:
+        """Title and first paragraph."""
+        return headline_of(self.trace, self.history, self.violation, self.answers.rows, self.deployment.model)
 
 
 def report(case: ReproCase, *, has_picture: bool = False) -> str:
@@ -120,7 +136,7 @@ def report(case: ReproCase, *, has_picture: bool = False) -> str:
 
 
 def _lines(case: ReproCase, has_picture: bool, with_script: bool, with_timeline: bool) -> Iterator[str]:
-    headline = headline_of(case.trace, case.history, case.violation, case.answers.rows)
+    headline = case.headline
     current = next((run for run in case.runs if run.current), None)
     on = f", {current.title}" if current and any(run.result == "passes" for run in case.runs) else ""
     yield f"# {case.deployment.title_begins}{markdown_text(headline.title + on)}\n"
@@ -196,7 +212,8 @@ def _implementations(case: ReproCase) -> Iterator[str]:
 
 def _scenario(case: ReproCase) -> Iterator[str]:
     config = case.trace.config
-    yield from _configuration(config)
+    if case.deployment.has_sizes:
+        yield from _configuration(config)
     if case.deployment.sizes:
         yield f"As flags, these sizes are {markdown_code(shlex.join(case.deployment.sizes))}.\n"
     if case.deployment.scaled:
@@ -276,8 +293,13 @@ def _expected(case: ReproCase, explanation: Explanation | None) -> Iterator[str]
     yield "| | expected | observed |\n| --- | --- | --- |"
     seen = observed[0] if len(observed) == 1 else violation.sentence
     wanted = violation.expected_words
+    if wanted == seen:  # a number beside them differs
+        wanted, seen = "", violation.sentence
     at = f", step {violation.step}" if violation.step >= 0 else ""
     yield f"| {markdown_text(who + at)} | {markdown_text(wanted or 'see the rule')} | {markdown_text(seen)} |"
+    if case.controls:
+        yield "\n**Controls.** Each differs from the scenario in one thing only, and passes:\n"
+        yield from (f"* {markdown_text(control)}" for control in case.controls)
     if not case.answers.rows:
         return
     varied = f"; {case.answers.variation}" if case.answers.variation else ""
@@ -318,6 +340,9 @@ def _reproduction(case: ReproCase, with_script: bool) -> Iterator[str]:
     shown = verdict.tail.splitlines()[-OUTPUT_LINES_SHOWN:]
     yield markdown_fence("\n".join(["$ python repro.py", *shown]), "console") + "\n"
     yield "`pytest test_repro.py` runs the same check as a test, which passes once the bug is fixed.\n"
+    if case.test and case.tested and case.tested.promised:
+        title = markdown_text(case.deployment.title)
+        yield f"{markdown_code(case.test.path)} is the same as a test for the tree of {title}.\n"
     lines = script.text.count("\n")
     if script.scenario:
         yield f"Its first lines, behind which there is only machinery (`repro.py`, {lines} lines, is attached):\n"
@@ -341,6 +366,9 @@ def _fix(case: ReproCase, fix: TriedFix) -> Iterator[str]:
         yield f"| `python repro.py` | exit status {before} | exit status {after} |"
         words = ("fails" if before else "passes"), ("fails" if after else "passes")
         yield f"| `pytest test_repro.py` (runs `repro.py`) | {words[0]} | {words[1]} |"
+    if case.test and case.tested and fix.test:
+        words = ("fails" if case.tested.status else "passes"), ("fails" if fix.test.status else "passes")
+        yield f"| {markdown_code(case.test.path)} | {words[0]} | {words[1]} |"
     replayed = markdown_text(fix.result)
     yield f"| the trace, in hybridfuzz | fails ({markdown_text(case.violation.signature)}) | {replayed} |\n"
     if not fix.good:
@@ -365,6 +393,9 @@ def _story(case: ReproCase, explanation: Explanation, has_picture: bool, with_ti
         yield from _collapsed("Blocks, step by step", [*picture, markdown_fence(table)])
 
 
+COLLECTED = "The output of the engine's own environment script"
+
+
 def _environment(case: ReproCase) -> Iterator[str]:
     deployment = case.deployment
     release = f"{deployment.title} {case.launch.version}".strip()
@@ -380,6 +411,9 @@ def _environment(case: ReproCase) -> Iterator[str]:
         )
     if case.system:
         yield f"* {markdown_text(case.system)}"
+    if case.collected:
+        yield ""
+        yield from _collapsed(COLLECTED, [markdown_fence(case.collected, "text")])
     for title, clauses in (("The engine's own code", deployment.own), ("Stand-ins", deployment.replaced)):
         if clauses:
             yield f"\n{title}:\n"

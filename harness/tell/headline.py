@@ -28,8 +28,10 @@ class Headline(Struct, frozen=True):
     search: tuple[str, ...]
 
 
-def headline_of(trace: Trace, history: History, violation: Violation, answers: Sequence[Answer]) -> Headline:
-    """Return the title of a report and its first paragraph."""
+def headline_of(
+    trace: Trace, history: History, violation: Violation, answers: Sequence[Answer], model: str = ""
+) -> Headline:
+    """Return the title of a report and its first paragraph. `model` is its kind, in words."""
     what, follows = consequence_of(violation)
     details = [*_seen(answers)]
     wrong = [one for one in answers if one.wrong_from >= 0]
@@ -47,7 +49,7 @@ def headline_of(trace: Trace, history: History, violation: Violation, answers: S
     situation, events = [*_situation(trace, history, violation)], [*_events(trace, history, violation)]
     # A user of a server that stalls sees what happened before, not which request is the first to wait.
     circumstances = events if _stalls(violation) else [*situation, *events]
-    settings = list(_settings(trace))
+    settings = list(_settings(trace, model or "hybrid model"))
     title = " ".join([what, *circumstances]) + (f" ({', '.join(settings)})" if settings else "")
     if not details:
         clean = "In the run below every client receives the right tokens." if answers else ""
@@ -179,10 +181,10 @@ def _has(steps: Sequence[RequestStep], number: int) -> bool:
     return any(one.step == number for one in steps)
 
 
-def _settings(trace: Trace) -> Iterator[str]:
+def _settings(trace: Trace, model: str) -> Iterator[str]:
     config = trace.config
     if any(group.kind == "mamba" for group in config.groups):
-        yield "hybrid model"
+        yield model
     if config.num_speculative_tokens:
         yield "speculative decoding"
     if config.async_depth:

@@ -2,6 +2,7 @@
 
 repro.py        needs only the target's own package; fails while the bug is present
 test_repro.py   the same for pytest
+tests/...       the same for the engine's own tests, if it was asked for
 fix.patch       a patch that was tried, if there is one
 REPORT.md       a bug report, to be checked, owned and pasted (`report`)
 timeline.svg    the lives of the blocks
@@ -17,17 +18,23 @@ from msgspec import structs
 from ..draw.files import encode_trace, write_atomically
 from .bug_report import ReproCase, report
 
-PYTEST = '''"""Runs repro.py. Fails while the bug is present."""
+PYTEST = '''\
+"""Runs repro.py. Fails while the bug is present; skipped where the engine is not installed."""
 
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
+import pytest
 
+
+@pytest.mark.skipif(find_spec({package!a}) is None, reason={package!a} " is not installed")
 def test_repro():
     script = Path(__file__).with_name("repro.py")
     ended = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False)
-    assert ended.returncode == 0, ended.stderr[-2000:]
+    errors = ended.stderr.splitlines() or ["it printed nothing"]
+    assert ended.returncode == 0, f"{{errors[-1]}}\\n{{ended.stdout[-4000:]}}\\n{{ended.stderr[-4000:]}}"
 '''
 
 
@@ -39,7 +46,8 @@ def write_folder(folder: Path, case: ReproCase) -> None:
     if svg := timeline_svg(case.history):
         write_atomically(folder / "timeline.svg", standalone(svg).encode())
     if case.script:
-        write_atomically(folder / "test_repro.py", PYTEST.encode())
+        package = case.script.needs.partition(",")[0]
+        write_atomically(folder / "test_repro.py", PYTEST.format(package=package).encode())
     if case.fix:
         write_atomically(folder / "fix.patch", case.fix.text.encode("utf-8", "replace"))
     write_atomically(folder / "REPORT.md", report(case, has_picture=bool(svg)).encode())

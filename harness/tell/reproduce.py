@@ -4,22 +4,25 @@
    which server options the configuration stands for, what clients would receive, whether other implementations fail,
    and how much it matters.
 2. `write_script` writes the target's scripts in turn, until one fails as it promises.
-3. `try_fix` runs trace and script again with a patch.
+3. `write_engine_test` writes the script as a test of the engine's own tree, and runs it.
+4. `try_fix` runs trace and script again with a patch.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from msgspec import Struct, structs
 
 from ...targets.base.deployment import Deployment
+from ...targets.base.engine_tests import EngineTest
 from ...targets.base.launch import Launch
 from ...targets.base.patched_copy import patched
 from ...targets.base.patches import parse_patch
 from ...targets.base.protocol import TargetError
-from ...targets.base.registry import describe, write_scripts
+from ...targets.base.registry import describe, write_scripts, write_test
 from ...targets.base.repro import Script
 from ...targets.base.trace import Trace, TraceError
 from ..draw.files import write_atomically
@@ -29,12 +32,16 @@ from ..group.still_fails import UNEXPLAINED
 from ..judge.ranks import ranks_of
 from ..workers.worker_client import WorkerClient
 from .bug_report import OtherRun, ReproCase, TriedFix
+from .controls import controls
 from .related import RelatedEntry, related
-from .script import ScriptVerdict, failure_of, run_script
+from .script import ScriptVerdict, failure_of, run_script, run_test
 from .usual_options import plainest
-from .versions import system, versions_of
+from .versions import collected, system, versions_of
 
 SCRIPT = "repro.py"
+NAME_LENGTH_MAX = 72
+LEADS_ON = frozenset(["a", "after", "an", "and", "by", "for", "from", "in", "no", "not", "of", "on", "that", "the", "to", "what", "while", "with"])
+"""Words that end no name."""
 
 
 class Subject(Struct, frozen=True):
@@ -70,10 +77,14 @@ def observe(subject: Subject, trace: Trace, places: Sequence[Place] = ()) -> Rep
         answers = answers_of(worker, trace, violation)
         runs = list(_implementations(worker, trace, deployment))
         severity = severity_of(trace, violation, worker, capabilities, deployment.implementations)
+        passing = [f"on the {one.title}" for one in runs if one.result == "passes"]
+        passing += controls(trace, worker, capabilities)
     versions = versions_of(launch, deployment.packages)
     return ReproCase(
         spec, launch, deployment, trace, history, violation, answers, runs, versions, system(),
         severity=severity,
+        collected=collected(launch, deployment.environment),
+        controls=passing,
         places=places,
         related=related(spec, launch.version, given, violation.signature),
     )  # fmt: skip
@@ -101,7 +112,7 @@ def _result(worker: WorkerClient, trace: Trace) -> str:
     try:
         violation = worker.run(trace).violation
     except (TargetError, TraceError) as error:
-        return f"not applicable: {error}"
+        return f"cannot run: {str(error).removeprefix('configuration: ')}"
     return f"fails ({violation.signature})" if violation else "passes"
 
 
@@ -121,6 +132,27 @@ def write_script(folder: Path, case: ReproCase) -> tuple[Script, ScriptVerdict]:
     return script, verdict
 
 
+def write_engine_test(folder: Path, case: ReproCase, script: Script) -> tuple[EngineTest, ScriptVerdict]:
+    """Write a script as a test of the engine's own tree, run it, and return it with its verdict.
+
+    Raises TargetError if the target has no such tests, OSError if the folder cannot be written.
+    """
+    test = write_test(case.spec, case.trace, script, name_of_test(case.headline.title))
+    for path, text in test.files.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(folder / path, text.encode())
+    return test, run_test(folder, test, script, case.launch)
+
+
+def name_of_test(title: str) -> str:
+    """Return the name of a test for a report's title, without what stands in parentheses."""
+    words = re.findall(r"[a-z0-9]+", title.partition(" (")[0].lower())
+    is_cut = len("_".join(words)) > NAME_LENGTH_MAX
+    while len("_".join(words)) > NAME_LENGTH_MAX or (is_cut and words[-1] in LEADS_ON):
+        words.pop()
+    return "_".join(words)
+
+
 def try_fix(subject: Subject, folder: Path, case: ReproCase, patch: str, source: str) -> TriedFix:
     """Run the trace and the script with a patch. Raises PatchError for one that does not fit."""
     fixed = patched(subject.launch, [parse_patch(patch, "fix")])
@@ -128,7 +160,8 @@ def try_fix(subject: Subject, folder: Path, case: ReproCase, patch: str, source:
         worker.start()
         result = _result(worker, case.trace)
     verdict = run_script(folder / SCRIPT, case.script, fixed) if case.script else None
-    return TriedFix(patch, source, result, verdict)
+    tested = run_test(folder, case.test, case.script, fixed) if case.test and case.script else None
+    return TriedFix(patch, source, result, verdict, tested)
 
 
 def packaged_patch(entries: Sequence[RelatedEntry]) -> tuple[str, str]:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from msgspec import Struct
 
+from ...targets.base.engine_tests import EngineTest
 from ...targets.base.launch import Launch
 from ...targets.base.repro import Failure, Script
 from ...targets.base.trace import Step, Trace, Wake
@@ -75,30 +76,52 @@ def _holder(trace: Trace, history: History, violation: Violation) -> tuple[int, 
 
 def run_script(path: Path, script: Script, launch: Launch) -> ScriptVerdict:
     """Run a script in the target's environment; hybridfuzz is importable only if the script needs it."""
+    status, seconds, out, lines = _run([str(path.absolute())], None, script, launch)
+    promised = status == 1 and bool(lines) and script.promise in lines[-1]
+    return ScriptVerdict(promised, status, seconds, _tail([*out, *lines], path.absolute().parent))
+
+
+def run_test(folder: Path, test: EngineTest, script: Script, launch: Launch) -> ScriptVerdict:
+    """Run a script's test in its own tree, which `folder` holds; the last line is that of the engine's test runner."""
+    status, seconds, out, err = _run(test.run, folder.absolute(), script, launch)
+    promised = status == 1 and any(script.promise in line for line in [*out, *err])
+    return ScriptVerdict(promised, status, seconds, _tail([*out, *err], folder.absolute()))
+
+
+def _run(
+    arguments: Sequence[str], folder: Path | None, script: Script, launch: Launch
+) -> tuple[int, float, Sequence[str], Sequence[str]]:
+    """Run the target's Python and return (exit status, seconds, lines of output, lines of errors)."""
     began = time.monotonic()
     try:
         with Home() as home:
             ended = subprocess.run(
-                [launch.python, str(path.absolute())],
-                env=_environment(launch, script, home),
+                [launch.python, *arguments],
+                env=_environment(launch, script, home, finds_folder=folder is not None),
+                cwd=folder,
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 timeout=RUN_SECONDS,
                 check=False,
             )
     except subprocess.TimeoutExpired:
-        return ScriptVerdict(False, -1, time.monotonic() - began, f"it did not end within {RUN_SECONDS:.0f} s")
+        return -1, time.monotonic() - began, [], [f"it did not end within {RUN_SECONDS:.0f} s"]
     out, err = (clean(text.decode(errors="replace")[-OUTPUT_MAX:], OUTPUT_MAX) for text in (ended.stdout, ended.stderr))
-    lines = [line for line in err.splitlines() if line.strip()]
-    promised = ended.returncode == 1 and bool(lines) and script.promise in lines[-1]
-    folder = f"{path.absolute().parent}{os.sep}"  # a traceback names it in full; reports name no folder of this machine
-    tail = "\n".join([*out.splitlines(), *lines][-TAIL_LINES:]).replace(folder, "")
-    return ScriptVerdict(promised, ended.returncode, time.monotonic() - began, tail)
+    seconds = time.monotonic() - began
+    return ended.returncode, seconds, out.splitlines(), [line for line in err.splitlines() if line.strip()]
 
 
-def _environment(launch: Launch, script: Script, home: Path) -> Mapping[str, str]:
-    """Return a worker's environment, without the folder that makes hybridfuzz importable there."""
-    variables = worker_environment(launch, home)
+def _tail(lines: Sequence[str], folder: Path) -> str:
+    """Return the last lines without the folder's name: a traceback has it, reports name no folder of this machine."""
+    return "\n".join(lines[-TAIL_LINES:]).replace(f"{folder}{os.sep}", "")
+
+
+def _environment(launch: Launch, script: Script, home: Path, *, finds_folder: bool) -> Mapping[str, str]:
+    """Return a worker's environment, without the folder that makes hybridfuzz importable there. `finds_folder`: modules
+    in the working directory or beside the script are found, as they are in the engine's tree."""
+    variables = {**worker_environment(launch, home)}
+    if finds_folder:
+        variables.pop("PYTHONSAFEPATH", None)
     if PACKAGE in script.needs:
         return variables
     path = variables.get("PYTHONPATH", "").split(os.pathsep)

@@ -6,12 +6,16 @@ import json
 import platform
 import subprocess
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from ...targets.base.launch import Launch
+from ..quoting import clean
 from ..workers.process import worker_environment
 from ..workers.worker_rights import Home
 
 SECONDS = 60.0
+COLLECT_SECONDS = 180.0
+OUTPUT_MAX = 20_000
 PROBE = """\
 import json, platform, sys
 from importlib.metadata import PackageNotFoundError, version
@@ -44,6 +48,30 @@ def versions_of(launch: Launch, packages: Sequence[str]) -> Mapping[str, str]:
     except (OSError, subprocess.SubprocessError, ValueError):
         return {}
     return {str(name): str(number) for name, number in found.items()}
+
+
+def collected(launch: Launch, arguments: Sequence[str]) -> str:
+    """Return what the engine's own tool says of its environment, "" if there is none or it fails. Folders that are in
+    the command of the engine are left out."""
+    if not arguments:
+        return ""
+    try:
+        with Home() as home:
+            ended = subprocess.run(
+                [launch.python, *arguments],
+                env=worker_environment(launch, home),
+                cwd=home,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=COLLECT_SECONDS,
+                check=True,
+            )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    text = clean(ended.stdout.decode(errors="replace").strip(), OUTPUT_MAX)
+    for folder in (launch.tree, str(Path(launch.python).parents[1]), str(home), str(Path.home())):
+        text = text.replace(folder, "...") if folder else text
+    return text
 
 
 def system() -> str:

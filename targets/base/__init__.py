@@ -42,5 +42,6 @@ From a finding to a report:
     confirmation      what a real model shows of a failing trace
     repro             stand-alone reproducers
     client_script     the text of scripts that show what clients ask for and receive
+    engine_tests      the same scripts as tests for an engine's own tree
     inlined           copies definitions of ours into scripts
 """

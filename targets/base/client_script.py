@@ -12,7 +12,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from .inlined import Part, import_block
-from .repro import MACHINERY, python_comment
+from .repro import MACHINERY, Script, python_comment
 
 MORE_TOKENS = 4
 """New tokens of a client that sends its tokens once more, and further ones of a longer answer: a wrong state gives the
@@ -102,29 +102,26 @@ class Frame(NamedTuple):
     """What is the same in all scripts of an engine.
 
     about        behind the failure's message: what the script needs and does
+    needs        packages that have to be importable
     note         about the machinery, the lines of a comment
     environment  sets variables
     prepare      the function of the first part that is called before the engine is imported
     """
 
     about: str
+    needs: str
     note: str
     environment: str
     prepare: str
 
-    def module(self, message: str, body: Sequence[str], parts: Sequence[Part], constants: Sequence[str] = ()) -> str:
+    def script(
+        self, message: str, body: Sequence[str], end: End, parts: Sequence[Part], constants: Sequence[str] = ()
+    ) -> Script:
         """Return a script: `body` is that of `reproduce()`, `constants` are lines that the second part uses."""
         imports = import_block(parts)
         own = [line for line in imports if line.split()[1].partition(".")[0] not in sys.stdlib_module_names]
-        return "\n".join(
+        machinery = "\n".join(
             [
-                f'"""{python_comment(message)}\n\n{self.about}"""\n',
-                "from __future__ import annotations\n\n",
-                "def reproduce():",
-                *(f"    {line}".rstrip() for line in body),
-                "",
-                "",
-                f"{MACHINERY} {self.note}",
                 *(f"{line}  # noqa: E402" for line in sorted({"import os", *imports} - {*own}, key=_place)),
                 "",
                 self.environment,
@@ -136,6 +133,18 @@ class Frame(NamedTuple):
                 "",
                 *constants,
                 *(f"\n{part.text}\n" for part in parts[1:]),
+            ]
+        )
+        text = "\n".join(
+            [
+                f'"""{python_comment(message)}\n\n{self.about}"""\n',
+                "from __future__ import annotations\n\n",
+                "def reproduce():",
+                *(f"    {line}".rstrip() for line in body),
+                "",
+                "",
+                f"{MACHINERY} {self.note}",
+                machinery,
                 "",
                 'if __name__ == "__main__":',
                 "    reproduce()",
@@ -143,6 +152,7 @@ class Frame(NamedTuple):
                 "",
             ]
         )
+        return Script(text, end.promise, self.needs, body, f"# {self.note.rstrip()}\n{machinery}")
 
 
 def _place(line: str) -> tuple[bool, str]:

@@ -41,6 +41,8 @@ class Deployment(Struct, frozen=True):
     model      the kind of model, in words
     title_begins  what the tracker's form puts before the title of a report
     unusual    names of flags that a server does not have by default and that choose other code
+    has_sizes  False if the sizes and modes of a trace mean nothing to the engine, and a report leaves them out
+    environment  arguments of the engine's Python that print what its form asks for, () if nothing does
     """
 
     title: str
@@ -58,3 +60,5 @@ class Deployment(Struct, frozen=True):
     notes: tuple[str, ...] = ()
     model: str = ""
     title_begins: str = ""
+    environment: tuple[str, ...] = ()
+    has_sizes: bool = True

@@ -36,6 +36,7 @@ from msgspec import Struct
 from .coverage_scope import SCOPE_FILE, Scope, read_scope
 from .declarations import check_capabilities
 from .deployment import Deployment
+from .engine_tests import EngineTest
 from .kits import Behind, Limit
 from .launch import Launch
 from .protocol import Capabilities, TargetError, TargetFactory
@@ -181,6 +182,15 @@ def write_scripts(spec: str, trace: Trace, failure: Failure) -> Sequence[Script]
         raise TargetError(f"target {spec!r} offers no stand-alone reproducers")
     scripts: Sequence[Script] = _module(parsed.name, "repro").write_scripts(parsed.variant, trace, failure)
     return scripts
+
+
+def write_test(spec: str, trace: Trace, script: Script, name: str) -> EngineTest:
+    """Return a script as a test for the engine's own tree. TargetError if the engine has none."""
+    parsed = parse(spec)
+    if parsed.name == "python" or not hasattr(_module(parsed.name, "repro"), "write_test"):
+        raise TargetError(f"target {spec!r} has no tests of its own style: use test_repro.py (without --kind)")
+    test: EngineTest = _module(parsed.name, "repro").write_test(trace, script, name)
+    return test
 
 
 def describe(spec: str, trace: Trace, version: str = "") -> Deployment:

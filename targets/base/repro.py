@@ -6,6 +6,8 @@ The first one that fails as it promises is used. `TargetError` for a failure tha
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec import Struct
 
 from .trace import Event
@@ -39,13 +41,17 @@ class Failure(Struct, frozen=True):
 class Script(Struct, frozen=True):
     """A Python script that fails where the bug is and passes where it is not.
 
-    promise   text in the last line of its standard error when it fails as expected
-    needs     the package that has to be importable
+    promise    text in the last line of its standard error when it fails as expected
+    needs      the package that has to be importable
+    body       lines of the function that is about the failure, where a script has one
+    machinery  what `body` uses, as the text of a module
     """
 
     text: str
     promise: str
     needs: str
+    body: Sequence[str] = ()
+    machinery: str = ""
 
     @property
     def scenario(self) -> str:

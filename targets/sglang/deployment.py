@@ -56,6 +56,7 @@ def deployment(variant: str, trace: Trace, version: str, device: str = "") -> De
         own=OWN,
         replaced=(*REPLACED, *(DRAFTS if config.num_speculative_tokens else ())),
         packages=("torch", "triton", "transformers", "numpy"),
+        environment=("-m", "sglang.check_env"),
         tracker="https://github.com/sgl-project/sglang/issues",
         title_begins="[Bug] ",
         sizes=tuple(_sizes(config)),

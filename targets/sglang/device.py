@@ -142,7 +142,7 @@ class Device:
         pool_row = int(batch.req_pool_indices[index])
         exists = 0 <= pool_row < len(pools.req_to_token)
         return Row(
-            name=request.hybridfuzz_name,
+            name=request.client_name,
             pool_row=pool_row,
             prefix=length - count,
             num_tokens=count,

@@ -6,6 +6,7 @@ radix tree is shown by a client that sends the same tokens once more.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 
@@ -14,6 +15,7 @@ from msgspec import structs
 from ...reference.layout import cdiv
 from ...reference.tokens import Truth
 from ..base.client_script import MORE_TOKENS, WAITING, WRONG_TOKENS, End, Frame, asked_again, asking, leaking
+from ..base.engine_tests import ENGINE, RUN_SCENARIO, EngineTest, class_name, docstring, scenario
 from ..base.inlined import Part, Sources
 from ..base.protocol import TargetError
 from ..base.repro import Failure, Script
@@ -27,6 +29,7 @@ FRAME = Frame(
 Needs SGLang and torch, no GPU and no model. Prints what each client receives and what it should receive. Exits with
 status 1 where the bug is, with 0 on a fixed SGLang.
 """,
+    "sglang, torch",
     """SGLang's own scheduler, radix tree, pools and allocators run on a CPU, without processes and sockets.
 # Stand-ins take the place of modules that are not installed, of the model's layers and of index kernels. A state, a key
 # and a value are numbers that stand for "exactly these tokens, in this order", kept in SGLang's own tensors.
@@ -128,7 +131,55 @@ def _script(failure: Failure, config: Config, clients: _Clients, again: Sequence
     opening = list(_opening(config, clients, max(map(len, again), default=0)))
     body = asking(opening, clients.lines, list(asked_again(again, "The radix tree")), end)
     parts = list(_parts(clients.sessions, config.num_speculative_tokens > 0, bool(config.graph_sizes)))
-    return Script(FRAME.module(failure.message, body, parts), end.promise, "sglang, torch")
+    return FRAME.script(failure.message, body, end, parts)
+
+
+TEST = '''\
+"""{about}
+
+Usage:
+    python -m pytest {path} -v
+"""
+
+from sglang.test.ci.ci_register import register_cpu_ci
+
+register_cpu_ci(est_time=30, suite="base-a-test-cpu")
+
+import unittest
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
+
+{scenario}
+
+
+class {class_name}(unittest.TestCase):
+    def test_{name}(self):
+{run}
+
+if __name__ == "__main__":
+    unittest.main()
+'''
+WIDTH = 88
+FOLDER = "test/registered/unit/mem_cache"
+
+
+def write_test(trace: Trace, script: Script, name: str) -> EngineTest:
+    """Return a test for SGLang's unit tests of its caches, whose folder is no package."""
+    del trace
+    path, engine = f"{FOLDER}/test_{name}.py", ENGINE.format(name)
+    test = TEST.format(
+        about=docstring(script, WIDTH - 3),
+        path=path,
+        scenario=scenario(script, engine, WIDTH),
+        class_name=class_name(name),
+        name=name,
+        run=textwrap.indent(RUN_SCENARIO, "        "),
+    )
+    machinery = (
+        f'# fmt: off\n"""The engine of test_{name}.py."""\n\nfrom __future__ import annotations\n\n{script.machinery}'
+    )
+    return EngineTest({path: test, f"{FOLDER}/{engine}.py": machinery}, [path])
 
 
 STAND_INS, CLIENTS = "repro_engine/stand_ins.py", "repro_engine/clients.py"

@@ -34,7 +34,7 @@ class Client:
     def stream_output(self, requests: Any, return_logprob: Any = False, skip: Any = None) -> None:
         """Receive the new tokens of a processed batch."""
         for request in requests:
-            name = request.hybridfuzz_name
+            name = request.client_name
             if request is skip or name in self._over or id(request) in self._past:
                 continue
             tokens = list(scheduler_api.client_tokens(request))
@@ -124,7 +124,7 @@ class Skeleton(Scheduler):
 
     def send_abort_output(self, abort: Any, request: Any) -> None:
         """Note that a request has ended outside of the output stream."""
-        self.client.end(request.hybridfuzz_name)
+        self.client.end(request.client_name)
 
     def process_batch_result(self, batch: Any, result: Any, *arguments: Any) -> None:
         """Process a result, as Scheduler.process_batch_result without its metrics."""
@@ -144,7 +144,7 @@ class Skeleton(Scheduler):
         if sum(not request.finished() for request in batch.reqs) < 2:
             return batch
         for index, request in enumerate(batch.reqs):
-            if request.hybridfuzz_name == name and not request.finished():
+            if request.client_name == name and not request.finished():
                 batch.release_req(index, len(batch.reqs) - 1, *scheduler_api.release_arguments(self))
                 batch.filter_batch(keep_indices=[other for other in range(len(batch.reqs)) if other != index])
                 batch.batch_is_full = False

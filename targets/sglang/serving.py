@@ -113,7 +113,7 @@ class Server:
     def tick(self) -> None:
         """Let sessions end, and time out for lack of room."""
         if self.sessions is not None:
-            self.sessions.tick({one.hybridfuzz_name for one in self.scheduler.live()})
+            self.sessions.tick({one.client_name for one in self.scheduler.live()})
 
     def retract(self, name: str) -> None:
         """Retract a request when the next decode is prepared."""

@@ -60,7 +60,7 @@ class Sessions:
 
     def owner(self, request: Any) -> Any:
         """Return the owner of a request's KV record: its session, or itself."""
-        slot = self._slots.get(request.hybridfuzz_name)
+        slot = self._slots.get(request.client_name)
         apart = slot is not None and slot.kv is not request.kv and (request.kv.holds_kv or request.kv.holds_mamba)
         return request if slot is None or apart else slot
 

@@ -69,11 +69,11 @@ class SglangTarget:
             server.tick()
             return []
         records = self.device.records = []
-        waiting = {one.hybridfuzz_name for one in scheduler.waiting_queue}
-        before = {one.hybridfuzz_name for one in scheduler.live()}
+        waiting = {one.client_name for one in scheduler.waiting_queue}
+        before = {one.client_name for one in scheduler.live()}
         kept = self.sessions.records() if self.sessions is not None else {}
         batch = server.plan(event.budget or 0, event.drafts, event.right, event.per_request, event.pad_to)
-        queued = [one.hybridfuzz_name for one in scheduler.waiting_queue]
+        queued = [one.client_name for one in scheduler.waiting_queue]
         preempted = tuple(name for name in queued if name in before)
         rows = tuple(self._row(batch, index, waiting, kept) for index in range(len(batch.reqs))) if batch else ()
         step, budget = server.steps, server.budget(event.budget or 0)
@@ -84,7 +84,7 @@ class SglangTarget:
         return records
 
     def _row(self, batch: Any, index: int, waiting: set[str], kept: dict[str, Any]) -> PlannedRow:
-        name = batch.reqs[index].hybridfuzz_name
+        name = batch.reqs[index].client_name
         drafts = self.engine.sizes.drafts
         if drafts and not batch.forward_mode.is_extend():
             return PlannedRow(name, self.scheduler.expected(batch.reqs[index]), drafts, drafts - 1, False, 0)

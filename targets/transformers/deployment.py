@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from ..base.deployment import Deployment, Implementation
 from ..base.trace import Trace
+from .families import FAMILIES
 
 OWN = (
     "cache classes and their layers, mask functions",
@@ -29,6 +30,7 @@ def deployment(variant: str, trace: Trace, version: str, device: str = "") -> De
     """Return what a report says about a trace of a release."""
     del variant, version, device
     options = trace.config.options
+    family = FAMILIES.get(options.get("family", ""))
     return Deployment(
         title="transformers",
         implementations=tuple(
@@ -38,4 +40,6 @@ def deployment(variant: str, trace: Trace, version: str, device: str = "") -> De
         replaced=(*REPLACED, *(() if options.get("forward") == "model" else TAGS)),
         packages=("torch", "tokenizers", "huggingface_hub", "numpy"),
         tracker="https://github.com/huggingface/transformers/issues",
+        model=f"model type {family.model_type}" if family else "",
+        has_sizes=False,
     )

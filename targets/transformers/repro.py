@@ -6,8 +6,10 @@ that follow from it, some steps later; one that never reaches a number has no sc
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
+from ..base.engine_tests import EngineTest, class_name, docstring, indented
 from ..base.protocol import TargetError
 from ..base.repro import Failure, Script, python_comment
 from ..base.trace import (
@@ -35,30 +37,30 @@ STEPS_AFTER = 8
 """Steps after the violation, in which wrong content in a cache becomes a wrong number."""
 PROMISE = "the same tokens alone"
 MAY_DECLINE = "with may_decline():"
-OPENING = '''\
-"""{message}
-
-Needs transformers and torch, no GPU, no downloads. Fails with an AssertionError where the bug is.
-"""
-
-import contextlib
-import copy
-import traceback
+IMPORTS = """\
+{standard}
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM{imports}
+"""
+DEFINITIONS = '''\
+def tiny_model():
+    """Return a model with random weights."""
+    config = AutoConfig.for_model(
+        "{model_type}",
+{sizes}
+    )
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    with torch.no_grad():
+        for name, weights in model.named_parameters():
+            if weights.dim() >= 2 and "A_log" not in name:
+                inputs = weights.shape[-1] if weights.dim() == 2 else weights[0].numel()
+                weights.copy_(torch.randn_like(weights) * {weights} / inputs**0.5)
+    return model
 
-config = AutoConfig.for_model("{model_type}", **{sizes!r})
-torch.manual_seed(0)
-model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
-with torch.no_grad():
-    for name, weights in model.named_parameters():
-        if weights.dim() >= 2 and "A_log" not in name:
-            inputs = weights.shape[-1] if weights.dim() == 2 else weights[0].numel()
-            weights.copy_(torch.randn_like(weights) * {weights} / inputs**0.5)
 
-
-def forward(tokens, mask, positions, rows):
+def forward(model, cache, tokens, rows, mask=None, positions=None):
     """Run one forward; `rows`: row -> (its tokens so far, how many of them are new). Return the cache."""
     given = {{"input_ids": torch.tensor(tokens), "{cache_name}": cache, "use_cache": True}}
     if mask is not None:
@@ -82,10 +84,17 @@ def forward(tokens, mask, positions, rows):
                 f"log-probabilities differ from {promise} by {{distance:.2g}}"
             )
     return output.{cache_name}
+'''
+SCRIPT = '''\
+"""{message}
 
-{declining}
+Needs transformers and torch, no GPU, no downloads. Fails with an AssertionError where the bug is.
+"""
 
-kept = {{}}
+{machinery}
+
+{body}
+print("passed: the bug is not here")
 '''
 TOLERANCE = 0.01
 """Largest difference of log-probabilities that is none, where the failure is not one of numbers."""
@@ -115,19 +124,74 @@ def write_scripts(variant: str, trace: Trace, failure: Failure) -> list[Script]:
     names = [name for name in ("DynamicCache", "StaticCache") if f" {name}(" in _begin(trace.config)]
     events = [*failure.events, *(Step() for _ in range(STEPS_AFTER))]
     calls = list(_Script(trace.config, family, declines=failure.oracle != "CRASH").lines(events))
-    opening = OPENING.format(
-        declining=DECLINING if MAY_DECLINE in calls else "",
-        message=python_comment(failure.message),
+    parked = any("kept[" in line for line in calls)
+    body = ["model = tiny_model()", *["kept = {}"] * parked, *calls]
+    declines = MAY_DECLINE in body
+    standard = ["contextlib"] * declines + ["copy"] * ("copy.deepcopy" in "\n".join(calls)) + ["traceback"] * declines
+    imports = IMPORTS.format(
+        standard="\n".join(f"import {name}" for name in standard),
         imports="".join(f", {name}" for name in names),
+    )
+    definitions = DEFINITIONS.format(
         model_type=family.model_type,
-        sizes=dict(family.sizes),
+        sizes="\n".join(f"        {name}={value!r}," for name, value in family.sizes.items()),
         weights=WEIGHTS,
         cache_name=family.cache_name,
         promise=PROMISE,
         tolerance=failure.tolerance or TOLERANCE,
     )
-    text = "\n".join([opening, *calls, 'print("passed: the bug is not here")', ""])
-    return [Script(text, promise, "transformers")]
+    machinery = f"{imports.lstrip()}\n\n{definitions}" + DECLINING * declines
+    text = SCRIPT.format(
+        message=python_comment(failure.message), machinery=machinery, body="\n".join(indented(body, 0, WIDTH))
+    )
+    return [Script(text, promise, "transformers, torch", body, machinery)]
+
+
+WIDTH = 119
+LICENSE = """\
+# Copyright 2026 The HuggingFace Team. All rights reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""
+TEST = '''\
+{license}"""{about}"""
+
+{machinery}
+
+@require_torch
+class {class_name}(unittest.TestCase):
+    def test_{name}(self):
+{body}
+'''
+HEAD = re.compile(r"\A((?:import (?!torch)\w+\n)*)\n?import torch\n(from transformers import .*\n)")
+TEST_HEAD = r"\1import unittest\n\nimport torch\n\2from transformers.testing_utils import require_torch\n"
+
+
+def write_test(trace: Trace, script: Script, name: str) -> EngineTest:
+    """Return a test for transformers' tests of the trace's model."""
+    model_type = FAMILIES[trace.config.options["family"]].model_type
+    packages = ["tests", "tests/models", f"tests/models/{model_type}"]
+    test = TEST.format(
+        license=LICENSE,
+        about=docstring(script, WIDTH - 3),
+        machinery=re.sub(HEAD, TEST_HEAD, script.machinery),
+        class_name=class_name(f"{model_type}_{name}"),
+        name=name,
+        body="\n".join(indented(script.body, 8, WIDTH)),
+    )
+    path = f"{packages[-1]}/test_{name}.py"
+    files = {path: test, **{f"{package}/__init__.py": "" for package in packages}}
+    return EngineTest(files, ["-m", "unittest", path])
 
 
 class _Script:
@@ -212,7 +276,9 @@ class _Script:
         mask = None if self.family.masks_itself and not plain and feed.start else [list(row) for row in feed.mask]
         known = self.family.cache_name == "past_key_values"
         positions = None if plain or not known else [list(row) for row in feed.positions]
-        return f"cache = forward({[list(row) for row in feed.tokens]}, {mask}, {positions}, {rows})"
+        given = {"tokens": [list(row) for row in feed.tokens], "mask": mask, "positions": positions, "rows": rows}
+        words = [f"{name}={value}" for name, value in given.items() if value is not None]
+        return f"cache = forward(model, cache, {', '.join(words)})"
 
     def _supported(self, operation: do.Operation) -> bool:
         """Return False if the library (5.23) declines an operation."""
@@ -256,7 +322,7 @@ def _begin(config: Config) -> str:
     """Return the line that makes a new cache."""
     if config.options.get("cache") == "static":
         length = 2 * config.max_model_len + config.num_speculative_tokens
-        return f"cache = StaticCache(config=config, max_cache_len={length})"
+        return f"cache = StaticCache(config=model.config, max_cache_len={length})"
     if _records(config):
-        return "cache = DynamicCache(config=config)\ncache.activate_past_recording()"
+        return "cache = DynamicCache(config=model.config)\ncache.activate_past_recording()"
     return "cache = None  # the model makes it"

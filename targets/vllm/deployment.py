@@ -88,6 +88,16 @@ THRESHOLD = 512
 """`--long-prefill-token-threshold` of a server: below its chunks of some thousand tokens."""
 DRAFTER = "DRAFTER"
 """Stands for a checkpoint of an EAGLE drafter, where a model has no drafter of its own."""
+COLLECT_ENV = """\
+from importlib.metadata import distributions
+from vllm import collect_env
+names = tuple(collect_env.DEFAULT_PIP_PATTERNS)
+found = sorted({f"{one.name}=={one.version}" for one in distributions()})
+listed = "\\n".join(one for one in found if any(name in one for name in names))
+collect_env.get_pip_packages = lambda *arguments, **keywords: ("pip3", listed)
+print(collect_env.get_pretty_env_info())
+"""
+"""vLLM's own collect_env.py, which wants pip for its list of packages; the environments made here have none."""
 V2_DEFAULT_SINCE = (0, 28)
 """vLLM #53183."""
 OWN = (
@@ -144,6 +154,7 @@ def deployment(variant: str, trace: Trace, version: str, device: str = "") -> De
         if device
         else (*REPLACED, *connector, *graphs),
         packages=("torch", "triton", "transformers", "numpy"),
+        environment=("-c", COLLECT_ENV),
         tracker="https://github.com/vllm-project/vllm/issues",
         title_begins="[Bug]: ",
         sizes=tuple(_sizes(config)),

@@ -120,7 +120,7 @@ def has_layers(name: str, kinds: str) -> bool:
 @cache
 def model_folder(name: str, kinds: str) -> str:
     """A folder with the `config.json` of a model, made once per process."""
-    folder = tempfile.mkdtemp(prefix="hybridfuzz-model-")
+    folder = tempfile.mkdtemp(prefix="tiny-model-")
     Path(folder, "config.json").write_text(json.dumps(model_fields(name, kinds)))
     return folder
 

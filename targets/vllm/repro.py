@@ -8,6 +8,7 @@ memory that is wrong.
 from __future__ import annotations
 
 import json
+import os
 import textwrap
 from collections.abc import Callable, Collection, Iterator, Sequence
 from importlib.resources import files
@@ -18,6 +19,7 @@ from msgspec import structs
 from ...reference.layout import cdiv
 from ...reference.tokens import Truth, kind_of
 from ..base.client_script import MORE_TOKENS, WAITING, WRONG_TOKENS, End, Frame, asked_again, asking, leaking
+from ..base.engine_tests import ENGINE, RUN_SCENARIO, EngineTest, docstring, scenario
 from ..base.inlined import Part, Sources
 from ..base.protocol import TargetError
 from ..base.repro import Failure, Script, python_format
@@ -50,6 +52,7 @@ FRAME = Frame(
 Needs vLLM and torch, no GPU and no model. Prints what each client receives and what it should receive. Exits with
 status 1 where the bug is, with 0 on a fixed vLLM.
 """,
+    "vllm, torch",
     """vLLM's own scheduler, cache manager and model runner run on a CPU, without processes and sockets.
 # Stand-ins take the place of the model's layers and of the drafter. A state, a key and a value are numbers that stand
 # for "exactly these tokens, in this order", kept in vLLM's own tensors.
@@ -226,8 +229,50 @@ def _script(failure: Failure, clients: _Clients, again: _Again, end: End) -> Scr
     model = json.loads((files(__package__) / "model" / "config.json").read_text(encoding="utf-8"))
     constants = textwrap.wrap(f"MODEL_CONFIG = {model!r}", 118, break_long_words=False, break_on_hyphens=False)
     body = asking(list(_opening(config)), clients.lines, list(again.calls()), end)
-    text = FRAME.module(failure.message, body, list(_parts(config)), constants)
-    return Script(text, end.promise, "vllm, torch")
+    return FRAME.script(failure.message, body, end, list(_parts(config)), constants)
+
+
+LICENSE = """\
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: Copyright contributors to the vLLM project
+"""
+TEST = '''\
+{license}"""{about}"""
+
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
+import pytest
+
+pytestmark = pytest.mark.cpu_test
+
+
+{scenario}
+
+
+def test_{name}() -> None:
+{run}'''
+WIDTH = 88
+TESTS = ("tests", "v1", "core")
+
+
+def write_test(trace: Trace, script: Script, name: str) -> EngineTest:
+    """Return a test for vLLM's tests of its scheduler and cache manager."""
+    del trace
+    packages = {"/".join([*TESTS[: depth + 1], "__init__.py"]): "" for depth in range(len(TESTS))}
+    folder, engine = "/".join(TESTS), ENGINE.format(name)
+    test = TEST.format(
+        license=LICENSE,
+        about=docstring(script, WIDTH - 3),
+        scenario=scenario(script, f".{engine}", WIDTH),
+        name=name,
+        run=textwrap.indent(RUN_SCENARIO, "    "),
+    )
+    machinery = f'{LICENSE}# ruff: noqa: E402, E501\n# fmt: off\n"""The engine of test_{name}.py."""\n\n'
+    machinery += f"from __future__ import annotations\n\n{script.machinery}"
+    path = f"{folder}/test_{name}.py"
+    run = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", ".", path]
+    return EngineTest({path: test, f"{folder}/{engine}.py": machinery, **packages}, run)
 
 
 STAND_INS, CLIENTS = "repro_engine/stand_ins.py", "repro_engine/clients.py"

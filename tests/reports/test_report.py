@@ -16,6 +16,7 @@ from hybridfuzz.harness.campaign_events import (
     CampaignEnded,
     Canary,
     Finding,
+    KnownBug,
     Level,
     Node,
     Reach,
@@ -149,6 +150,30 @@ def test_nodes(tmp_path: Path) -> None:
     assert NASTY not in page
     assert re.search(r">alpha</td><td[^>]*>200</td><td[^>]*>20.0</td><td[^>]*>400</td><td[^>]*>3</td>", page)
     assert re.search(r'class="warn">lost</td>', page)
+
+
+def test_the_page_lists_the_known_bugs_and_the_command_has_what_was_asked(tmp_path: Path) -> None:
+    """The command left out `--fixes`, and so gave another campaign; which bug was not tested stood in the JSON only."""
+    bugs = [
+        KnownBug("still", "one reason", "still there", patched=True),
+        KnownBug("gone", NASTY, "fixed upstream", "3 of 3 pass"),
+    ]
+    summary = Summary("hybrid", "", 7, {}, "traces", 300, 500, 10.0, [], {}, {}, [], [], known_bugs=bugs)
+    (tmp_path / STATE_FILE).write_bytes(msgspec.json.encode(structs.replace(summary, asked=["--fixes", "my fixes"])))
+    page = render(load_folder(tmp_path))
+    assert "--seed 7 --traces 300 --fixes &#x27;my fixes&#x27;" in page
+    assert page.index("<b>gone</b>") < page.index("<b>still</b>"), "what asks for something comes first"
+    assert "still there; fixed here" in page and "one reason" in page and "3 of 3 pass" in page
+    assert NASTY not in page
+    (tmp_path / STATE_FILE).write_bytes(msgspec.json.encode(structs.replace(summary, known_bugs=[])))
+    assert "Known bugs" not in render(load_folder(tmp_path))
+
+
+def test_bars_of_different_counts_look_different(tmp_path: Path) -> None:
+    """On a scale of logarithms nearly all of them had four fifths of the width."""
+    summary = Summary("hybrid", "", 7, {}, "traces", 1, 1, 1.0, [], {}, {"a": 10_000, "b": 100, "c": 0}, [], ["c"])
+    (tmp_path / STATE_FILE).write_bytes(msgspec.json.encode(summary))
+    assert re.findall(r"width:([\d.]+)%", render(load_folder(tmp_path))) == ["0.0", "100.0", "10.0"]
 
 
 def test_nothing_runs_and_nothing_is_loaded(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from ...defaults import CAMPAIGN_SECONDS, REDUCE_SECONDS, TRIAGE_SHARE, drawn_seed
+from ...defaults import CAMPAIGN_SECONDS, REDUCE_SECONDS, TRACE_SECONDS, TRIAGE_SHARE, drawn_seed
 
 if TYPE_CHECKING:  # --help has to come at once
     from collections.abc import Callable
@@ -442,7 +442,16 @@ def settings_of(options: argparse.Namespace, engine: Tested) -> Settings:
         until_risk=options.until_risk,
         species=None if options.fresh else load_species(out),
         changed=changed,
+        asked=asked(options),
     )
+
+
+def asked(options: argparse.Namespace) -> list[str]:
+    """Return the options that choose what runs and that a campaign's summary has nowhere else."""
+    given = [word for folder in options.fixes for word in ("--fixes", folder)]
+    given += ["--known", str(options.known)] if options.known else []
+    given += ["--timeout", f"{options.timeout:g}s"] if options.timeout != TRACE_SECONDS else []
+    return given + (["--no-canary"] if options.no_canary else [])
 
 
 def status(summary: Summary) -> int:

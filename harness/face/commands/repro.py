@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 EXAMPLES = """\
 DIR gets repro.py (needs only the target's own package), test_repro.py,
-REPORT.md, timeline.svg and trace.json. Options that the failure does not
+REPORT.md, timeline.svg and trace.json. --kind pytest also writes a test where
+the engine's own tree has such tests (DIR/tests/v1/core/... for vLLM). Options that the failure does not
 need are reset to their usual values, and the default implementation is used if
 it fails as well. The script is run once as a check. With a patch (--patch, or
 that of the known bug which lists the trace) it is run again with the patch,
@@ -37,8 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("trace", type=Path, metavar="TRACE", help="a trace that fails; reduce it first")
     add_target(parser)
     parser.add_argument(
-        "--kind", choices=("target", "engine"), default="target",
-        help="engine: a script of the engine's public API for a GPU, with a tiny real model; it is not run here",
+        "--kind", choices=("target", "pytest", "engine"), default="target",
+        help="pytest: also a test in the style and place of the engine's own tests; "
+        "engine: a script of the engine's public API for a GPU, with a tiny real model; it is not run here",
     )  # fmt: skip
     parser.add_argument("--patch", type=Path, metavar="FILE", help="a fix, to be tested and put into REPORT.md")
     parser.add_argument("-o", "--out", type=Path, required=True, metavar="DIR", help="folder to write")
@@ -55,7 +57,7 @@ def run(options: argparse.Namespace) -> int:
     from ...group.finding_store import OutputError
     from ...group.severity import severity_words
     from ...tell.repro_folder import write_folder
-    from ...tell.reproduce import Subject, observe, write_script
+    from ...tell.reproduce import Subject, observe, write_engine_test, write_script
     from ...tell.usual_options import changes
     from .common import launch_target, memory_limit, print_json, printer, runs_clean
 
@@ -66,7 +68,7 @@ def run(options: argparse.Namespace) -> int:
     case = observe(subject, trace, places(options.trace))
     if case is None:
         raise runs_clean(options, "reproduce")
-    violation, script, verdict = case.violation, None, None
+    violation, script, verdict, test, tested = case.violation, None, None, None, None
     if changed := changes(trace, case.trace):
         line(f"the failure does not need other values than {', '.join(changed)}: the report has these")
     line(violation.signature)
@@ -79,7 +81,9 @@ def run(options: argparse.Namespace) -> int:
             script, verdict = write_script(folder, case)
         except TargetError as error:
             line(f"no stand-alone script: {error}")
-        case = structs.replace(case, script=script, verdict=verdict)
+        if options.kind == "pytest" and script:
+            test, tested = write_engine_test(folder, case, script)
+        case = structs.replace(case, script=script, verdict=verdict, test=test, tested=tested)
         case = structs.replace(case, fix=tried_fix(options.patch, subject, folder, case))
         write_folder(folder, case)
     except OSError as error:
@@ -92,8 +96,14 @@ def run(options: argparse.Namespace) -> int:
         line(f"repro.py does NOT fail as promised (exit status {verdict.status}): REPORT.md says so, too")
         for row in verdict.tail.splitlines():
             line(row)
+    if test and tested:
+        line(f"{test.path} {'fails as promised' if tested.promised else 'does NOT fail as promised'}")
+        for row in [] if tested.promised else tested.tail.splitlines():
+            line(row)
+        good = good and tested.promised
     if case.fix:
-        results = [case.fix.result] + ([f"repro.py: exit status {case.fix.script.status}"] if case.fix.script else [])
+        ran = {"repro.py": case.fix.script, "the test": case.fix.test}
+        results = [case.fix.result, *(f"{name}: exit status {one.status}" for name, one in ran.items() if one)]
         line(f"with the patch: {', '.join(results)}")
     line(f"wrote {folder}")
     if options.json:

@@ -57,6 +57,7 @@ PLAIN_SECONDS = 10.0
 """Seconds between two lines of progress where the output is no terminal."""
 FINDINGS_SHOWN = 8
 OTHERS_SHOWN = 3
+STATES_SHOWN = 6
 NODES_SHOWN = 12
 """Lost and slow ones first."""
 END_WORDS = {
@@ -328,7 +329,7 @@ def report(summary: Summary, width: int, *, self_test: bool = True) -> list[Rend
     exercised = {f"{oracle} {names.get(oracle, '')}".strip(): count for oracle, count in summary.exercised.items()}
     parts: list[RenderableType] = [
         counts("Checks made by each oracle", exercised, width),
-        counts("How often each engine state occurred", summary.reached, width),
+        Text(reached_line(summary)),
     ]
     for finding in ranked(summary.findings):
         note = ("" if finding.reproduced else ", flaky") + (", damaged: its trace is lost" if finding.damaged else "")
@@ -360,6 +361,15 @@ def report(summary: Summary, width: int, *, self_test: bool = True) -> list[Rend
         parts.append(Text(canary_line(summary.canary), "" if summary.canary.found else "yellow"))
     parts.append(verdict(summary))
     return parts
+
+
+def reached_line(summary: Summary) -> str:
+    """Return how many engine states occurred, and some of those that did not; all of them stand in the report."""
+    met = len(summary.reached) - len(summary.never_reached)
+    shown = ", ".join(summary.never_reached[:STATES_SHOWN])
+    more = len(summary.never_reached) - STATES_SHOWN
+    never = f"; never: {shown}" + (f" and {more} more" if more > 0 else "") if shown else ""
+    return f"{met} of {len(summary.reached)} engine states occurred (how often: see the report){never}"
 
 
 def counts(title: str, values: Mapping[str, int], width: int) -> Table:

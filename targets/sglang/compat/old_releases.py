@@ -165,12 +165,12 @@ def follow_rows(rows: Any) -> None:
         taken = hand_out(need_size, requests)
         for row, request in zip(taken or (), requests or (), strict=True):
             owners[row] = request
-            request.hybridfuzz_row = row
+            request.client_row = row
         return taken
 
     def watched_free(row: Any, *arguments: Any, **keywords: Any) -> Any:
         for one in [row] if isinstance(row, int) else row:
-            owners.pop(one).hybridfuzz_row = None
+            owners.pop(one).client_row = None
         return take_back(row, *arguments, **keywords)
 
     rows.alloc, rows.free = watched_alloc, watched_free

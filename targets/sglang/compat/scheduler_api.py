@@ -73,7 +73,7 @@ def limit_rows(rows: int) -> None:
         get_context = None
     context = get_context and get_context()
     if hasattr(context, "override"):
-        context.override("hybridfuzz", pp_max_micro_batch_size=rows)
+        context.override("stand-in", pp_max_micro_batch_size=rows)
     else:
         server_args.get_global_server_args().pp_max_micro_batch_size = rows
 
@@ -177,7 +177,7 @@ def make_request(name: str, tokens: list[int], max_new_tokens: int, stop_token: 
         sampling_params=make_sampling(max_new_tokens, stop_token),
         vocab_size=VOCABULARY,
     )
-    request.hybridfuzz_name = name
+    request.client_name = name
     return request
 
 

@@ -49,5 +49,5 @@ def make_turn(session: Any, name: str, tokens: list[int], max_new_tokens: int, s
         return Req(**{field: value for field, value in fields.items() if value is not None}, origin_input_text="")
 
     request = session.create_req(asked, None, VOCABULARY, req_factory=plain)
-    request.hybridfuzz_name = name
+    request.client_name = name
     return request

@@ -90,8 +90,8 @@ def states_of(request: Any) -> Any:
 def row_of(request: Any) -> int | None:
     """Return the row of a request in the table of KV locations, None if it has none."""
     kv: Any = getattr(request, "kv", None)
-    if hasattr(request, "hybridfuzz_row"):
-        followed: int | None = request.hybridfuzz_row
+    if hasattr(request, "client_row"):
+        followed: int | None = request.client_row
         return followed
     row: int | None = (kv if hasattr(kv, "req_pool_idx") else request).req_pool_idx
     return row

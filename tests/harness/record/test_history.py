@@ -9,15 +9,19 @@ from support import CLEAN, arrive, drawn, make_trace, steps, watch
 from hybridfuzz.harness.draw.files import load_trace
 from hybridfuzz.harness.judge.run import run_trace
 from hybridfuzz.harness.record.history import History
+from hybridfuzz.harness.record.history_builder import HistoryBuilder
 from hybridfuzz.harness.record.recorder import record_history
 from hybridfuzz.harness.record.tag_names import Names
 from hybridfuzz.harness.tell.clauses import Blocks
 from hybridfuzz.harness.tell.explain import explain
+from hybridfuzz.reference.layout import Layout
 from hybridfuzz.reference.tokens import NO_INPUT, Truth
+from hybridfuzz.targets.base.observe import Copied
 from hybridfuzz.targets.base.registry import load_factory
-from hybridfuzz.targets.base.trace import Abort, DummyRun, Preempt
+from hybridfuzz.targets.base.trace import Abort, DummyRun, Group, Preempt
 
 SEEDS = range(12)
+LAYOUT = Layout((Group("mamba", 8), Group("attention", 8)), 12, 4, "align", True)
 CORPUS = Path(__file__).parents[3] / "corpus" / "numeric"
 NUMERIC = [
     "all-mode-partial-block--S1-step-mamba-state-bytes",
@@ -76,6 +80,20 @@ def test_a_life_of_a_block() -> None:
     assert life.index("free") < life.index("hit")
     assert [turn.request for turn in history.request_steps if turn.admitted] == ["x", "y", "y"]
     assert {moment.kind for moment in history.moments} >= {"arrive", "step", "preempt", "abort", "dummy_run"}
+
+
+@pytest.mark.parametrize(
+    ("temporal", "conv", "slots", "words"),
+    [(True, True, 0, "state and window"), (False, False, 3, "KV in the first 3 slots")],
+)
+def test_what_is_copied_has_a_noun(temporal: bool, conv: bool, slots: int, words: str) -> None:
+    """ "r1's  is copied from block 2 to block 5" was said of slots of an attention page."""
+    trace = make_trace(arrive("r1", 8), *steps(1))
+    builder = HistoryBuilder(LAYOUT, trace.events)
+    builder.begin(trace.events[0])
+    builder.take(Copied(0, "r1", 1, 0, 2, 1, 5, 0, temporal, conv, slots=slots))
+    [mark] = [one for one in builder.marks_until(None) if one.what == "copy"]
+    assert mark.content == words
 
 
 def test_travels_as_json() -> None:

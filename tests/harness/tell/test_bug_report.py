@@ -26,7 +26,7 @@ from hybridfuzz.harness.tell.related import RelatedEntry
 from hybridfuzz.harness.tell.repro_folder import write_folder
 from hybridfuzz.harness.tell.scenario import narrate, requests_of
 from hybridfuzz.harness.tell.script import ScriptVerdict
-from hybridfuzz.harness.tell.versions import versions_of
+from hybridfuzz.harness.tell.versions import collected, versions_of
 from hybridfuzz.targets.base.deployment import Deployment
 from hybridfuzz.targets.base.launch import Launch
 from hybridfuzz.targets.base.registry import describe, load_factory
@@ -36,7 +36,8 @@ from hybridfuzz.targets.base.trace import AnyEvent, Arrive, DummyRun, ExternalLo
 CORPUS = Path(__file__).parents[3] / "corpus"
 LAUNCH = Launch(sys.executable, {})
 DETAILS = re.compile(
-    r"<details><summary>(Every event|Blocks, step by step|(repro\.py|fix\.patch) \(\d+ lines?\))</summary>|</details>"
+    r"<details><summary>(Every event|The output of the engine's own environment script|"
+    r"Blocks, step by step|(repro\.py|fix\.patch) \(\d+ lines?\))</summary>|</details>"
 )
 """All HTML that a report may have."""
 VERDICT = ScriptVerdict(True, 1, 0.1, "AssertionError: x")
@@ -273,6 +274,25 @@ def test_what_is_off_by_default_is_named_beside_the_implementations() -> None:
     unusual = Deployment("E", unusual=("--speculative-config",))
     text = report(structs.replace(case, runs=runs, deployment=unusual))
     assert "Off by default, and on here: `--speculative-config`." in text
+
+
+def test_controls_stand_beside_what_is_wrong() -> None:
+    case = case_of("accepted-count-zero")
+    text = report(structs.replace(case, controls=["without r1", "without --x_y"]))
+    section = text.partition("## Expected and observed")[2].partition("## Reproduction")[0]
+    assert "**Controls.** Each differs from the scenario in one thing only, and passes:" in section
+    assert "* without r1\n* without --x\\_y\n" in section
+    assert "Controls" not in report(case)
+
+
+def test_the_engine_says_what_its_form_asks_for() -> None:
+    """The form of vLLM has a required field for the output of its script."""
+    assert collected(LAUNCH, ("-c", "import sys; print('engine 1 in', sys.prefix)")) == "engine 1 in ..."
+    assert collected(LAUNCH, ("-c", "raise SystemExit(1)")) == collected(LAUNCH, ()) == ""
+    case = case_of("accepted-count-zero")
+    text = report(structs.replace(case, collected="GPU ``` none"))
+    assert "environment script</summary>\n\n````text\nGPU ``` none\n````\n" in text
+    assert "environment script" not in report(case)
 
 
 def test_places_are_shown_with_their_scores_and_never_guessed() -> None:

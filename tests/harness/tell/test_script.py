@@ -1,5 +1,6 @@
 """Reproducers run on their own, fail on the broken target and pass on the correct one, and say so when they do not."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ from hybridfuzz.harness.draw.files import encode_trace, load_trace
 from hybridfuzz.harness.group.evidence import Evidence, FindingEvidence, Place
 from hybridfuzz.harness.record.recorder import record_history
 from hybridfuzz.harness.tell.bug_report import ReproCase
-from hybridfuzz.harness.tell.repro_folder import write_folder
+from hybridfuzz.harness.tell.repro_folder import PYTEST, write_folder
 from hybridfuzz.harness.tell.script import ScriptVerdict, failure_of, run_script
 from hybridfuzz.targets.base.launch import Launch
 from hybridfuzz.targets.base.protocol import TargetError
@@ -91,7 +92,17 @@ def test_the_folder(hybridfuzz: Cli, tmp_path: Path) -> None:
     tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(folder / "test_repro.py")]
     ended = subprocess.run(tests, capture_output=True, text=True, cwd=folder, check=False)
     assert ended.returncode == 1
-    assert "a padding or dummy row writes" in ended.stdout
+    summary = next(line for line in ended.stdout.splitlines() if line.startswith("FAILED"))
+    assert "a padding or dummy row writes" in summary, "not the first line of a traceback, which says little"
+
+
+def test_without_the_engine_its_test_is_skipped(tmp_path: Path) -> None:
+    """It failed, which looked like the bug."""
+    (tmp_path / "test_repro.py").write_text(PYTEST.format(package="no_such_engine"))
+    (tmp_path / "repro.py").write_text("import no_such_engine")
+    tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", os.devnull, "test_repro.py"]
+    ended = subprocess.run(tests, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert (ended.returncode, "1 skipped" in ended.stdout) == (0, True)
 
 
 def test_places_come_from_the_evidence_beside_the_trace(hybridfuzz: Cli, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import ast
 from hybridfuzz.targets.base.client_script import WRONG_TOKENS, Frame, asked_again, asking, folded
 from hybridfuzz.targets.base.inlined import Part
 
-FRAME = Frame("Needs nothing.\n", "Of nothing.\n", "os.environ['X'] = '1'", "prepare")
+FRAME = Frame("Needs nothing.\n", "nothing", "Of nothing.\n", "os.environ['X'] = '1'", "prepare")
 
 
 def test_equal_calls_are_a_loop_and_equal_comments_one() -> None:
@@ -17,7 +17,8 @@ def test_equal_calls_are_a_loop_and_equal_comments_one() -> None:
 def test_a_script_begins_with_what_is_asked_and_imports_the_engine_once_it_is_prepared() -> None:
     body = asking(["engine = None"], ["# nothing happens"] * 3, list(asked_again([[5, 6]], "A cache")), WRONG_TOKENS)
     parts = [Part(["import sys"], "def prepare():\n    sys"), Part(["from engine import one"], "two = one, THREE")]
-    text = FRAME.module('It is """broken"""', body, parts, ["THREE = 3"])
+    script = FRAME.script('It is """broken"""', body, WRONG_TOKENS, parts, ["THREE = 3"])
+    text = script.text
     tree = ast.parse(text)
     assert isinstance(tree.body[2], ast.FunctionDef) and tree.body[2].name == "reproduce"
     order = [
@@ -26,3 +27,4 @@ def test_a_script_begins_with_what_is_asked_and_imports_the_engine_once_it_is_pr
     ]  # fmt: skip
     places = [text.index(one) for one in order]
     assert places == sorted(places)
+    assert script.body == body and "THREE = 3" in script.machinery and "reproduce" not in script.machinery

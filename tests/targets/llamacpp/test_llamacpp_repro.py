@@ -32,6 +32,7 @@ def test_a_script_has_the_calls_of_the_trace_first() -> None:
     [script] = scripts(Failure("S6", "logprobs", "wrong", EVENTS, 2, "r0.1"))
     assert script.promise == "wrong logits"
     calls = [line.strip() for line in script.scenario.splitlines()]
+    assert "hybridfuzz" not in script.text
     draft = next(index for index, line in enumerate(calls) if "drafts: 1 of sequence 0" in line)
     assert calls[draft + 1 : draft + 3] == ["llama.roll_back(0, 4)", "llama.seq_cp(0, 1)"]
 

@@ -104,4 +104,4 @@ def test_a_script_calls_public_api_only(family: str) -> None:
     assert "hybridfuzz" not in script.text
     assert "cache.reorder_cache(torch.tensor([1, 0]))" in script.text
     assert script.promise == PROMISE
-    assert script.needs == "transformers"
+    assert script.needs == "transformers, torch"

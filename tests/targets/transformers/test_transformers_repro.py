@@ -33,6 +33,7 @@ def test_an_exception_of_a_forward_is_a_difference_too() -> None:
     failure = Failure("S9", "mamba-temporal", "broken", EVENTS, 2, "r0")
     [script] = write_scripts("", Trace(CONFIG, EVENTS), failure)
     assert script.promise == "the same tokens alone"
+    assert "hybridfuzz" not in script.text
     assert "but takes the same tokens alone" in script.text
     assert "differ from the same tokens alone by" in script.text
 

@@ -4,7 +4,7 @@ import json
 import signal
 import subprocess
 import sys
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,7 @@ from hybridfuzz.harness.draw.files import encode_trace, load_trace
 from hybridfuzz.harness.face.commands.against import pair_of
 from hybridfuzz.harness.face.commands.bisect import started
 from hybridfuzz.harness.face.commands.common import trace_files
+from hybridfuzz.harness.face.commands.fuzz import add_arguments, asked
 from hybridfuzz.harness.workers.machine import memory_share
 from hybridfuzz.harness.workers.messages import Ready
 from hybridfuzz.harness.workers.worker_client import WorkerClient
@@ -241,3 +242,12 @@ def test_workers_share_the_memory_of_the_machine_unless_a_limit_is_given(monkeyp
     with pytest.raises(TargetError, match="seen"), started(options, "1", None):
         pass
     assert limits == [whole]
+
+
+def test_the_summary_has_the_options_that_chose_what_ran() -> None:
+    """The page prints them in the command that runs the same traces again."""
+    given = ["--fixes", "builtin", "--known", "k.toml", "--timeout", "5s", "--no-canary"]
+    parser = ArgumentParser()
+    add_arguments(parser)
+    assert asked(parser.parse_args([*given, "--seed", "1"])) == given
+    assert asked(parser.parse_args([])) == []

@@ -3,9 +3,13 @@
 from pathlib import Path
 
 import pytest
+from cli_process import Cli
 
 from hybridfuzz.harness.face.commands.repro import again
+from hybridfuzz.harness.tell.reproduce import name_of_test
 from hybridfuzz.targets.base.launch import Launch
+
+CORPUS = Path(__file__).parents[4] / "corpus"
 
 
 @pytest.mark.parametrize(
@@ -15,3 +19,24 @@ from hybridfuzz.targets.base.launch import Launch
 def test_how_to_run_a_script_again_where_its_engine_is(tree: str, command: str) -> None:
     """A maintainer had to look for the environment that hybridfuzz had made."""
     assert again(Launch("/venv/bin/python", {}, tree=tree), Path("out/repro.py")) == command
+
+
+@pytest.mark.parametrize(
+    ("title", "name"),
+    [
+        ("Wrong tokens for a one-token prompt (hybrid model, V2)", "wrong_tokens_for_a_one_token_prompt"),
+        (
+            "The prefix cache publishes blocks that do not hold what the keys of their content name",
+            "the_prefix_cache_publishes_blocks_that_do_not_hold_what_the_keys",
+        ),
+    ],
+)
+def test_a_test_is_named_for_the_title_of_the_report(title: str, name: str) -> None:
+    assert name_of_test(title) == name
+
+
+def test_a_target_without_tests_of_its_own_style_says_so(hybridfuzz: Cli) -> None:
+    [file] = CORPUS.glob("finished-row-not-cleared--*.json")
+    target = ("--target", "hybrid:finished-row-not-cleared")
+    ran = hybridfuzz("repro", file, *target, "--kind", "pytest", "-o", "out")
+    assert (ran.status, "use test_repro.py" in ran.error) == (2, True)

@@ -32,6 +32,7 @@ from hybridfuzz.harness.face.outputs.console import (
     effort_line,
     notes,
     open_lines,
+    reached_line,
     report,
 )
 from hybridfuzz.harness.face.outputs.console import Console as Plain
@@ -146,6 +147,21 @@ def test_sentences_behind_the_report_continue_on_the_next_line_between_words(wid
     assert " ".join(line.rstrip() for line in lines[begin:]) == " ".join(sentences)
     Plain(Terminal(file=(out := io.StringIO()), width=width)).ended(summary)
     assert set(sentences) <= set(out.getvalue().splitlines()), "a line stays one for programs"
+
+
+def test_states_are_one_line_of_the_terminal() -> None:
+    """Their table had 85 lines, behind which the findings scrolled away."""
+    reached = {f"state {number}": int(number > 8) for number in range(1, 86)}
+    never = [name for name, count in reached.items() if not count]
+    summary = Summary("hybrid", "", 1, {}, "time", 9, 9, 10.0, [], {}, reached, [], never)
+    shown = ", ".join(never[:6])
+    expected = f"77 of 85 engine states occurred (how often: see the report); never: {shown} and 2 more"
+    assert reached_line(summary) == expected
+    console = Console(file=(out := io.StringIO()), width=200)
+    for part in report(summary, 200):
+        console.print(part)
+    assert len(out.getvalue().splitlines()) < 10
+    assert reached_line(structs.replace(summary, never_reached=[])).endswith("(how often: see the report)")
 
 
 def test_the_report_has_the_most_severe_finding_first_with_what_it_needs() -> None:
