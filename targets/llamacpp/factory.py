@@ -5,15 +5,10 @@ from __future__ import annotations
 from ..base.protocol import Capabilities, Target
 from ..base.releases import cannot_import
 from ..base.trace import Config
+from ..sequences.client import EVENTS
 from . import kit_limits
 from .families import FAMILIES
 
-EVENTS = frozenset(
-    {
-        "arrive", "step", "abort", "preempt", "park", "resume", "fork", "truncate", "select", "reorder", "repeat",
-        "crop", "reset",
-    }
-)  # fmt: skip
 DRAFTS = 3
 OPTIONS = {
     "family": tuple(FAMILIES),

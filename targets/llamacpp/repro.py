@@ -31,8 +31,8 @@ from ..base.trace import (
     Truncate,
     fits,
 )
-from . import operations as do
-from .client import Client, Fed
+from ..sequences import operations as do
+from ..sequences.client import Client, Fed
 from .families import FAMILIES, Family
 from .kit_limits import refusal
 from .sizes import planes_of, sizes_of
