@@ -19,9 +19,9 @@ from ..sequences import operations as do
 from ..sequences.client import Fed, Request
 from ..sequences.client_target import ClientTarget
 from .context import Context, Row, log_softmax, poisoned
+from .context_sizes import planes_of, sizes_of
 from .families import CONV
 from .model import MARGIN_MIN, Alone, Model, state_of
-from .sizes import planes_of, sizes_of
 
 NO_PREFIX = 1
 """Stands for the tag of a state that is that of none of the prefixes that it is compared with."""
