@@ -2,6 +2,7 @@
 
 base                the protocol, traces and environments, for all of them
 hybrid              the built-in target, with Triton kernels, and its mutants
+sequences           a built-in memory of sequences with shared cells and snapshots, and its client
 vllm                vLLM
 sglang              SGLang
 transformers        Hugging Face transformers

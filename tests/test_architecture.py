@@ -27,7 +27,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "": (
         "reports",
         "harness",
-        " | ".join(f"targets.{engine}" for engine in engines()),
+        " | ".join(f"targets.{engine}" for engine in engines() if engine != "sequences"),
+        "targets.sequences",
         "targets.base",
         "corpus",
         "reference | targets.triton_interpreter",

@@ -3,6 +3,7 @@
     hybrid              the built-in target
     hybrid:SLUG         one of its mutants
     hybrid@cuda         with a numeric run on a device: cpu, cuda, interpreter
+    sequences[:SLUG]    the built-in memory of sequences, or one of its mutants
     vllm                the vLLM installed here
     vllm@0.33.0         a release, in an environment of its own
     vllm@PATH           a checkout or unpacked wheel

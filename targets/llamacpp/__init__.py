@@ -1,24 +1,23 @@
 """llama.cpp: the memory of its hybrid models, driven through its C API, with tiny random models on a CPU.
 
-There is no scheduler and no table of blocks: a client decodes batches of sequences, and copies, cuts, saves and
-restores them. The model is llama.cpp's own; its log-probabilities are compared with those of the same tokens alone. See
-docs/explanation/llamacpp.md.
+There is no scheduler and no table of blocks: a client (`targets.sequences`) decodes batches of sequences, and copies,
+cuts, saves and restores them. The model is llama.cpp's own; its log-probabilities are compared with those of the same
+tokens alone. See docs/explanation/llamacpp.md.
 
     environment  the releases (wheels of xllamacpp) and the environment of their workers
     library      the C API by ctypes, and which layout of its parameters a build has
     families     tiny configurations of the hybrid families, and their weights
     gguf_file    writes such a model as a file
-    sizes        parameters of a trace's contexts
     context      a context of the library: the C API as methods
-    operations   what a client does with sequences, as plain data
-    client       turns a trace into operations
-    executor     executes operations on a context
+    context_sizes  parameters of a trace's contexts
     model        the model, and the same tokens alone
     factory      capabilities; opens one context per trace
-    target       the `Target` protocol
+    target       the library behind the `Target` protocol
+    server       llama.cpp's HTTP server, in this process
+    server_target  that server behind the `Target` protocol
     kit_limits   what the target and its scripts cannot do
     deployment   what a bug report says about the environment
-    shown        what a script runs
+    checked_context  what a script runs: a context that compares its logits
     c_program    the same calls in C
     repro        scripts of calls of the C API
 """

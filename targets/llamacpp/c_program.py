@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .sizes import Sizes
+from .context_sizes import Sizes
 
 PROGRAM = """\
 // cc repro.c -I llama.cpp/include -I llama.cpp/ggml/include -L llama.cpp/build/bin -lllama -lm -o repro

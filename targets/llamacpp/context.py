@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..base.protocol import EngineError, TargetError
+from .context_sizes import Sizes
 from .library import F32, FLASH_OFF, Library
-from .sizes import Sizes
 
 
 class Row(NamedTuple):

@@ -1,8 +1,8 @@
 """llama.cpp's releases and the environment of its workers.
 
 A release is a wheel of xllamacpp, whose extension module exports llama.cpp's C API; the third number of its version is
-llama.cpp's build. Nothing of its Python is used. `llamacpp@PATH` is a shared library that a build of a checkout leaves
-(`libllama.so`), or the folder with it.
+llama.cpp's build. Of its Python only the server of `llamacpp:server` is used. `llamacpp@PATH` is a shared library that
+a build of a checkout leaves (`libllama.so`), or the folder with it.
 """
 
 from __future__ import annotations

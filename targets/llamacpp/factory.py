@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from ..base.protocol import Capabilities, Target
 from ..base.releases import cannot_import
+from ..base.stock import Setting
 from ..base.trace import Config
+from ..sequences.client import EVENTS
 from . import kit_limits
 from .families import FAMILIES
 
-EVENTS = frozenset(
-    {
-        "arrive", "step", "abort", "preempt", "park", "resume", "fork", "truncate", "select", "reorder", "repeat",
-        "crop", "reset",
-    }
-)  # fmt: skip
+SERVER = "server"
+"""The variant that drives the server."""
 DRAFTS = 3
 OPTIONS = {
     "family": tuple(FAMILIES),
@@ -33,6 +31,40 @@ ubatch   most tokens that are computed at once (`n_ubatch`): a larger batch is s
 idle     a parked session keeps its sequence, or its state is saved and restored into another one
 logits   asked for the last token of a prompt and for drafts, or for all tokens
 """
+
+
+SERVER_OPTIONS = {
+    "family": tuple(FAMILIES),
+    "slots": ("4", "4", "2", "1"),
+    "kv": ("unified", "unified", "split"),
+    "ubatch": ("512", "512", "16", "4"),
+    "checkpoints": ("32", "32", "2", "0"),
+    "spacing": ("8192", "8192", "8", "1"),
+    "ram": ("8192", "8192", "0"),
+    "similarity": ("0.1", "0.1", "0"),
+    "ahead": ("0", "1", "4"),
+}
+"""Switches of a trace on the server.
+
+family       the model
+slots        requests that are served at once (`--parallel`)
+kv, ubatch   as of the library
+checkpoints  most context checkpoints of a slot (`--ctx-checkpoints`)
+spacing      least tokens between two of them (`--checkpoint-min-step`)
+ram          MiB of the prompt cache, into which the state of an idle slot is saved (`--cache-ram`)
+similarity   share of a prompt that a slot must have to be taken for it (`--slot-prompt-similarity`)
+ahead        tokens that a request gets beyond the one that its client goes on with
+"""
+SERVER_STOCK = (
+    Setting("--slot-prompt-similarity", {"similarity": "0.1"}, is_rare=True),
+    Setting("--checkpoint-min-step", {"spacing": "8192"}, is_rare=True),
+    Setting("--ctx-checkpoints", {"checkpoints": "32"}),
+    Setting("--cache-ram", {"ram": "8192"}),
+    Setting("--ubatch-size", {"ubatch": "512"}),
+    Setting("--no-kv-unified", {"kv": "unified"}),
+    Setting("--parallel", {"slots": "4"}),
+)
+"""`llama-server -m MODEL`, build 11549: the defaults of `common_params`, and four slots with unified cells."""
 
 
 class LlamaCppFactory:
@@ -55,6 +87,46 @@ class LlamaCppFactory:
         from .target import LlamaCppTarget
 
         return LlamaCppTarget(config, self.models.get(config.options["family"]))
+
+
+class ServerFactory:
+    """Starts servers of the wheel that this process finds."""
+
+    def __init__(self) -> None:
+        from .library import Library, find_library
+        from .model import Models
+
+        self.name = f"llamacpp:{SERVER}"
+        self.models = Models(Library(find_library()), spelled=True)
+        self.capabilities = server_capabilities()
+
+    def supports(self, config: Config) -> str:
+        """Return "", or the reason why a configuration is not supported."""
+        return kit_limits.refusal("server", config)
+
+    def open(self, config: Config) -> Target:
+        """Start a server for one trace."""
+        from .server_target import ServerTarget
+
+        return ServerTarget(config, self.models.get(config.options["family"]))
+
+
+def server_capabilities() -> Capabilities:
+    """Return the capabilities of the server: what its clients get."""
+    return Capabilities(
+        events=EVENTS,
+        modes=("none",),
+        observes=frozenset({"real_model"}),
+        block_sizes=((8, 1), (16, 1)),
+        group_counts=((1, 1),),
+        options=SERVER_OPTIONS,
+        features=frozenset({"chunks"}),
+        lacks=frozenset({"zeroing", "drafts-past-end"}),
+        engine=("xllamacpp",),
+        stock=SERVER_STOCK,
+        has_server=True,
+        traces_per_second=2.0,
+    )
 
 
 def capabilities(family: str = "", *, has_planes: bool = True) -> Capabilities:
@@ -82,13 +154,16 @@ def capabilities(family: str = "", *, has_planes: bool = True) -> Capabilities:
 
 
 def variants() -> dict[str, str]:
-    """Return the variants: one for each family."""
-    return {slug: f"the {family.arch} family alone" for slug, family in FAMILIES.items()}
+    """Return the variants: one for each family, and the server."""
+    families = {slug: f"the {family.arch} family alone" for slug, family in FAMILIES.items()}
+    return families | {SERVER: "llama.cpp's server: slots, prompt cache, context checkpoints"}
 
 
-def make_factory(variant: str) -> LlamaCppFactory:
+def make_factory(variant: str) -> LlamaCppFactory | ServerFactory:
     """Return the factory, in a process of the engine's environment."""
     try:
+        if variant == SERVER:
+            return ServerFactory()
         return LlamaCppFactory(f"llamacpp:{variant}" if variant else "llamacpp", variant)
     except ImportError as error:
         raise cannot_import("llama.cpp", "llamacpp@2026.10.11549", error) from error

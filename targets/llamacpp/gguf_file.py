@@ -9,16 +9,22 @@ from typing import Any
 import numpy as np
 from gguf import GGUFWriter
 
-from .families import Family
+from .families import VOCABULARY, Family
 
+NORMAL, UNKNOWN, CONTROL = 1, 2, 3
+"""Types of tokens (`llama_token_type`)."""
 WEIGHTS = 1.5
 """Standard deviation of a weight, times the square root of its inputs."""
 
 
-def write_gguf(path: Path, family: Family) -> None:
-    """Write a model with random weights, which depend on their names alone."""
+def write_gguf(path: Path, family: Family, *, spelled: bool = False) -> None:
+    """Write a model with random weights, which depend on their names alone; `spelled`: its tokens are words."""
     writer = GGUFWriter(path, family.arch)
-    writer.add_tokenizer_model("none")
+    writer.add_tokenizer_model("llama" if spelled else "none")
+    if spelled:
+        writer.add_token_list(["<unk>", "<s>", "</s>", *(f"\u2581t{token}" for token in range(3, VOCABULARY))])
+        writer.add_token_scores([0.0] * VOCABULARY)
+        writer.add_token_types([UNKNOWN, CONTROL, CONTROL, *[NORMAL] * (VOCABULARY - 3)])
     for key, value in family.metadata.items():
         name = f"{family.arch}.{key}"
         if isinstance(value, list):

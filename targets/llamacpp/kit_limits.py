@@ -1,6 +1,7 @@
-"""What the two kits of the llama.cpp target cannot do, and why: one table. Importable without llama.cpp.
+"""What the kits of the llama.cpp target cannot do, and why: one table. Importable without llama.cpp.
 
 library  the library's own contexts, with a tiny model (`target`)
+server   its HTTP server, with a tiny model (`server_target`)
 script   a file of calls of the C API (`repro`)
 """
 
@@ -12,7 +13,7 @@ from ..base.kits import Limit, Row, first_reason, in_words
 from ..base.trace import Config
 from .families import FAMILIES
 
-Kit = Literal["library", "script"]
+Kit = Literal["library", "server", "script"]
 
 
 ROWS: tuple[Row[Config], ...] = (
@@ -24,6 +25,13 @@ ROWS: tuple[Row[Config], ...] = (
         "this family has no snapshots (n_rs_seq): use planes=0"),
     Row("library", "ubatch", lambda c: int(c.options.get("ubatch", "0")) < int(c.options.get("planes", "0")) + 2,
         "llama.cpp ends the process unless n_ubatch is at least n_rs_seq + 2"),
+    Row("server", "family", lambda c: c.options.get("family") not in FAMILIES, "it needs an option family"),
+    Row("server", "mamba_cache_mode", lambda c: c.mamba_cache_mode != "none",
+        "its prompt cache is its own: use mamba_cache_mode=none"),
+    Row("server", "conv_width", lambda c: c.conv_width != 4, "conv_width is 4"),
+    Row("server", "max_model_len", lambda c: c.max_model_len > 200,
+        "a slot has 256 tokens: use max_model_len of at most 200"),
+    Row("script", "slots", lambda c: "slots" in c.options, "a failure of the server: replay the trace"),
     Row("script", "family", lambda c: c.options.get("family") not in FAMILIES,
         "a failure of no family of models: the trace names none"),
 )  # fmt: skip

@@ -17,10 +17,10 @@ import numpy as np
 
 from ..base.protocol import TargetError
 from .context import Context, Row, log_softmax
+from .context_sizes import Sizes
 from .families import FAMILIES, Family
 from .gguf_file import write_gguf
 from .library import PARTIAL_ONLY, Library
-from .sizes import Sizes
 
 MARGIN = 20.0
 """Rounding in another order may differ by so many times what one token at a time differs from all at once."""
@@ -56,10 +56,11 @@ class Alone(NamedTuple):
 class Model:
     """A model of one family, loaded."""
 
-    def __init__(self, library: Library, family: Family, path: Path) -> None:
+    def __init__(self, library: Library, family: Family, path: Path, *, spelled: bool) -> None:
         self.library = library
         self.family = family
-        write_gguf(path, family)
+        self.path = path
+        write_gguf(path, family, spelled=spelled)
         handle = library.c.llama_model_load_from_file(str(path).encode(), library.c.llama_model_default_params())
         if not handle:
             raise TargetError(f"this build of llama.cpp does not load the {family.arch} model: {library.complaint}")
@@ -124,17 +125,19 @@ def _margin(differ: float) -> float:
 
 
 class Models:
-    """The models of this process, each made when it is first used."""
+    """The models of this process, each made when it is first used; `spelled`: with words, which a server needs."""
 
-    def __init__(self, library: Library) -> None:
+    def __init__(self, library: Library, *, spelled: bool = False) -> None:
         self.library = library
+        self.spelled = spelled
         self._folder = TemporaryDirectory(prefix="hybridfuzz-llamacpp-")
         self._models: dict[str, Model] = {}
 
     def get(self, name: str) -> Model:
         """Return the model of a family."""
         if name not in self._models:
-            self._models[name] = Model(self.library, FAMILIES[name], Path(self._folder.name) / f"{name}.gguf")
+            path = Path(self._folder.name) / f"{name}.gguf"
+            self._models[name] = Model(self.library, FAMILIES[name], path, spelled=self.spelled)
         return self._models[name]
 
     def forget_results(self) -> None:

@@ -31,11 +31,11 @@ from ..base.trace import (
     Truncate,
     fits,
 )
-from . import operations as do
-from .client import Client, Fed
+from ..sequences import operations as do
+from ..sequences.client import Client, Fed
+from .context_sizes import planes_of, sizes_of
 from .families import FAMILIES, Family
 from .kit_limits import refusal
-from .sizes import planes_of, sizes_of
 
 STEPS_AFTER = 8
 """Steps after the violation, in which wrong content becomes a wrong number."""
@@ -103,7 +103,9 @@ def _text(config: Config, family: Family, failure: Failure, promise: str, *, agr
         settings=", ".join(f"{name}={value}" for name, value in sizes._asdict().items()),
         body="\n".join(f"    {line}" for line in lines),
     )
-    parts = Sources("hybridfuzz.targets.llamacpp").definitions(("families.py", "Family"), ("shown.py", "Llama"))
+    parts = Sources("hybridfuzz.targets.llamacpp").definitions(
+        ("families.py", "Family"), ("checked_context.py", "Llama")
+    )
     return "\n".join(
         [
             opening.rstrip("\n"),

@@ -6,51 +6,22 @@ that nobody owns hold. Every bit of the logits has to be the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
 import numpy as np
 
 from ...reference.layout import Group, Layout
-from ..base.observe import (
-    Content,
-    Delivered,
-    Effect,
-    Forward,
-    ForwardRow,
-    Planned,
-    RealForward,
-    RealRow,
-    Record,
-    StateContent,
-    View,
-)
-from ..base.trace import (
-    Abort,
-    Arrive,
-    Config,
-    Crop,
-    Event,
-    Fork,
-    Park,
-    Preempt,
-    Reorder,
-    Repeat,
-    Reset,
-    Resume,
-    Select,
-    Step,
-    Truncate,
-    fits,
-)
-from . import operations as do
-from .client import Client, Fed, Request, sequences_of
+from ..base.observe import Content, Forward, ForwardRow, RealForward, RealRow, Record, StateContent
+from ..base.trace import Config
+from ..sequences import operations as do
+from ..sequences.client import Fed, Request
+from ..sequences.client_target import ClientTarget
 from .context import Context, Row, log_softmax, poisoned
-from .executor import Executor
+from .context_sizes import planes_of, sizes_of
 from .families import CONV
 from .model import MARGIN_MIN, Alone, Model, state_of
-from .sizes import planes_of, sizes_of
 
 NO_PREFIX = 1
 """Stands for the tag of a state that is that of none of the prefixes that it is compared with."""
@@ -65,105 +36,17 @@ def make_layout(config: Config) -> Layout:
     )  # fmt: skip
 
 
-class LlamaCppTarget:
+class LlamaCppTarget(ClientTarget):
     """One client and its contexts for one trace."""
 
     def __init__(self, config: Config, model: Model) -> None:
-        self.config = config
-        self.layout = make_layout(config)
         self.model = model
         sizes = sizes_of(config, planes_of(config, has_planes=model.library.has_planes))
         self.contexts = [poisoned(Context(model.library, model.handle, sizes), poison) for poison in (1, 2)]
-        self.client = Client(config, self.contexts[0].planes)
-        self.executors = [Executor(context) for context in self.contexts]
-        self.step = 0
-        self._handlers: dict[type[Event], Callable[[Any], Effect]] = {
-            Arrive: self.arrive,
-            Resume: self.resume,
-            Fork: self.fork,
-            Truncate: self.truncate,
-            Step: self.run_step,
-            Abort: lambda event: self._do(self.client.abort(event.name)),
-            Preempt: lambda event: self._do(self.client.preempt(event.name)),
-            Park: lambda event: self._do(self.client.park(event.name)),
-            Crop: lambda event: self._do(self.client.crop(event.tokens)),
-            Select: lambda event: self._do(self.client.select(event.names)),
-            Reorder: lambda event: self._do(self.client.reorder(event.sources)),
-            Repeat: lambda event: self._do(self.client.repeat(event.times)),
-            Reset: lambda event: self._do(self.client.reset()),
-        }
+        super().__init__(config, make_layout(config), self.contexts, self.contexts[0].planes)
 
-    def apply(self, event: Event) -> Effect:
-        """Apply an event."""
-        return self._handlers[type(event)](event)
-
-    def _do(self, operations: Sequence[do.Operation]) -> Effect:
-        """Execute operations on both contexts."""
-        for operation in operations:
-            for executor in self.executors:
-                executor.execute(operation)
-        return Effect()
-
-    # requests
-
-    def arrive(self, event: Arrive) -> Effect:
-        """Queue a request; no-op for a name that was used before."""
-        if event.name not in self.client.names and fits(self.config, event):
-            self.client.arrive(event)
-        return Effect()
-
-    def resume(self, event: Resume) -> Effect:
-        """Queue the next turn of a parked session."""
-        request = self.client.parked.get(event.name)
-        if request is not None and fits(self.config, event, request.known):
-            self.client.resume(event)
-        return Effect()
-
-    def fork(self, event: Fork) -> Effect:
-        """Copy a parked session and its sequence."""
-        if event.parent in self.client.parked and event.name not in self.client.names:
-            self._do(self.client.fork(event.name, event.parent))
-        return Effect()
-
-    def truncate(self, event: Truncate) -> Effect:
-        """Cut a parked session, if llama.cpp can roll it back."""
-        request = self.client.parked.get(event.name)
-        if request is None or not 0 < event.length < request.known:
-            return Effect()
-        if request.saved and request.computed > event.length:
-            return Effect(refused="its state is saved, and only a sequence can be cut")
-        if cut := self.client.cut(event.name, event.length):
-            agreed = {executor.execute(cut) for executor in self.executors}
-            assert len(agreed) == 1, "what a cut does depends on what unused memory holds"
-            if not agreed.pop():
-                return Effect(refused="llama_memory_seq_rm returns false")
-        self.client.truncated(event.name, event.length)
-        return Effect()
-
-    # steps
-
-    def run_step(self, event: Step) -> Effect:
-        """Decode one batch."""
-        step, self.step = self.step, self.step + 1
-        client = self.client
-        made_room, fed, planned, budget = client.plan(event)
-        self._do(made_room)
-        records: list[Record] = [Planned(step, planned, (), budget, self.view())]
-        if not fed:
-            return Effect(records)
-        records.append(self._decode(step, fed))
-        rows = [ForwardRow(one.request.name, one.row.start, one.row.tokens, one.drafts, one.sampled) for one in fed]
-        records.append(Forward(step, rows, ()))
-        rejected, outputs, finished = client.advance(fed)
-        self._do(rejected)
-        records.append(Delivered(step, outputs, finished))
-        self._do(client.settle(finished))
-        return Effect(records)
-
-    def _decode(self, step: int, fed: Sequence[Fed]) -> RealForward:
-        *checkpoints, batch = self.client.batch(fed)
-        self._do(checkpoints)
-        assert isinstance(batch, do.Decode)
+    def decode(self, step: int, fed: Sequence[Fed], batch: do.Decode) -> Sequence[Record]:
+        """Decode a batch in both contexts; compare what it gives with the same tokens alone."""
         batch_rows = [Row(row.sequence, row.start, row.tokens, row.wanted) for row in batch.rows]
         found, other = (context.decode(batch_rows) for context in self.contexts)
         rows, tolerance = [], MARGIN_MIN
@@ -177,37 +60,8 @@ class LlamaCppTarget:
             logprobs = self.model.logprobs(drafted) if one.drafts else alone.logprobs
             expected = logprobs[stop - one.row.wanted : stop]
             rows.append(_worst(one, expected, log_softmax(logits), logits.tobytes() == others.tobytes()))
-        return RealForward(step, rows, tolerance)
-
-    # views
-
-    def view(self) -> View:
-        """Return the queues, and what llama.cpp says of its sequences."""
-        client = self.client
-        lengths = {one.sequence: one.computed for one in client.holders()}
-        positions = {sequence: self.contexts[0].positions(sequence) for sequence in range(sequences_of(self.config))}
-        lost = [
-            sequence for sequence, found in positions.items()
-            if found != (lengths.get(sequence, 0) - 1, lengths.get(sequence, 0) - 1)
-        ]  # fmt: skip
-        return View(
-            free=(),
-            references=(),
-            published={},
-            labels=None,
-            tables={},
-            waiting=[one.name for one in client.waiting],
-            running=[one.name for one in client.running],
-            parked=list(client.parked),
-            caches={one.name: one.sequence for one in client.holders() if one.sequence is not None and one.computed},
-            leftovers={
-                "requests": len(client.running) + len(client.waiting),
-                "sessions": len(client.parked),
-                "sequences": sum(last >= 0 for _, last in positions.values()),
-                "saved states": len(self.executors[0].saved),
-            },
-            drained={"sequences at a wrong position": len(lost)},
-        )
+        forward = [ForwardRow(one.request.name, one.row.start, one.row.tokens, one.drafts, one.sampled) for one in fed]
+        return [RealForward(step, rows, tolerance), Forward(step, forward, ())]
 
     def read(self, group: int, layer: int, block: int) -> Content:
         """Return which prefix of its request the state of a sequence stands for: the state is saved, and compared with

@@ -5,12 +5,14 @@ import pytest
 from hybridfuzz.targets.base.declarations import fault
 from hybridfuzz.targets.base.protocol import Capabilities
 from hybridfuzz.targets.hybrid.factory import CAPABILITIES
+from hybridfuzz.targets.llamacpp.factory import server_capabilities
 from hybridfuzz.targets.sglang.factory import SglangFactory
 from hybridfuzz.targets.transformers.factory import capabilities
 from hybridfuzz.targets.transformers.features import Features
 
 ABLE = {
     "hybrid": CAPABILITIES,
+    "llamacpp server": server_capabilities(),
     "sglang": SglangFactory("sglang").capabilities,
     "sglang sessions": SglangFactory("sglang", sessions=True).capabilities,
     "sglang old": SglangFactory("sglang", features=frozenset(), strategies=("no_buffer",), drafts=0).capabilities,

@@ -9,11 +9,11 @@ from hybridfuzz.targets.base.declarations import fault
 from hybridfuzz.targets.base.protocol import TargetError
 from hybridfuzz.targets.base.registry import parse
 from hybridfuzz.targets.base.trace import Config, Group
+from hybridfuzz.targets.llamacpp.context_sizes import planes_of, sizes_of
 from hybridfuzz.targets.llamacpp.environment import ENGINE, prepare
-from hybridfuzz.targets.llamacpp.factory import capabilities, variants
+from hybridfuzz.targets.llamacpp.factory import SERVER, capabilities, server_capabilities, variants
 from hybridfuzz.targets.llamacpp.families import FAMILIES
 from hybridfuzz.targets.llamacpp.kit_limits import limits, refusal
-from hybridfuzz.targets.llamacpp.sizes import planes_of, sizes_of
 
 OPTIONS = {"family": "qwen3-5", "planes": "0", "kv": "split", "ubatch": "64", "idle": "kept", "logits": "last"}
 PLAIN = Config(
@@ -47,11 +47,32 @@ def test_configurations_are_refused_with_a_reason(wanted: Config, reason: str) -
     assert bool(answer) == bool(reason)
 
 
+@pytest.mark.parametrize(
+    ("wanted", "reason"),
+    [
+        (config(), ""),
+        (config(changes={"max_model_len": 300}), "max_model_len"),
+        (config(family="llama"), "family"),
+        (config(changes={"mamba_cache_mode": "align"}), "mamba_cache_mode=none"),
+    ],
+)
+def test_the_server_refuses_what_its_slots_cannot_hold(wanted: Config, reason: str) -> None:
+    answer = refusal("server", wanted)
+    assert reason in answer
+    assert bool(answer) == bool(reason)
+
+
+def test_no_script_shows_a_failure_of_the_server() -> None:
+    assert "replay" in refusal("script", config(slots="4"))
+    assert refusal("script", config()) == ""
+
+
 def test_what_is_declared_can_be_meant() -> None:
     assert fault(capabilities()) == ""
     assert capabilities("lfm2").options["family"] == ("lfm2",)
     assert capabilities(has_planes=False).options["planes"] == ("0",)
-    assert variants().keys() == FAMILIES.keys()
+    assert fault(server_capabilities()) == ""
+    assert variants().keys() == {*FAMILIES, SERVER}
     assert all("{" not in limit.reason for limit in limits())
 
 

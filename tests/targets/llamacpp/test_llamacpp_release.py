@@ -20,7 +20,7 @@ from hybridfuzz.targets.base.environment import cache_folder
 from hybridfuzz.targets.base.registry import prepare
 from hybridfuzz.targets.base.repro import Failure
 from hybridfuzz.targets.base.trace import Config
-from hybridfuzz.targets.llamacpp.factory import capabilities
+from hybridfuzz.targets.llamacpp.factory import capabilities, server_capabilities
 from hybridfuzz.targets.llamacpp.families import FAMILIES
 from hybridfuzz.targets.llamacpp.kit_limits import refusal
 from hybridfuzz.targets.llamacpp.library import LIBRARY
@@ -35,6 +35,17 @@ TRACES = int(os.environ.get("HYBRIDFUZZ_ENGINE_TRACES", "6"))
 SPLIT = "2026.10.11549--snapshots-left-behind-in-a-split-batch--S9-step-mamba-temporal.json"
 SOUND = {"planes": "0", "kv": "unified"}
 """Configurations that no known defect of the release needs."""
+SERVER = FOLDER.with_name("llamacpp-server")
+WRONG_TOKEN = """
+from hybridfuzz.harness.draw.grammar import draw_trace
+from hybridfuzz.harness.judge.run import run_trace
+from hybridfuzz.targets.llamacpp.factory import make_factory
+from hybridfuzz.targets.llamacpp.server import Server
+factory, ask = make_factory("server"), Server.ask
+Server.ask = lambda server, prompts, count: ask(server, [[prompt[0] ^ 1, *prompt[1:]] for prompt in prompts], count)
+print(run_trace(factory, draw_trace(factory.capabilities, 7, 0)).violation.signature)
+"""
+"""The server gets other prompts than the client's: the first token is another one."""
 REFUSED = """
 import ctypes, sys
 from hybridfuzz.targets.llamacpp import library
@@ -88,6 +99,30 @@ def test_an_older_release_runs_as_far_as_its_memory_allows(release: str, planes:
         assert old.run(trace).violation is None
         if planes:
             assert old.run(load_trace(FOLDER / SPLIT)).violation is None
+
+
+def test_the_server_gives_what_its_traces_say() -> None:
+    """A defect of the release; silence without context checkpoints, on random traces."""
+    spec = f"llamacpp:server@{LATEST}"
+    with WorkerClient(spec, prepare(spec, print), trace_seconds=120) as server:
+        server.start()
+        for path in SERVER.glob("*.json"):
+            violation = server.run(load_trace(path)).violation
+            assert violation is not None
+            assert violation.signature == path.stem.split("--")[2], violation.message
+        for index in range(TRACES):
+            trace = draw_trace(server_capabilities(), 7, index, {"checkpoints": "0"})
+            outcome = server.run(trace)
+            assert outcome.violation is None, outcome.violation.message
+            assert outcome.exercised["S6"]
+
+
+def test_one_wrong_token_in_a_prompt_of_the_server_is_seen() -> None:
+    launch = prepare(f"llamacpp:server@{LATEST}", print)
+    environment = {**os.environ, **launch.env}
+    command = [launch.python, "-c", WRONG_TOKEN]
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert ran.stdout == "S6-step-logprobs\n", ran.stderr
 
 
 def test_a_build_whose_parameters_are_not_known_is_refused() -> None:

@@ -6,8 +6,8 @@ from hybridfuzz.targets.base.protocol import TargetError
 from hybridfuzz.targets.base.repro import Failure, Script
 from hybridfuzz.targets.base.trace import Arrive, Config, Event, Group, Repeat, Select, Step, Trace, Truncate
 from hybridfuzz.targets.llamacpp.c_program import c_program
+from hybridfuzz.targets.llamacpp.context_sizes import Sizes
 from hybridfuzz.targets.llamacpp.repro import write_scripts
-from hybridfuzz.targets.llamacpp.sizes import Sizes
 
 CONFIG = Config(
     num_blocks=200,

@@ -1,4 +1,4 @@
-"""The client of llama.cpp: which sequences requests have, and what happens to them."""
+"""The client of a memory of sequences: which sequences requests have, and what happens to them."""
 
 import random
 
@@ -7,8 +7,8 @@ import pytest
 
 from hybridfuzz.reference.tokens import Truth
 from hybridfuzz.targets.base.trace import Arrive, Config, Group, Resume, Step
-from hybridfuzz.targets.llamacpp import operations as do
-from hybridfuzz.targets.llamacpp.client import Client, sequences_of
+from hybridfuzz.targets.sequences import operations as do
+from hybridfuzz.targets.sequences.client import Client, sequences_of
 
 STEP = Step()
 CONFIG = Config(

@@ -1,4 +1,7 @@
-"""What a script runs: a context, and which tokens each of its sequences has to hold. Only copied into scripts."""
+"""What a script runs: a context that knows which tokens each of its sequences has to hold, and compares its logits.
+
+Only copied into scripts.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,10 @@ import numpy as np
 
 from .c_program import c_program
 from .context import Context, Row, log_softmax, poisoned
+from .context_sizes import Sizes
 from .families import Family
 from .gguf_file import write_gguf
 from .library import PARTIAL_ONLY, Library, find_library
-from .sizes import Sizes
 
 
 class Llama:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ..base.trace import Config
-from .client import sequences_of
+from ..sequences.client import sequences_of
 from .families import FAMILIES
 
 UNIT = 256

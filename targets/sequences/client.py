@@ -1,11 +1,11 @@
-"""The client's side: which requests run, which sequences of llama.cpp they have, and which tokens a batch gets.
+"""The client's side: which requests run, which sequences they have, and which tokens a batch gets.
 
-llama.cpp has no scheduler in its library. This client does what its server and its examples do. A running request has a
-sequence, and a batch has tokens of many: prompts in chunks, a token for each that decodes, drafts behind some. A parked
-session keeps its sequence, or its state is saved and its sequence removed; that also happens to the session that was
-parked first when a request finds no sequence free.
+A memory of sequences has no scheduler. This client does what llama.cpp's server and examples do. A running request has
+a sequence, and a batch has tokens of many: prompts in chunks, a token for each that decodes, drafts behind some. A
+parked session keeps its sequence, or its state is saved and its sequence removed; that also happens to the session that
+was parked first when a request finds no sequence free.
 
-Everything here follows from the trace alone, so that a script can be written without llama.cpp: the tokens that rows
+Everything here follows from the trace alone, so that a script can be written without an engine: the tokens that rows
 sample are those of `Truth`.
 """
 
@@ -21,6 +21,14 @@ from ...reference.tokens import Truth, draft_tokens
 from ..base.observe import PlannedRow
 from ..base.trace import Arrive, Config, Resume, Step
 from . import operations as do
+
+EVENTS = frozenset(
+    {
+        "arrive", "step", "abort", "preempt", "park", "resume", "fork", "truncate", "select", "reorder", "repeat",
+        "crop", "reset",
+    }
+)  # fmt: skip
+"""Tags of the events that the client understands."""
 
 
 class Request:

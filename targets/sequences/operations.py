@@ -1,7 +1,7 @@
-"""What a client of llama.cpp does with sequences, as plain data.
+"""What a client does with sequences, as plain data.
 
-A trace is turned into these by `client`; `executor` executes them on a context, and `repro` writes them down as calls
-of the C API. `sequence` is llama.cpp's number of one.
+A trace is turned into these by `client`; `executor` executes them on a memory, and a target's scripts write them down
+as calls of its engine. `sequence` is the memory's number of one.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class GoBack(Struct, frozen=True):
 
 
 class RollBack(Struct, frozen=True):
-    """Positions from `length` on are removed. If llama.cpp refuses that, the sequence is removed and `tokens`, all that
-    it is to hold, are decoded again."""
+    """Positions from `length` on are removed. If that is refused, the sequence is removed and `tokens`, all that it is
+    to hold, are decoded again."""
 
     sequence: int
     length: int
@@ -54,7 +54,7 @@ class RollBack(Struct, frozen=True):
 
 
 class Cut(Struct, frozen=True):
-    """Positions from `length` on are removed; llama.cpp may refuse, and nothing has changed then."""
+    """Positions from `length` on are removed; it may be refused, and nothing has changed then."""
 
     sequence: int
     length: int

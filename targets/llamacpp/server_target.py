@@ -1,0 +1,54 @@
+"""llama.cpp's server behind the `Target` protocol: what its clients get, against the same tokens alone.
+
+In each step every running request sends all of its tokens so far, as chat clients do, and gets one token or a few. All
+of a step arrive together. The reference's own token is what a request goes on with, so a slot that generated other ones
+has to go back: to a context checkpoint, or to the beginning of the prompt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..base.observe import Content, Forward, ForwardRow, RealForward, RealRow, Record
+from ..base.trace import Config
+from ..sequences import operations as do
+from ..sequences.client import Fed
+from ..sequences.client_target import ClientTarget
+from .model import MARGIN_MIN, Model
+from .server import Server
+from .target import make_layout
+
+
+class ServerTarget(ClientTarget):
+    """One server and its clients for one trace."""
+
+    def __init__(self, config: Config, model: Model) -> None:
+        super().__init__(config, make_layout(config), (), planes=0)
+        self.model = model
+        self.server = Server(model.path, config)
+
+    def decode(self, step: int, fed: Sequence[Fed], batch: do.Decode) -> Sequence[Record]:
+        """Send the requests of a step; compare each answer with the same tokens alone."""
+        prompts = [one.request.tokens(0, one.row.start + one.count) for one in fed]
+        answers = self.server.ask(prompts, 1 + int(self.config.options["ahead"]))
+        rows, tolerance = [], MARGIN_MIN
+        for one, prompt, answer in zip(fed, prompts, answers, strict=True):
+            alone = self.model.alone((*prompt, *answer.tokens[:-1]))
+            tolerance = max(tolerance, alone.tolerance)
+            expected = alone.logprobs[len(prompt) - 1 :]
+            distance = np.nan_to_num(np.abs(answer.logprobs - expected).max(axis=1), nan=np.inf)
+            worst = int(distance.argmax())
+            place = len(prompt) - 1 + worst
+            rows.append(RealRow(one.request.name, place, answer.logprobs[worst], expected[worst], True))
+        forward = [ForwardRow(one.request.name, one.row.start, one.row.tokens, 0, one.sampled) for one in fed]
+        return [RealForward(step, rows, tolerance), Forward(step, forward, ())]
+
+    def read(self, group: int, layer: int, block: int) -> Content:
+        """Refuse: a server shows no states."""
+        raise NotImplementedError("a server shows no states, and the target does not observe any")
+
+    def close(self) -> None:
+        """Stop the server."""
+        self.server.close()

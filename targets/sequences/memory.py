@@ -1,0 +1,251 @@
+"""The built-in memory of sequences: attention cells, and recurrent cells with snapshots. It stores tags.
+
+A sequence has an **attention cell** for each position, and one **recurrent cell**. A copy shares all of them with its
+source. An attention cell is never written twice, so it stays shared; a recurrent cell is, so a sequence that shares
+one takes another cell when it is decoded.
+
+A state cannot be computed backwards. A recurrent cell therefore has **planes**: plane 0 is the state after the newest
+token, plane i the state i tokens before. A batch writes as many planes as it has tokens of the sequence, and leaves the
+others as they are: those are of an earlier batch, and no roll-back may reach them. To roll back is to note the plane
+that the sequence's next batch starts from. Nothing is moved, and copies that share the cell do not notice.
+
+A batch is computed in parts. The cells of a part's sequences are gathered next to each other first, for one kernel:
+cells of bystanders are swapped out of the way, all planes of them.
+
+Source: llama.cpp `llama_memory_recurrent`, `llama_kv_cache`, `llama_memory_hybrid` (build 11549).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from ...reference.tokens import EMPTY, NO_INPUT, mix
+from ..base.shadow import POISON, run_chain
+from .executor import PARTIAL
+from .operations import Tokens
+
+
+class State(NamedTuple):
+    """Recurrent state and convolution window of one sequence, as tags."""
+
+    temporal: int
+    window: tuple[int, ...]
+
+    def after(self, tags: Sequence[int]) -> State:
+        """Return the state after further tokens, given the tags after each of them."""
+        return State(tags[-1], (*self.window, *tags)[-len(self.window) :]) if tags else self
+
+
+class Saved(NamedTuple):
+    """A sequence outside of the memory: the tags of its attention, None for its recurrent state alone."""
+
+    length: int
+    state: State
+    attention: tuple[int, ...] | None
+
+
+class RecurrentCell:
+    """States of the sequences that share it, the newest first; the newest batch wrote the first `written` of them."""
+
+    def __init__(self, planes: Sequence[State]) -> None:
+        self.planes = list(planes)
+        self.written = 0
+        self.owners: set[int] = set()
+
+
+class Memory:
+    """The memory of one trace."""
+
+    def __init__(self, sequences: int, planes: int, conv_width: int, ubatch: int) -> None:
+        """`planes`: snapshots beside the newest state; `ubatch`: most tokens of a part, if it has several rows."""
+        self.ubatch = ubatch
+        self.empty = State(EMPTY, (NO_INPUT,) * (conv_width - 1))
+        unused = State(POISON, (POISON,) * (conv_width - 1))
+        self.cells = [RecurrentCell([unused] * (planes + 1)) for _ in range(sequences)]
+        self.cell_of: list[int | None] = [None] * sequences
+        """Sequence -> its recurrent cell."""
+        self.rolled_back = [0] * sequences
+        """Sequence -> the plane that its next batch starts from."""
+        self.tags: list[int] = []
+        """Attention cells; one that was freed keeps its content."""
+        self.users: list[int] = []
+        """Attention cell -> how many sequences have it."""
+        self.free: list[int] = []
+        self.attention: list[list[int]] = [[] for _ in range(sequences)]
+        """Sequence -> its attention cell of each position."""
+        self.lengths = [0] * sequences
+
+    # operations of a client
+
+    def decode(self, rows: Sequence[Tokens]) -> list[Sequence[int]]:
+        """Compute a batch; return the tags after each token, by row."""
+        results: list[Sequence[int]] = []
+        for part in self.parts(rows):
+            starts = [self.start(row.sequence) for row in part]
+            self.gather([row.sequence for row in part])
+            results += [self.compute(row, state) for row, state in zip(part, starts, strict=True)]
+        return results
+
+    def remove(self, sequence: int, start: int = -1) -> bool:
+        """Remove a sequence, or its positions from `start` on; return False if its snapshots do not reach that far."""
+        if start <= 0:
+            self.drop(sequence)
+            return True
+        back = self.lengths[sequence] - start
+        if back > 0:
+            if self.rolled_back[sequence] + back > self.reach(sequence):
+                return False
+            self.rolled_back[sequence] += back
+            self.lengths[sequence] = start
+        self.cut_attention(sequence, start)
+        return True
+
+    def copy(self, source: int, target: int) -> None:
+        """Let an empty sequence share the cells of another one."""
+        index = self.cell_of[source]
+        if index is not None:
+            self.cells[index].owners.add(target)
+        self.cell_of[target] = index
+        self.rolled_back[target] = self.rolled_back[source]
+        self.lengths[target] = self.lengths[source]
+        self.attention[target] = self.attention[source].copy()
+        for cell in self.attention[target]:
+            self.users[cell] += 1
+
+    def keep(self, sequence: int) -> None:
+        """Remove all sequences but one."""
+        for other in range(len(self.cell_of)):
+            if other != sequence:
+                self.drop(other)
+
+    def clear(self) -> None:
+        """Remove all sequences."""
+        for sequence in range(len(self.cell_of)):
+            self.drop(sequence)
+
+    def state(self, sequence: int, flags: int) -> Saved:
+        """Return a sequence, or its recurrent state alone."""
+        attention = None if flags == PARTIAL else tuple(self.tags[cell] for cell in self.attention[sequence])
+        return Saved(self.lengths[sequence], self.newest(sequence), attention)
+
+    def set_state(self, sequence: int, data: Saved, flags: int) -> None:
+        """Restore a sequence, or its recurrent state alone: of the snapshots that the cell had none is its own."""
+        if data.attention is not None:
+            self.drop(sequence)
+            self.append_attention(sequence, data.attention)
+        self.own_cell(sequence)
+        self.write(sequence, [data.state])
+        self.lengths[sequence] = data.length
+
+    def positions(self, sequence: int) -> tuple[int, int]:
+        """Return the first and the last position from which a sequence can go on: a state stands for one alone."""
+        last = self.lengths[sequence] - 1
+        return last, last
+
+    def newest(self, sequence: int) -> State:
+        """Return the state that the next batch of a sequence starts from."""
+        index = self.cell_of[sequence]
+        return self.empty if index is None else self.cells[index].planes[self.rolled_back[sequence]]
+
+    # recurrent cells
+
+    def reach(self, sequence: int) -> int:
+        """Return by how many tokens a sequence can be rolled back behind its newest batch."""
+        index = self.cell_of[sequence]
+        return 0 if index is None else self.cells[index].written - 1
+
+    def parts(self, rows: Sequence[Tokens]) -> Iterator[Sequence[Tokens]]:
+        """Split a batch into parts of at most `ubatch` tokens; a row that is longer is a part by itself."""
+        part: list[Tokens] = []
+        for row in rows:
+            if part and sum(len(one.tokens) for one in (*part, row)) > self.ubatch:
+                yield part
+                part = []
+            part.append(row)
+        if part:
+            yield part
+
+    def start(self, sequence: int) -> State:
+        """Return the state that a sequence starts from, and give it a cell that no other sequence has."""
+        if self.cell_of[sequence] is None:
+            self.cells[self.own_cell(sequence)].planes[0] = self.empty
+        state = self.newest(sequence)
+        self.own_cell(sequence)
+        return state
+
+    def own_cell(self, sequence: int) -> int:
+        """Return the cell of a sequence that has it alone, a free one if it shares one or has none."""
+        index = self.cell_of[sequence]
+        if index is not None and self.cells[index].owners == {sequence}:
+            return index
+        if index is not None:
+            self.cells[index].owners.remove(sequence)
+        found = next(place for place, cell in enumerate(self.cells) if not cell.owners)
+        self.cells[found].owners.add(sequence)
+        self.cell_of[sequence] = found
+        return found
+
+    def gather(self, sequences: Sequence[int]) -> None:
+        """Let sequences, each of which has a cell of its own, have neighbouring cells in this order."""
+        first = min(index for one in sequences if (index := self.cell_of[one]) is not None)
+        first = min(first, len(self.cells) - len(sequences))
+        for wanted, sequence in enumerate(sequences, first):
+            index = self.cell_of[sequence]
+            if index is not None and index != wanted:
+                self.swap(index, wanted)
+
+    def swap(self, one: int, other: int) -> None:
+        """Swap two cells, with all their planes."""
+        self.cells[one], self.cells[other] = self.cells[other], self.cells[one]
+        for index in (one, other):
+            for owner in self.cells[index].owners:
+                self.cell_of[owner] = index
+
+    def compute(self, row: Tokens, state: State) -> Sequence[int]:
+        """Compute the tokens of a row from a state; return the tags after each."""
+        tags = run_chain(state.temporal, tuple(row.tokens))
+        count = len(tags)
+        planes = len(self.cells[0].planes)
+        self.write(row.sequence, [state.after(tags[: count - back]) for back in range(min(count, planes))])
+        self.append_attention(row.sequence, tags)
+        self.lengths[row.sequence] += count
+        return tags
+
+    def write(self, sequence: int, states: Sequence[State]) -> None:
+        """Write planes, the newest state first, to the cell that a sequence has alone."""
+        cell = self.cells[self.own_cell(sequence)]
+        cell.planes[: len(states)] = states
+        cell.written = len(states)
+        self.rolled_back[sequence] = 0
+
+    def drop(self, sequence: int) -> None:
+        """Remove a sequence; what its cells hold stays."""
+        index = self.cell_of[sequence]
+        if index is not None:
+            self.cells[index].owners.remove(sequence)
+        self.cell_of[sequence] = None
+        self.rolled_back[sequence] = self.lengths[sequence] = 0
+        self.cut_attention(sequence, 0)
+
+    # attention cells
+
+    def append_attention(self, sequence: int, tags: Sequence[int]) -> None:
+        """Store the next positions of a sequence."""
+        for tag in tags:
+            if not self.free:
+                self.free.append(len(self.tags))
+                self.tags.append(mix(POISON, len(self.tags)))
+                self.users.append(0)
+            cell = self.free.pop()
+            self.tags[cell] = tag
+            self.users[cell] = 1
+            self.attention[sequence].append(cell)
+
+    def cut_attention(self, sequence: int, start: int) -> None:
+        """Take the positions from `start` on away from a sequence; cells that nobody has then are free."""
+        for cell in self.attention[sequence][start:]:
+            self.users[cell] -= 1
+            if not self.users[cell]:
+                self.free.append(cell)
+        del self.attention[sequence][start:]

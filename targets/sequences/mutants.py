@@ -1,0 +1,100 @@
+"""The built-in memory of sequences with exactly one known bug.
+
+A mutant is one small class that overrides one method of the correct memory. The first line of its docstring is its
+title, the rest gives the public issue or pull request and the mechanism. `MUTANTS` gives the slug. Numbers are
+ggml-org/llama.cpp; "cause" is a number of docs/explanation/llamacpp.md.
+"""
+
+from __future__ import annotations
+
+from .memory import Memory, Saved
+from .target import SequencesTarget
+
+
+class RollBackBeyondNewestBatch(Memory):
+    """A roll-back is taken that the newest batch's snapshots do not reach.
+
+    #29117, #26695 (cause 2): only the number of planes is asked. Those that the newest batch did not write are of an
+    earlier batch, or of an earlier owner of the cell.
+    """
+
+    def reach(self, sequence: int) -> int:
+        return len(self.cells[0].planes) - 1
+
+
+class CopyForgetsRollBack(Memory):
+    """A copy of a sequence that was just rolled back is not rolled back.
+
+    no public issue known (cause 3): the copy shares the cell, but does not take over the plane that the next batch of
+    its source starts from.
+    """
+
+    def copy(self, source: int, target: int) -> None:
+        super().copy(source, target)
+        self.rolled_back[target] = 0
+
+
+class KeepLeavesRollBack(Memory):
+    """To keep one sequence leaves the roll-back of a removed one to the next owner of its number.
+
+    no public issue known (cause 5): removing a sequence forgets its plane, removing all others does not.
+    """
+
+    def keep(self, sequence: int) -> None:
+        before = self.rolled_back.copy()
+        super().keep(sequence)
+        self.rolled_back = before
+
+
+class SwapLeavesSnapshots(Memory):
+    """A cell that is swapped out of the way leaves its snapshots behind.
+
+    related to #28019 (cause 1): a later part of a batch gathers its cells, and moves plane 0 of a bystander alone.
+    """
+
+    def swap(self, one: int, other: int) -> None:
+        super().swap(one, other)
+        first, second = self.cells[one].planes, self.cells[other].planes
+        first[1:], second[1:] = second[1:], first[1:]
+
+
+class SaveIgnoresRollBack(Memory):
+    """The recurrent state is saved as of the newest token, though the sequence was rolled back.
+
+    no public issue known: plane 0 is saved, and not the plane that the next batch would start from.
+    """
+
+    def state(self, sequence: int, flags: int) -> Saved:
+        saved = super().state(sequence, flags)
+        index = self.cell_of[sequence]
+        return saved if index is None else saved._replace(state=self.cells[index].planes[0])
+
+
+class SharedCellIsWritten(Memory):
+    """A sequence that shares its recurrent cell writes to it.
+
+    no public issue known: the copy's source, or another copy, goes on from its state.
+    """
+
+    def own_cell(self, sequence: int) -> int:
+        index = self.cell_of[sequence]
+        return super().own_cell(sequence) if index is None else index
+
+
+PARTS: dict[str, type[Memory]] = {
+    "roll-back-beyond-newest-batch": RollBackBeyondNewestBatch,
+    "copy-forgets-roll-back": CopyForgetsRollBack,
+    "keep-leaves-roll-back": KeepLeavesRollBack,
+    "swap-leaves-snapshots": SwapLeavesSnapshots,
+    "save-ignores-roll-back": SaveIgnoresRollBack,
+    "shared-cell-is-written": SharedCellIsWritten,
+}
+MUTANTS: dict[str, type[SequencesTarget]] = {
+    slug: type(slug, (SequencesTarget,), {"__doc__": part.__doc__, "memory_class": part})
+    for slug, part in PARTS.items()
+}
+
+
+def titles() -> dict[str, str]:
+    """Return the title of each mutant by slug: the first line of its docstring."""
+    return {slug: (part.__doc__ or "").partition("\n")[0].rstrip(".") for slug, part in PARTS.items()}

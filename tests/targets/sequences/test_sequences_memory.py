@@ -1,0 +1,148 @@
+"""The memory of sequences: what copies share, how far a roll-back reaches, and what a restore leaves."""
+
+import random
+
+import pytest
+
+from hybridfuzz.reference.tokens import EMPTY, chain
+from hybridfuzz.targets.sequences.executor import PARTIAL, WHOLE
+from hybridfuzz.targets.sequences.memory import Memory
+from hybridfuzz.targets.sequences.operations import Tokens
+
+
+def memory(planes: int = 3, ubatch: int = 64) -> Memory:
+    return Memory(sequences=4, planes=planes, conv_width=3, ubatch=ubatch)
+
+
+def feed(one: Memory, sequence: int, *tokens: int) -> None:
+    one.decode([Tokens(sequence, one.lengths[sequence], tokens, 0)])
+
+
+def content(one: Memory, sequence: int) -> tuple[int, list[int]]:
+    """The recurrent state of a sequence, and its attention."""
+    return one.newest(sequence).temporal, [one.tags[cell] for cell in one.attention[sequence]]
+
+
+def alone(*tokens: int) -> tuple[int, list[int]]:
+    tags = list(chain(EMPTY, tokens))
+    return ([EMPTY, *tags][-1], tags)
+
+
+def test_a_roll_back_reaches_as_far_as_the_newest_batch_wrote() -> None:
+    one = memory(planes=3)
+    feed(one, 0, 5, 6, 7)
+    feed(one, 0, 8, 9)
+    assert not one.remove(0, 3), "plane 2 is of the batch before"
+    assert content(one, 0) == alone(5, 6, 7, 8, 9), "a refusal changes nothing"
+    assert one.remove(0, 4)
+    assert content(one, 0) == alone(5, 6, 7, 8)
+    assert not one.remove(0, 3), "two roll-backs reach no further than one"
+
+
+def test_planes_limit_a_roll_back() -> None:
+    one = memory(planes=1)
+    feed(one, 0, 5, 6, 7)
+    assert not one.remove(0, 1)
+    assert one.remove(0, 2)
+
+
+def test_a_copy_shares_cells_until_one_of_both_is_decoded() -> None:
+    one = memory()
+    feed(one, 0, 5, 6, 7)
+    one.remove(0, 2)
+    one.copy(0, 2)
+    assert one.cell_of[0] == one.cell_of[2]
+    feed(one, 2, 9)
+    assert one.cell_of[0] != one.cell_of[2]
+    assert content(one, 0) == alone(5, 6)
+    assert content(one, 2) == alone(5, 6, 9)
+    assert one.attention[0] == one.attention[2][:2], "attention cells are never written twice"
+
+
+def test_a_roll_back_of_one_leaves_the_other_that_shares_its_cell() -> None:
+    one = memory()
+    feed(one, 0, 5, 6, 7)
+    one.copy(0, 1)
+    assert one.remove(1, 1)
+    assert content(one, 0) == alone(5, 6, 7)
+    assert content(one, 1) == alone(5)
+
+
+def test_a_restored_sequence_cannot_be_rolled_back() -> None:
+    one = memory()
+    feed(one, 0, 5, 6, 7)
+    saved = one.state(0, WHOLE)
+    feed(one, 3, 8, 8, 8)
+    one.remove(3)
+    one.set_state(3, saved, WHOLE)
+    assert content(one, 3) == alone(5, 6, 7)
+    assert not one.remove(3, 2)
+
+
+def test_a_partial_restore_takes_the_state_back_and_leaves_attention() -> None:
+    one = memory(planes=0)
+    feed(one, 0, 5, 6)
+    before = one.state(0, PARTIAL)
+    feed(one, 0, 7, 8)
+    one.set_state(0, before, PARTIAL)
+    assert one.newest(0).temporal == alone(5, 6)[0]
+    assert content(one, 0)[1] == alone(5, 6, 7, 8)[1]
+    assert one.remove(0, 2)
+    assert content(one, 0) == alone(5, 6)
+
+
+def test_the_next_owner_of_a_sequence_starts_from_nothing() -> None:
+    for end in ("remove", "keep", "clear"):
+        one = memory()
+        feed(one, 1, 4)
+        feed(one, 0, 5, 6, 7)
+        one.remove(0, 1)
+        match end:
+            case "remove":
+                one.remove(0)
+            case "keep":
+                one.keep(1)
+            case _:
+                one.clear()
+        feed(one, 0, 9)
+        assert content(one, 0) == alone(9)
+
+
+@pytest.mark.parametrize("ubatch", [1, 4, 64])
+def test_random_operations_leave_what_the_same_tokens_have_alone(ubatch: int) -> None:
+    """Batches of several sequences, in parts that gather their cells; all are compared after each operation."""
+    chance = random.Random(ubatch)
+    refused = 0
+    for _ in range(100):
+        one = memory(ubatch=ubatch)
+        held: dict[int, list[int]] = {index: [] for index in range(4)}
+        for _ in range(60):
+            sequence, other = chance.sample(range(4), 2)
+            match chance.randrange(6):
+                case 0 | 1:
+                    rows = chance.sample(range(4), chance.randrange(1, 5))
+                    new = {row: [chance.randrange(2, 9) for _ in range(chance.randrange(1, 4))] for row in rows}
+                    one.decode([Tokens(row, len(held[row]), tuple(new[row]), 0) for row in rows])
+                    for row in rows:
+                        held[row] = held[row] + new[row]
+                case 2 if len(held[sequence]) > 1:
+                    start = chance.randrange(1, len(held[sequence]))
+                    if one.remove(sequence, start):
+                        held[sequence] = held[sequence][:start]
+                    else:
+                        refused += 1
+                case 3:
+                    one.remove(other)
+                    one.copy(sequence, other)
+                    held[other] = held[sequence]
+                case 4:
+                    one.set_state(other, one.state(sequence, WHOLE), WHOLE)
+                    held[other] = held[sequence]
+                case 5 if chance.random() < 0.3:
+                    one.keep(sequence)
+                    held = {index: held[index] if index == sequence else [] for index in held}
+            for index, tokens in held.items():
+                assert content(one, index) == alone(*tokens)
+                assert one.positions(index) == (len(tokens) - 1, len(tokens) - 1)
+        assert sorted(one.free) == [cell for cell, users in enumerate(one.users) if not users], "no cell is lost"
+    assert refused
