@@ -40,7 +40,10 @@ from .versions import collected, system, versions_of
 
 SCRIPT = "repro.py"
 NAME_LENGTH_MAX = 72
-LEADS_ON = frozenset(["a", "after", "an", "and", "by", "for", "from", "in", "no", "not", "of", "on", "that", "the", "to", "what", "while", "with"])
+LEADS_ON = frozenset([
+    "a", "after", "an", "and", "by", "for", "from", "in", "no", "not", "of", "on", "that", "the", "to", "what", "while",
+    "with",
+])  # fmt: skip
 """Words that end no name."""
 
 
