@@ -54,6 +54,8 @@ def keep_out(config: pytest.Config) -> None:
 
     Before pytest makes it. There is no public way to set what a configuration file may set.
     """
+    if not config.pluginmanager.hasplugin("cacheprovider"):  # -p no:cacheprovider
+        return
     only_ours = config.args_source is not pytest.Config.ArgsSource.ARGS or all(_is_ours(text) for text in config.args)
     if only_ours and config.getini("cache_dir") == ".pytest_cache":
         config._inicache["cache_dir"] = str(own_folder(config.rootpath) / "pytest")

@@ -76,6 +76,12 @@ def test_corpus_and_search_on_the_correct_target(pytester: pytest.Pytester) -> N
     assert said.keys() == packaged | searched, "traces for other engines are no items"
 
 
+def test_without_a_cache_of_pytest(pytester: pytest.Pytester) -> None:
+    """It was an internal error of pytest."""
+    result = pytester.runpytest("--hybridfuzz-target=hybrid", FIVE, "-k", "search/0000", "-p", "no:cacheprovider")
+    result.assert_outcomes(passed=1)
+
+
 def test_two_runs_and_any_number_of_processes_say_the_same(pytester: pytest.Pytester) -> None:
     runs = [
         states(pytester.runpytest_subprocess(f"--hybridfuzz-target={MUTANT}", FIVE, "-v", *more))
