@@ -15,6 +15,7 @@ SGLang's own state and KV tensors. See docs/explanation/sglang.md.
     device       shadow layers, executed when SGLang waits for their result
     batch_rows   the rows of a launched batch
     bounds       checks their indices
+    graphs       captured decode graphs: padded batches, from the buffers that a replay reads
     snapshots    snapshots beside the working state
     trees        reads the radix tree
     host_view    the host's metadata as a `View`

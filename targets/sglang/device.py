@@ -114,7 +114,11 @@ class Device:
             # The rows that decode in a mixed step follow those of its prompts.
             given = tokens if tokens is not None and first < len(tokens) else None
             row = self._row(batch, index, length + count * verify, count, given, first, written, request)
-            rows.append(row._replace(samples=True, drafts=count - 1) if verify else row)
+            if verify:
+                row = row._replace(samples=True, drafts=count - 1)
+            elif extend:  # kernels take positions and the lengths of prefixes from here
+                row = row._replace(prefix=int(batch.prefix_lens[index]))
+            rows.append(row)
             first += count
         loaded = self.graphs.load(batch, rows, self.pad_to) if self.graphs and (verify or not extend) else None
         if loaded:

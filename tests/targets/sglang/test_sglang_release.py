@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from hybridfuzz.harness.draw.files import load_trace
@@ -130,6 +131,38 @@ def test_a_turn_ends_with_its_stop_token(workers: dict[str, WorkerClient], depth
     outcome = worker_of(workers, LATEST).run(trace)
     assert outcome.violation is None, outcome.violation.message
     assert outcome.reached["turn ended by a stop token"] == 2
+
+
+@pytest.mark.parametrize("graph_sizes", [(4,), ()])
+@pytest.mark.parametrize("drafts", [0, 2])
+def test_a_batch_is_padded_to_its_graph(
+    workers: dict[str, WorkerClient], drafts: int, graph_sizes: tuple[int, ...]
+) -> None:
+    """A verification is padded in a graph only; an eager decode has the rows of a data-parallel peer."""
+    config = msgspec.structs.replace(config_of(drafts, 1), graph_sizes=graph_sizes)
+    steps = (Step(drafts=drafts, right=drafts, pad_to=3),) * 6
+    outcome = worker_of(workers, LATEST).run(Trace(config, (Arrive("r0", (("a", 3),), 4), *steps)))
+    assert outcome.violation is None, outcome.violation.message
+    assert bool(outcome.reached.get("padding rows")) == bool(graph_sizes or not drafts)
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+def test_an_important_request_displaces_another(workers: dict[str, WorkerClient], depth: int) -> None:
+    config = msgspec.structs.replace(config_of(0, depth), policy="priority", max_num_seqs=1)
+    events = Arrive("r0", (("a", 3),), 8, priority=5), *(Step(),) * 3, Arrive("r1", (("b", 3),), 2), *(Step(),) * 20
+    outcome = worker_of(workers, LATEST).run(Trace(config, events))
+    assert outcome.violation is None, outcome.violation.message
+    assert outcome.reached["preempted"] == 1
+
+
+@pytest.mark.parametrize("mixed", ["no", "yes"])
+def test_decodes_join_a_prefill_where_chunks_are_mixed(workers: dict[str, WorkerClient], mixed: str) -> None:
+    config = config_of(0, 1)
+    config = msgspec.structs.replace(config, options={**config.options, "mixed_chunk": mixed})
+    events = Arrive("r0", (("a", 3),), 8), *(Step(),) * 3, Arrive("r1", (("b", 3),), 2), *(Step(),) * 12
+    outcome = worker_of(workers, LATEST).run(Trace(config, events))
+    assert outcome.violation is None, outcome.violation.message
+    assert bool(outcome.reached.get("prompts and decodes in one step")) == (mixed == "yes")
 
 
 def config_of(drafts: int, depth: int) -> Config:
