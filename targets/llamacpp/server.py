@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -42,20 +42,9 @@ class Server:
             raise TargetError(
                 "llamacpp:server needs a wheel of xllamacpp: use llamacpp:server@2026.10.11549"
             ) from error
-        options, params = config.options, binding.CommonParams()
+        params = _params(binding.CommonParams(), config.options)
         params.model.path = str(path)
-        params.n_parallel = int(options["slots"])
-        params.n_ctx = params.n_parallel * SLOT
-        params.kv_unified = options["kv"] == "unified"
-        params.n_ubatch = int(options["ubatch"])
-        params.n_ctx_checkpoints = int(options["checkpoints"])
-        params.checkpoint_min_step = int(options["spacing"])
-        params.cache_ram_mib = int(options["ram"])
-        params.slot_prompt_similarity = float(options["similarity"])
         params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
-        params.cache_type_k = params.cache_type_v = F32
-        params.flash_attn_type = FLASH_OFF
-        params.warmup, params.port, params.verbosity = False, 0, -1
         self._server = binding.Server(params)
         self._url = f"{self._server.listening_address}/completion"
 
@@ -84,6 +73,30 @@ class Server:
     def close(self) -> None:
         """Stop the server."""
         del self._server
+
+
+def _params(params: Any, options: Mapping[str, str]) -> Any:
+    """Set the parameters of a server. TargetError for one that this build does not have."""
+    for name, value in {
+        "n_parallel": int(options["slots"]),
+        "n_ctx": int(options["slots"]) * SLOT,
+        "kv_unified": options["kv"] == "unified",
+        "n_ubatch": int(options["ubatch"]),
+        "n_ctx_checkpoints": int(options["checkpoints"]),
+        "checkpoint_min_step": int(options["spacing"]),
+        "cache_ram_mib": int(options["ram"]),
+        "slot_prompt_similarity": float(options["similarity"]),
+        "cache_type_k": F32,
+        "cache_type_v": F32,
+        "flash_attn_type": FLASH_OFF,
+        "warmup": False,
+        "port": 0,
+        "verbosity": -1,
+    }.items():
+        if not hasattr(params, name):
+            raise TargetError(f"llamacpp:server: the server of this build has no parameter {name}")
+        setattr(params, name, value)
+    return params
 
 
 def _answer(found: dict[str, Any]) -> Answer:
