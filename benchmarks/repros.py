@@ -9,6 +9,8 @@
                                                    packaged fix of its cause
     python benchmarks/repros.py --count vllm@0.33.0 --run --findings out/findings
                                                    the same of a campaign's findings, and with all packaged fixes
+    python benchmarks/repros.py --count vllm@0.33.0 --run --tests --only 'one-token*'
+                                                   of some packaged traces, and each as a test of vLLM's own tree, too
 
 Good code is the correct built-in target, and for an engine a copy of the release in which the cause is fixed.
 """

@@ -317,6 +317,7 @@ def _expected(case: ReproCase, explanation: Explanation | None) -> Iterator[str]
     if not case.answers.rows:
         return
     varied = f"; {case.answers.variation}" if case.answers.variation else ""
+    varied += ", so not those that `repro.py` prints" if varied and case.script else ""
     about = f"What clients receive if the run goes on after the deviation (token ids of the stand-in model{varied}):"
     yield f"\n{markdown_text(about)}\n"
     yield "| request | expected | observed | |\n| --- | --- | --- | --- |"
