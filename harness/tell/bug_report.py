@@ -89,6 +89,7 @@ class ReproCase(Struct, frozen=True):
     versions  package -> version in the target's environment, and "Python"
     system    operating system and architecture
     collected  what the engine's own tool says of its environment, "" without one
+    usual     values of options that need no mention
     controls  runs that differ from the trace in one factor, and pass
     places    suspicious functions of the engine, most suspicious first; () if they were not computed
     related   entries of known bugs that match
@@ -110,6 +111,7 @@ class ReproCase(Struct, frozen=True):
     system: str = ""
     collected: str = ""
     controls: Sequence[str] = ()
+    usual: Mapping[str, str] = {}
     places: Sequence[Place] = ()
     related: Sequence[RelatedEntry] = ()
     script: Script | None = None
@@ -213,7 +215,7 @@ def _implementations(case: ReproCase) -> Iterator[str]:
 def _scenario(case: ReproCase) -> Iterator[str]:
     config = case.trace.config
     if case.deployment.has_sizes:
-        yield from _configuration(config)
+        yield from _configuration(config, _plain_options(case))
     if case.deployment.sizes:
         yield f"As flags, these sizes are {markdown_code(shlex.join(case.deployment.sizes))}.\n"
     if case.deployment.scaled:
@@ -238,8 +240,15 @@ def _scenario(case: ReproCase) -> Iterator[str]:
     yield from _collapsed("Every event", events) if len(events) > EVENTS_SHOWN else events
 
 
-def _configuration(config: Config) -> Iterator[str]:
-    """Yield the cache groups and the settings that differ from the defaults."""
+def _plain_options(case: ReproCase) -> Mapping[str, str]:
+    """Return options that say nothing: usual values, and what the table of implementations shows."""
+    chosen = case.trace.config.options
+    shown = [name for one in case.deployment.implementations for name in one.options]
+    return {**case.usual, **{name: chosen[name] for name in shown if name in chosen}}
+
+
+def _configuration(config: Config, plain: Mapping[str, str]) -> Iterator[str]:
+    """Yield the cache groups and the settings that differ from the defaults. `plain`: options that say nothing."""
     groups = []
     for group in config.groups:
         kind = "Mamba" if group.kind == "mamba" else "attention"
@@ -250,8 +259,13 @@ def _configuration(config: Config) -> Iterator[str]:
         groups.append(f"{plural(group.layers, f'{kind} layer')}{extra} in blocks of {size}")
     yield f"KV cache groups: {markdown_text(', '.join(groups))}.\n"
     defaults = structs.asdict(Config(0, config.groups))
-    shown = {key: value for key, value in structs.asdict(config).items() if value != defaults[key] or key in SHOWN}
-    options: Mapping[str, object] = shown.pop("options", {})
+    shown = {
+        key: value
+        for key, value in structs.asdict(config).items()
+        if (value and value != defaults[key]) or key in SHOWN
+    }
+    shown.pop("options", None)
+    options = {key: value for key, value in config.options.items() if plain.get(key) != value}
     settings = [f"{key}={value}" for key, value in {**shown, **options}.items() if key != "groups"]
     yield f"Settings, in the miniature sizes of the scenario: {', '.join(map(markdown_code, settings))}.\n"
 
@@ -287,7 +301,7 @@ def _pairs(flags: Sequence[str]) -> Iterator[str]:
 def _expected(case: ReproCase, explanation: Explanation | None) -> Iterator[str]:
     violation = case.violation
     if explanation:
-        yield f"**What must hold.** {markdown_text(explanation.rule)}\n"
+        yield f"**What must hold.** {markdown_text(explanation.rule.partition(': ')[2])}\n"
     who = violation.request or (f"block {violation.block}" if violation.block >= 0 else "engine")
     observed = violation.observed_words.splitlines()
     yield "| | expected | observed |\n| --- | --- | --- |"
@@ -303,6 +317,7 @@ def _expected(case: ReproCase, explanation: Explanation | None) -> Iterator[str]
     if not case.answers.rows:
         return
     varied = f"; {case.answers.variation}" if case.answers.variation else ""
+    varied += ", so not those that `repro.py` prints" if varied and case.script else ""
     about = f"What clients receive if the run goes on after the deviation (token ids of the stand-in model{varied}):"
     yield f"\n{markdown_text(about)}\n"
     yield "| request | expected | observed | |\n| --- | --- | --- | --- |"

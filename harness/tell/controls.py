@@ -30,10 +30,10 @@ class Runner(Protocol):
         ...
 
 
-def controls(trace: Trace, engine: Runner, capabilities: Capabilities) -> Iterator[str]:
-    """Yield what is different in each run that passes."""
+def controls(trace: Trace, subject: str, engine: Runner, capabilities: Capabilities) -> Iterator[str]:
+    """Yield what is different in each run that passes. `subject`: the request that fails, which stays."""
     names = [event.name for event in trace.events if isinstance(event, Arrive)]
-    for name in names[:REQUESTS_MAX] if len(names) > 1 else []:
+    for name in [one for one in names if one != subject][: REQUESTS_MAX if len(names) > 1 else 0]:
         events = tuple(event for event in trace.events if getattr(event, "name", "") != name)
         if _passes(engine, structs.replace(trace, events=events)):
             yield f"without {name}"

@@ -78,16 +78,17 @@ def observe(subject: Subject, trace: Trace, places: Sequence[Place] = ()) -> Rep
                 trace, history, violation = plain, again, again.violation
         deployment = describe(spec, trace, launch.version)
         answers = answers_of(worker, trace, violation)
-        runs = list(_implementations(worker, trace, deployment))
+        runs = list(_implementations(worker, trace, violation.signature, deployment))
         severity = severity_of(trace, violation, worker, capabilities, deployment.implementations)
         passing = [f"on the {one.title}" for one in runs if one.result == "passes"]
-        passing += controls(trace, worker, capabilities)
+        passing += controls(trace, violation.request, worker, capabilities)
     versions = versions_of(launch, deployment.packages)
     return ReproCase(
         spec, launch, deployment, trace, history, violation, answers, runs, versions, system(),
         severity=severity,
         collected=collected(launch, deployment.environment),
         controls=passing,
+        usual=capabilities.usual_options,
         places=places,
         related=related(spec, launch.version, given, violation.signature),
     )  # fmt: skip
@@ -101,13 +102,16 @@ def unusual(spec: str, launch: Launch, trace: Trace) -> int:
     return len(server.unusual) + len(other)
 
 
-def _implementations(worker: WorkerClient, trace: Trace, deployment: Deployment) -> Iterator[OtherRun]:
+def _implementations(worker: WorkerClient, trace: Trace, signature: str, deployment: Deployment) -> Iterator[OtherRun]:
     """Yield the result of the trace on each implementation that the engine has."""
     for one in deployment.implementations:
         options = {**trace.config.options, **one.options}
         chosen = structs.replace(trace, config=structs.replace(trace.config, options=options))
         current = all(trace.config.options.get(name) == value for name, value in one.options.items())
-        yield OtherRun(one.title, one.default, current, _result(worker, chosen))
+        result = _result(worker, chosen)
+        if result.startswith("fails") and result != f"fails ({signature})":
+            result = result.replace("fails", "fails in another way", 1)
+        yield OtherRun(one.title, one.default, current, result)
 
 
 def _result(worker: WorkerClient, trace: Trace) -> str:

@@ -54,7 +54,13 @@ def indented(body: Sequence[str], indent: int, width: int) -> Iterator[str]:
     """Yield lines of a function's body as formatters of code write them."""
     before = " " * indent
     for line in double_quoted("\n".join(body)).split("\n"):
-        yield from ([f"{before}{line}".rstrip()] if len(line) + indent <= width else _broken(line, before))
+        if len(line) + indent <= width:
+            yield f"{before}{line}".rstrip()
+        elif (code := line.lstrip()).startswith("#"):
+            start = before + line[: -len(code)]
+            yield from textwrap.wrap(code, width, initial_indent=start, subsequent_indent=f"{start}# ")
+        else:
+            yield from _broken(line, before)
 
 
 def _broken(line: str, before: str) -> Iterator[str]:

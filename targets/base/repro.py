@@ -37,6 +37,11 @@ class Failure(Struct, frozen=True):
     holder: str = ""
     tolerance: float = 0.0
 
+    @property
+    def told(self) -> str:
+        """The message without the rule that it begins with."""
+        return self.message.removeprefix(f"{self.oracle}: ")
+
 
 class Script(Struct, frozen=True):
     """A Python script that fails where the bug is and passes where it is not.

@@ -196,7 +196,8 @@ def _flags(trace: Trace, model: Model) -> Iterator[str]:
     yield "--async-scheduling" if schedules_asynchronously(config) else "--no-async-scheduling"
     if stages(config) > 1:
         yield from ("--pipeline-parallel-size", str(stages(config)))
-    yield from ("--scheduling-policy", config.policy)
+    if config.policy != "fcfs":
+        yield from ("--scheduling-policy", config.policy)
     if config.long_prefill_token_threshold:
         yield from ("--long-prefill-token-threshold", str(THRESHOLD))
     if options.prefills == "spaced":

@@ -115,7 +115,7 @@ def test_a_stall_is_told_as_what_a_client_sees() -> None:
     text = report(case)
     assert text.startswith("# A request is never admitted (hybrid model)\n")
     assert "r0 waits until the client gives up, and so do requests that are sent later. No error is raised." in text
-    assert "M8 liveness: While requests are unfinished" in text and "published" not in text
+    assert "While requests are unfinished" in text and "published" not in text
     assert "Steps 0 to 8: nothing is scheduled while r0 waits." in text
     assert "nothing is scheduled; r0 waits and is not admitted; 1 block is free." in text
 

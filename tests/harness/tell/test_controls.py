@@ -50,12 +50,17 @@ class Engine:
     ],
 )
 def test_a_control_is_a_run_that_passes(engine: Engine, expected: list[str]) -> None:
-    assert list(controls(TRACE, engine, Capabilities(frozenset(), (), frozenset(), (), stock=STOCK))) == expected
+    assert list(controls(TRACE, "r3", engine, Capabilities(frozenset(), (), frozenset(), (), stock=STOCK))) == expected
     assert engine.runs == 5, "three requests and two settings: another schedule has other steps"
+
+
+def test_the_request_that_fails_is_not_left_out() -> None:
+    engine = Engine({"r0", "r1"}, {})
+    assert list(controls(TRACE, "r0", engine, Capabilities(frozenset(), (), frozenset(), ()))) == ["without r1"]
 
 
 def test_the_only_request_is_not_left_out() -> None:
     alone = make_trace(arrive("r0", 8), *steps(2))
     engine = Engine({"r0"}, {})
-    assert list(controls(alone, engine, Capabilities(frozenset(), (), frozenset(), ()))) == []
+    assert list(controls(alone, "", engine, Capabilities(frozenset(), (), frozenset(), ()))) == []
     assert engine.runs == 0

@@ -94,6 +94,11 @@ def test_long_calls_are_broken_into_arguments_and_others_are_not() -> None:
     ]  # fmt: skip
 
 
+def test_long_comments_are_broken() -> None:
+    """A report on SGLang ended with an internal error here."""
+    assert list(indented(["    # one two three"], 2, 15)) == ["      # one two", "      # three"]
+
+
 def test_strings_stand_in_double_quotes_unless_they_hold_one() -> None:
     assert double_quoted("a('x', 'say \"y\"', f'{z}')\nb('')") == 'a("x", \'say "y"\', f\'{z}\')\nb("")'
 
