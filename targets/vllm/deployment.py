@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from ..base.deployment import Deployment, Implementation
@@ -77,6 +77,8 @@ DRAFTER = "DRAFTER"
 """Stands for a checkpoint of an EAGLE drafter, where a model has no drafter of its own."""
 V2_DEFAULT_SINCE = (0, 28)
 """vLLM #53183."""
+LOOKAHEAD_SINCE = (0, 33)
+"""Since then `disable_lookahead_block_hashes` exists."""
 OWN = (
     "scheduler (synchronous and asynchronous), KV cache manager, coordinator, block pool, cache planning",
     "model runner (V2 or V1): input batch, block tables, Mamba pre- and post-processing, dummy runs, block zeroing",
@@ -111,7 +113,7 @@ def deployment(variant: str, trace: Trace, version: str, device: str = "") -> De
     options = options_of(config)
     connector = (CONNECTOR,) if options.connector != "none" else ()
     model = MODELS[options.mixer]
-    flags = (*_weights(model), *_flags(trace))
+    flags = (*_weights(model), *_flags(trace, _release(version) >= LOOKAHEAD_SINCE))
     return Deployment(
         title="vLLM",
         command=("vllm", "serve", model.checkpoint),
@@ -143,7 +145,7 @@ def _release(version: str) -> tuple[int, int]:
     return found if any(found) else V2_DEFAULT_SINCE
 
 
-def _flags(trace: Trace) -> Iterator[str]:
+def _flags(trace: Trace, has_lookahead: bool) -> Iterator[str]:
     config, k = trace.config, trace.config.num_speculative_tokens
     options = options_of(config)
     if config.enable_prefix_caching:
@@ -155,7 +157,10 @@ def _flags(trace: Trace) -> Iterator[str]:
     else:
         yield "--no-enable-prefix-caching"
     if k:
-        yield from ("--speculative-config", json.dumps(_speculation(config)))
+        method = _speculation(config)
+        if has_lookahead and config.eagle_block_drop and options.block_hashes == "plain":
+            method["disable_lookahead_block_hashes"] = True
+        yield from ("--speculative-config", json.dumps(method))
     yield "--async-scheduling" if schedules_asynchronously(config) else "--no-async-scheduling"
     if stages(config) > 1:
         yield from ("--pipeline-parallel-size", str(stages(config)))
@@ -184,8 +189,8 @@ def _flags(trace: Trace) -> Iterator[str]:
         yield from ("--data-parallel-size", "2")
 
 
-def _speculation(config: Config) -> Mapping[str, object]:
-    """Return a drafter that drops the last block of a hit if the trace does, and that the runner supports."""
+def _speculation(config: Config) -> dict[str, object]:
+    """Return a drafter that has EAGLE's rules if the trace asks for them, and that the runner supports."""
     if config.eagle_block_drop:
         has_mtp = MODELS[options_of(config).mixer].has_mtp
         method: dict[str, object] = {"method": "mtp"} if has_mtp else {"method": "eagle3", "model": DRAFTER}
