@@ -18,7 +18,9 @@ from hybridfuzz.targets.base.patched_copy import patched
 from hybridfuzz.targets.base.registry import prepare
 
 V1, V2 = {"runner": "v1"}, {"runner": "v2"}
-ALIGN, ASYNC, EAGLE = {"mamba_cache_mode": "align"}, {"async_depth": "1"}, {"eagle_block_drop": "true"}
+ALIGN, ASYNC = {"mamba_cache_mode": "align"}, {"async_depth": "1"}
+EAGLE = {"eagle_block_drop": "true", "block_hashes": "plain"}
+LOOKAHEAD = ALIGN | {"eagle_block_drop": "true", "block_hashes": "lookahead", "connector": "none"}
 SPEC, NO_SPEC = {"num_speculative_tokens": "2"}, {"num_speculative_tokens": "0"}
 SPARSE, GRAPHS, MIXER = {"retention": "default"}, {"graphs": "decode"}, {"mixer": "mamba2"}
 SCHEDULER, MANAGER = "v1/core/sched/scheduler.py", "v1/core/kv_cache_manager.py"
@@ -216,7 +218,7 @@ BREAKS = (
           "behind a chunk the drafter takes the request's last sampled token for the next one",
           "        next_token = tl.load(next_prefill_tokens_ptr + req_state_idx)\n",
           "        next_token = tl.load(last_sampled_ptr + req_state_idx).to(tl.int32)\n"),
-    Break("draft-no-eagle-drop", GROUPS, V2 | ALIGN | SPEC | DRAFTER, "the last matched block is not dropped",
+    Break("draft-no-eagle-drop", GROUPS, V2 | ALIGN | SPEC | DRAFTER | EAGLE, "the last matched block is not dropped",
           "        if drop_eagle_block and hit_length > 0:\n            hit_length -= min",
           "        if False and hit_length > 0:\n            hit_length -= min"),
 )
@@ -411,6 +413,21 @@ FEATURE_BREAKS: tuple[Break, ...] = (
           "        else:\n            self.lora_ids[req_index] = NO_LORA_ID", "        else:\n            pass"),
     Break("adapters-not-limited", SCHEDULER, ADAPTERS, "a step has more adapters than the limit",
           "len(scheduled_loras) == self.lora_config.max_loras", "False"),
+    # Lookahead hashes
+    Break("token-behind-not-in-key", UTILS, LOOKAHEAD | SPEC, "a key does not name the token behind its block",
+          "extra_keys = (extra_keys, request.all_token_ids[end_token_idx])", "extra_keys = (extra_keys, 0)"),
+    Break("block-dropped-all-the-same", SCHEDULER, LOOKAHEAD | SPEC, "hits lose their last block beside such keys, too",
+          "            self.use_eagle_block_drop = False\n\n        # Create",
+          "            pass\n\n        # Create"),
+    Break("image-behind-not-in-key", UTILS, LOOKAHEAD | SPEC | IMAGES, "a key does not name the image behind its block",
+          "        request, start_token_idx, hash_end_token_idx, start_mm_idx\n",
+          "        request, start_token_idx, end_token_idx, start_mm_idx\n"),
+    Break("image-behind-not-in-next-key", UTILS, LOOKAHEAD | SPEC | IMAGES,
+          "an image that the last key named is passed over for the next",
+          "    while mm_idx > 0:\n", "    while False:\n"),
+    Break("session-keeps-dropped-token", SCHEDULER, LOOKAHEAD | SPEC,
+          "keys of a turn that is computed again name the token that the last turn dropped",
+          "                        request.block_hashes.clear()\n", ""),
     # ReplaySSM
     Break("ring-origin-not-moved", BATCH_V1, REPLAY, "a row moves, the origin of its ring does not",
           "                self.replayssm_decode_base[empty_index] = self.replayssm_decode_base[\n"

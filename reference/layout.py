@@ -112,6 +112,7 @@ class Layout:
     eagle_drop   a hit leaves out the last matched block of the drafter's attention (EAGLE/MTP drafts)
     eagle_unit   tokens that `eagle_drop` leaves out, 0 for a block
     eagle        the groups that `eagle_drop` is about, None for `eagle_groups`' rule
+    lookahead    a key names so many tokens after its block, too: what an EAGLE head's slots depend on (`Group.shift`)
 
     Sessions
     resume_drops number of tokens at the end of a session's turn that the next turn leaves out
@@ -136,6 +137,7 @@ class Layout:
     keeps_every_state: bool = True
     eagle: frozenset[int] | None = None
     eagle_unit: int = 0
+    lookahead: int = 0
     publish_unit: int = 0
     resume_drops: int = 0
     loads_complete_hits: bool = False

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from .batch import reordered, repeated, selected
 from .layout import Layout, cached_columns
 from .ledger import Ledger
-from .prefix_cache import Key
+from .prefix_cache import Key, has_key
 from .request import Life
 from .tokens import Truth
 
@@ -168,9 +168,14 @@ class Reference:
             return
         ended = self.current.lives.values() if self.current else ()
         for life in (*self.lives.values(), *ended):
-            if key.depth <= life.foreseen_length and life.truth.tag(key.depth) == key.tag:
+            if key.depth <= life.foreseen_length and has_key(self.layout, key, life.truth):
                 self.truths[key] = life.truth
                 return
+
+    def is_content_of(self, key: Key, truth: Truth) -> bool:
+        """Return True if a key names content of this prefix, whatever tokens it names behind it."""
+        known = self.truths.get(key)
+        return known is not None and known.tag(key.depth) == truth.tag(key.depth)
 
     def not_due(self) -> Collection[int]:
         """Return the published blocks whose content need not exist yet: a step planned before their publication has

@@ -11,6 +11,14 @@ Contract of a hit of L tokens (vLLM `HybridKVCacheCoordinator.find_longest_cache
     attends to
     every mamba group holds the state at exactly L
 
+An EAGLE head computes the slot of a position from the token after it, too (`Group.shift`), so the last slot of a block
+is right for those requests only that have the same token behind the block. There are two ways to take care of that:
+
+    EAGLE's drop       the last matched block of the drafter's attention is left out of a hit and computed again
+    lookahead hashes   a key at depth d names d + `layout.lookahead` tokens. It can be published once these are known:
+                       prompt, or verified; drafts are neither. Nothing is left out of a hit, whose keys must all agree,
+                       those of states too, since all groups use the same keys
+
 A hit may be extended by a load from outside the pool (a KV connector, another memory tier): the next E tokens of
 every attention group and every state at exactly L + E are loaded, and computing starts at L + E. The pool itself must
 then hold only what is not loaded: the attention blocks below L that position L + E attends to, and no state at L.
@@ -33,11 +41,16 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from .layout import Group, Layout, first_attended
+from .layout import Layout, first_attended
+from .tokens import Truth
+
+NO_TAG = -1
+"""The tag of no prefix."""
 
 
 class Key(NamedTuple):
-    """The name of cached content: group index, depth in tokens, tag of the prefix of that depth."""
+    """The name of cached content: group index, depth in tokens, tag of the tokens that it names: those of the prefix of
+    that depth and `layout.lookahead` after it."""
 
     group: int
     depth: int
@@ -47,22 +60,35 @@ class Key(NamedTuple):
         return f"depth {self.depth} of prefix {self.tag % 10_000:04} in group {self.group}"
 
 
-def keys_needed(index: int, group: Group, tags: Sequence[int], length: int, loaded: int = 0) -> list[Key]:
+def key_at(layout: Layout, index: int, tags: Sequence[int], depth: int) -> Key:
+    """Return the key of a group at a depth of the prefix with these tags; one that no block has if the tokens that it
+    names are not all there."""
+    named = depth + layout.lookahead
+    return Key(index, depth, tags[named] if named < len(tags) else NO_TAG)
+
+
+def has_key(layout: Layout, key: Key, truth: Truth) -> bool:
+    """Return True if a key is that of a request's own prefix."""
+    return truth.tag(key.depth + layout.lookahead) == key.tag
+
+
+def keys_needed(layout: Layout, index: int, tags: Sequence[int], length: int, loaded: int = 0) -> list[Key]:
     """Return the keys that group `index` must have published for a hit of `length` tokens, with `loaded` tokens after
     them loaded from outside the pool."""
+    group = layout.groups[index]
     if group.kind == "mamba":
-        return [Key(index, length, tags[length])] if length and not loaded else []
+        return [key_at(layout, index, tags, length)] if length and not loaded else []
     size = group.block_size
     first = first_attended(group, length + loaded) // size
-    return [Key(index, depth, tags[depth]) for depth in range((first + 1) * size, length + 1, size)]
+    return [key_at(layout, index, tags, depth) for depth in range((first + 1) * size, length + 1, size)]
 
 
 def is_valid_hit(layout: Layout, published: Collection[Key], tags: Sequence[int], length: int) -> bool:
     """Return True if every group has published what a hit of `length` tokens needs."""
     return all(
         key in published
-        for index, group in enumerate(layout.groups)
-        for key in (*keys_needed(index, group, tags, length), *keys_given_up(layout, index, tags, length))
+        for index in range(len(layout.groups))
+        for key in (*keys_needed(layout, index, tags, length), *keys_given_up(layout, index, tags, length))
     )
 
 
@@ -72,27 +98,24 @@ def keys_given_up(layout: Layout, index: int, tags: Sequence[int], length: int) 
     after = length + group.block_size
     if index not in layout.eagle_groups or not group.is_local:
         return []
-    return [Key(index, after, tags[after] if after < len(tags) else -1)]
+    return [key_at(layout, index, tags, after)]
 
 
-def attention_match(index: int, group: Group, published: Collection[Key], tags: Sequence[int], limit: int) -> int:
+def attention_match(layout: Layout, index: int, published: Collection[Key], tags: Sequence[int], limit: int) -> int:
     """Return the number of leading tokens, at most `limit`, whose attention blocks are all published."""
-    depth = 0
-    while (
-        depth + group.block_size <= limit
-        and Key(index, depth + group.block_size, tags[depth + group.block_size]) in published
-    ):
-        depth += group.block_size
+    depth, size = 0, layout.groups[index].block_size
+    while depth + size <= limit and key_at(layout, index, tags, depth + size) in published:
+        depth += size
     return depth
 
 
 def partial_match(
-    index: int, group: Group, published: Collection[Key], tags: Sequence[int], whole: int, unit: int
+    layout: Layout, index: int, published: Collection[Key], tags: Sequence[int], whole: int, unit: int
 ) -> int:
     """Return the number of leading tokens that are published if the block after the first `whole` of them may have a
     partial key, on a grid of `unit` tokens."""
-    for depth in range(whole + group.block_size - unit, whole, -unit):
-        if depth < len(tags) and Key(index, depth, tags[depth]) in published:
+    for depth in range(whole + layout.groups[index].block_size - unit, whole, -unit):
+        if key_at(layout, index, tags, depth) in published:
             return depth
     return whole
 
@@ -100,9 +123,9 @@ def partial_match(
 def longest_hit(layout: Layout, published: Collection[Key], tags: Sequence[int], num_tokens: int) -> int:
     """Return the longest valid hit for a request of `num_tokens` tokens, 0 if there is none."""
     unit = layout.hit_unit
-    limit = (num_tokens - 1) // unit * unit
+    limit = (num_tokens - max(layout.lookahead, 1)) // unit * unit
     others = [
-        attention_match(index, group, published, tags, limit)
+        attention_match(layout, index, published, tags, limit)
         for index, group in enumerate(layout.groups)
         if group.kind == "attention" and index not in layout.eagle_groups and not group.is_local
     ]
@@ -111,13 +134,13 @@ def longest_hit(layout: Layout, published: Collection[Key], tags: Sequence[int],
         group = layout.groups[index]
         if group.is_local:
             continue
-        match = attention_match(index, group, published, tags, min(limit, proof_end))
+        match = attention_match(layout, index, published, tags, min(limit, proof_end))
         limit = min(limit, max(match - group.block_size, 0))
     limit = limit // unit * unit
     # A hit needs all full attention below it: none extends a whole block past the shortest match.
     for index, group in enumerate(layout.groups):
         if group.kind == "attention" and limit and not group.is_local:
-            match = attention_match(index, group, published, tags, limit)
+            match = attention_match(layout, index, published, tags, limit)
             limit = min(limit, match + group.block_size - 1) // unit * unit
     for length in range(limit, 0, -unit):
         if is_valid_hit(layout, published, tags, length):

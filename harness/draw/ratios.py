@@ -44,7 +44,7 @@ class Workload(Struct, frozen=True, forbid_unknown_fields=True):
     attention_chunk: Annotated[int, percent("configurations with attention in chunks")] = 12
     drafter: Annotated[int, percent("speculative configurations with a group for the drafter")] = 40
     drafter_unused: Annotated[int, percent("other configurations with a group for a drafter")] = 10
-    block_drop: Annotated[int, percent("speculative configurations with EAGLE's block drop")] = 30
+    block_drop: Annotated[int, percent("speculative configurations with EAGLE's rules")] = 30
     async_scheduling: Annotated[int, percent("configurations that plan ahead of execution")] = 50
     prefill_threshold: Annotated[int, percent("configurations with a limit for the chunks of long prompts")] = 30
     model_blocks: Annotated[tuple[Number, ...], numbers("blocks of the longest request")] = (3, 4, 5, 3, 4, 6, 8)

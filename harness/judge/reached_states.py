@@ -9,7 +9,7 @@ import sys
 from collections import Counter
 
 from ...reference.layout import Layout
-from ...reference.prefix_cache import Key
+from ...reference.prefix_cache import Key, has_key
 from ...reference.request import Life
 from ...targets.base.observe import (
     Content,
@@ -220,10 +220,13 @@ class ReachedStates:
         deeper = {
             context.layout.groups[key.group].kind
             for key in context.before.published.values()
-            if row.hit < key.depth < life.known and life.truth.tag(key.depth) == key.tag
+            if row.hit < key.depth < life.known and has_key(context.layout, key, life.truth)
         }
         counts["attention blocks cached past the end of the hit"] += "attention" in deeper
         counts["state cached past the end of the hit"] += "mamba" in deeper
+        if context.layout.lookahead:
+            counts["hit by keys that name the token behind their block"] += row.hit > 0
+            counts["cached block passed over for the token behind it"] += self._differs_behind(row, life, context)
         counts["hit inside a block"] += any(row.hit % group.block_size for group in context.layout.groups)
         counts["hit extended by a load"] += row.hit > 0 and row.external > 0
         counts["load joined the step of its request"] += row.external > 0 and row.num_tokens > 0
@@ -232,7 +235,7 @@ class ReachedStates:
         counts["prefix hit"] += 1
         counts["hit behind an image"] += any(image.stop <= row.hit for image in life.truth.images)
         counts["resumed from a hit"] += resumed
-        tag = life.truth.tag(row.hit)
+        tag = life.truth.tag(row.hit + context.layout.lookahead)
         for key, truth in context.reference.truths.items():
             if key.depth == row.hit and key.tag == tag and truth.prompt_length < row.hit:
                 counts["hit on content written by decoding"] += 1
@@ -241,6 +244,16 @@ class ReachedStates:
         first = min(context.reference.pending, default=sys.maxsize)
         counts["hit on content still in flight"] += any(
             key.tag == tag and since[block][1] >= first for block, key in published.items() if block in since
+        )
+
+    @staticmethod
+    def _differs_behind(row: PlannedRow, life: Life, context: Context) -> bool:
+        """Return True if a block right behind a hit is cached for the row's tokens and another one behind them."""
+        return any(
+            row.hit < key.depth < life.known
+            and not has_key(context.layout, key, life.truth)
+            and context.reference.is_content_of(key, life.truth)
+            for key in context.before.published.values()
         )
 
     def _prompt(self, row: PlannedRow, life: Life, context: Context) -> None:

@@ -89,6 +89,8 @@ REQUIRES: dict[str, str] = {
     "attention blocks cached past the end of the hit": "caching",
     "state cached past the end of the hit": "caching block-tables",
     "hit behind an image": "images caching",
+    "hit by keys that name the token behind their block": "lookahead-hashes caching speculation",
+    "cached block passed over for the token behind it": "lookahead-hashes caching speculation",
     "block shared by two requests": "caching",
     "duplicate key": "caching block-tables",
     "cached block evicted": "caching",
@@ -191,6 +193,8 @@ def features(capabilities: Capabilities, overrides: Mapping[str, object]) -> set
         has.add("speculation")
         if capabilities.variable_drafts:
             has.add("drafts")
+    if not fixed.get("eagle_block_drop", True):
+        has.discard("lookahead-hashes")
     if fixed.get("async_depth", capabilities.max_async_depth):
         has.add("async")
     if "groups" not in overrides and any(count > 1 for counts in capabilities.group_counts for count in counts):

@@ -103,7 +103,9 @@ class HistoryBuilder:
         freed = set(view.free) - set(before.free)
         for block, key in before.published.items():
             if view.published.get(block) != key:
-                self._mark(step, block, "drop", group=key.group, content=self._names.name(key.tag))
+                self._mark(
+                    step, block, "drop", group=key.group, content=self._names.key(key.tag, self.layout.lookahead)
+                )
         self._released(before, [place for place in left if place[2] in again], freed)
         for name, group, block in entered:
             kept = block in before.published and before.published[block] == view.published.get(block)
@@ -111,7 +113,9 @@ class HistoryBuilder:
             self._mark(step, block, "hit" if kept else "alloc", name, group, column)
         for block, key in view.published.items():
             if before.published.get(block) != key:
-                self._mark(step, block, "hash", group=key.group, content=self._names.name(key.tag))
+                self._mark(
+                    step, block, "hash", group=key.group, content=self._names.key(key.tag, self.layout.lookahead)
+                )
         self._released(before, [place for place in left if place[2] not in again], freed)
         for block in sorted(freed - {place[2] for place in left}):
             self._mark(step, block, "free")

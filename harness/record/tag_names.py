@@ -96,6 +96,13 @@ class Names:
         origin = self._origins.get(tag)
         return unknown or (f"what {origin}" if origin else "bytes that were never written")
 
+    def key(self, tag: int, lookahead: int) -> str:
+        """Return the name of what a key with this tag stands for: the tag is that of `lookahead` tokens more."""
+        if lookahead and (holders := self._holders.get(tag)):
+            name, depth = holders[0]
+            tag = self._truths[name].tag(max(depth - lookahead, 0))
+        return self.name(tag)
+
     def span(self, position: int, tags: Sequence[int], unknown: str = "") -> str:
         """Return the name of attention slots of consecutive positions, the first at `position`."""
         last = position + len(tags) - 1

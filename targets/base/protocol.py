@@ -42,8 +42,9 @@ Observation = Literal[
 ]  # fmt: skip
 """Words of `Capabilities.observes`: each enables the oracles that need it (docs/reference/capabilities.md)."""
 Feature = Literal[
-    "pool", "block-tables", "padding", "stores", "partial-hits", "snapshots", "chunks", "async-loads", "failing-loads",
-    "held-for-transfer", "sync-loads", "images", "adapters", "reset-when-idle", "stop-tokens",
+    "pool", "block-tables", "padding", "stores", "partial-hits", "lookahead-hashes", "snapshots", "chunks",
+    "async-loads", "failing-loads", "held-for-transfer", "sync-loads", "images", "adapters", "reset-when-idle",
+    "stop-tokens",
 ]  # fmt: skip
 """Words of `Capabilities.features` (docs/reference/capabilities.md)."""
 
@@ -77,7 +78,8 @@ class Capabilities(Struct, frozen=True):
     max_speculative_tokens  most drafts of a step (k), 0 where there is no speculation
     speculative_modes  the cache modes in which the target speculates
     variable_drafts  rows of one step may have different numbers of drafts
-    eagle_block_drop  the target has EAGLE's rule: a hit may leave out its last matched block
+    eagle_block_drop  the target has EAGLE's rules: a hit may leave out its last matched block, or keys name the token
+                 behind their block
 
     The target's own switches
     options      switches and their values, drawn per trace. A value that is listed several times is drawn more often,
@@ -92,10 +94,10 @@ class Capabilities(Struct, frozen=True):
     observes     words of `Observation`: each enables the oracles that need it
     features     what else the target has. "block-tables": all groups draw blocks from one pool and name them in tables;
                  "pool": blocks of another kind of pool. With neither the target has plain caches: no size of a pool is
-                 drawn, and states of a pool are not required. "padding", "stores", "partial-hits", "snapshots",
-                 "held-for-transfer", "sync-loads", "images" and "failing-loads" make reached states required; so does
-                 "async-loads", which also makes the workload draw delays of loads; "chunks" makes it draw chunk limits
-                 for single requests
+                 drawn, and states of a pool are not required. "padding", "stores", "partial-hits",
+                 "lookahead-hashes" (keys may name the token behind their block), "snapshots", "held-for-transfer",
+                 "sync-loads", "images" and "failing-loads" make reached states required; so does "async-loads", which
+                 also makes the workload draw delays of loads; "chunks" makes it draw chunk limits for single requests
     notes        what a reader should know of this version, one clause each
     lacks        what nearly every engine does and this one does not: states that need it are not required
     engine       import names of the engine's packages. Their functions are suggested as places of a bug, and an

@@ -72,8 +72,15 @@ CAPABILITIES = Capabilities(
     conv_widths=(4, 2, 3),
     max_model_len=96,
     traces_per_second=25.0,
-    options={"connector_saves": ("no", "no", "yes"), "prefix_match_unit": ("0", "0", "2", "4")},
-    features=frozenset({"block-tables", "padding", "chunks", "stores", "partial-hits", "stop-tokens"}),
+    options={
+        "connector_saves": ("no", "no", "yes"),
+        "prefix_match_unit": ("0", "0", "2", "4"),
+        "block_hashes": ("plain", "lookahead"),
+    },
+    features=frozenset(
+        {"block-tables", "padding", "chunks", "stores", "partial-hits", "stop-tokens", "lookahead-hashes"}
+    ),
+    features_with={"block_hashes": {"lookahead": frozenset({"lookahead-hashes"})}},
     engine=("hybridfuzz.targets.hybrid",),
     stock=STOCK,
 )

@@ -12,6 +12,7 @@ from typing import ClassVar
 
 from mypy_extensions import mypyc_attr
 
+from ...reference.prefix_cache import key_at
 from ...reference.tokens import NO_INPUT, Truth
 from ..base.inspection import Inspection
 from ..base.observe import (
@@ -266,7 +267,7 @@ class HybridTarget:
         records = self.drain()
         for block, key in list(self.pool.labels.items()):
             whole = key.depth % self.layout.groups[key.group].block_size == 0
-            if whole and key.depth < len(request.tags) and request.tags[key.depth] == key.tag:
+            if whole and key == key_at(self.layout, key.group, request.tags, key.depth):
                 self.store.save(key, block)
                 if not self.pool.references[block]:
                     self.pool.unpublish(block)

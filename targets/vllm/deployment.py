@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from ..base.deployment import Deployment, Implementation
@@ -100,6 +100,8 @@ print(collect_env.get_pretty_env_info())
 """vLLM's own collect_env.py, which wants pip for its list of packages; the environments made here have none."""
 V2_DEFAULT_SINCE = (0, 28)
 """vLLM #53183."""
+LOOKAHEAD_SINCE = (0, 33)
+"""Since then `disable_lookahead_block_hashes` exists."""
 OWN = (
     "scheduler (synchronous and asynchronous), KV cache manager, coordinator, block pool, cache planning",
     "model runner (V2 or V1): input batch, block tables, Mamba pre- and post-processing, dummy runs, block zeroing",
@@ -134,7 +136,7 @@ def deployment(variant: str, trace: Trace, version: str, device: str = "") -> De
     options = options_of(config)
     connector = (CONNECTOR,) if options.connector != "none" else ()
     model = model_of(trace)
-    flags = (*_weights(model), *_flags(trace, model))
+    flags = (*_weights(model), *_flags(trace, model, _release(version) >= LOOKAHEAD_SINCE))
     return Deployment(
         title="vLLM",
         command=("vllm", "serve", model.checkpoint),
@@ -178,7 +180,7 @@ def _release(version: str) -> tuple[int, int]:
     return found if any(found) else V2_DEFAULT_SINCE
 
 
-def _flags(trace: Trace, model: Model) -> Iterator[str]:
+def _flags(trace: Trace, model: Model, has_lookahead: bool) -> Iterator[str]:
     config, k = trace.config, trace.config.num_speculative_tokens
     options = options_of(config)
     if config.enable_prefix_caching:
@@ -192,7 +194,10 @@ def _flags(trace: Trace, model: Model) -> Iterator[str]:
     else:
         yield "--no-enable-prefix-caching"
     if k:
-        yield from ("--speculative-config", json.dumps(_speculation(config, model)))
+        method = _speculation(config, model)
+        if has_lookahead and has_eagle_rules(config) and options.block_hashes == "plain":
+            method["disable_lookahead_block_hashes"] = True
+        yield from ("--speculative-config", json.dumps(method))
     yield "--async-scheduling" if schedules_asynchronously(config) else "--no-async-scheduling"
     if stages(config) > 1:
         yield from ("--pipeline-parallel-size", str(stages(config)))
@@ -229,8 +234,8 @@ def _flags(trace: Trace, model: Model) -> Iterator[str]:
         yield from ("--data-parallel-size", "2")
 
 
-def _speculation(config: Config, model: Model) -> Mapping[str, object]:
-    """Return a drafter that drops the last block of a hit if the trace does, and that the runner supports."""
+def _speculation(config: Config, model: Model) -> dict[str, object]:
+    """Return a drafter that has EAGLE's rules if the trace asks for them, and that the runner supports."""
     if has_eagle_rules(config):
         method: dict[str, object] = {"method": "mtp"} if model.has_mtp else {"method": "eagle3", "model": DRAFTER}
     else:  # V1 schedules ahead of its drafts only if they are on the device

@@ -25,10 +25,12 @@ HANDED_ON = {
 
 
 class KeyBook:
-    """Maps every block hash to its prefix. `truths` give the content of the requests' tokens."""
+    """Maps every block hash to its prefix. `truths` give the content of the requests' tokens; a hash names `lookahead`
+    tokens behind its block, too."""
 
-    def __init__(self, hash_block_size: int, truths: Mapping[str, Truth]) -> None:
+    def __init__(self, hash_block_size: int, truths: Mapping[str, Truth], lookahead: int = 0) -> None:
         self._size = hash_block_size
+        self._lookahead = lookahead
         self._truths = truths
         self._prefixes: dict[bytes, tuple[int, int]] = {}
         self._tags: dict[str, list[int]] = {}
@@ -45,9 +47,10 @@ class KeyBook:
             first = hash_count(request)
             hashes = hasher(request)
             if hashes:
-                tags = self._tags_of(request, (first + len(hashes)) * self._size)
+                tags = self._tags_of(request, (first + len(hashes)) * self._size + self._lookahead)
                 for index, one in enumerate(hashes, first + 1):
-                    self._prefixes[one] = index * self._size, tags[index * self._size]
+                    depth = index * self._size
+                    self._prefixes.setdefault(one, (depth, tags[depth + self._lookahead]))
             return hashes
 
         return hash_blocks

@@ -235,8 +235,9 @@ ROWS: tuple[Row[Case], ...] = (
     Row("shadow", "async_depth", lambda c: _drafts_ahead_plainly(c) and not c.release.v2_drafts_ahead,
         "the V2 runner of this release does not schedule ahead of drafts without EAGLE's rules"),
     # Combinations.
-    Row("shadow", "eagle_block_drop", lambda c: c.config.eagle_block_drop and c.options.runner == "v1",
-        "the V1 runner would load a real drafter for eagle_block_drop"),
+    Row("shadow", "eagle_block_drop",
+        lambda c: c.config.eagle_block_drop and c.options.runner == "v1" and not c.release.lookahead_hashes,
+        "the V1 runner of this release would load a real drafter for eagle_block_drop"),
     Row("shadow", "sampling", lambda c: c.options.sampling == "varied" and not varies_sampling(c.config),
         "sampling parameters move with rows on the V1 runner without drafts: use sampling=greedy"),
     Row("shadow", "replay", lambda c: c.options.replay and not ring_entries(c.config),

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 from ...reference.layout import Group, Layout
 from ..base.protocol import TargetError
 from ..base.trace import Config
-from .options import DRAFT_LAYER, DROPPED_TOKENS, multiplies_masked, options_of, state_parts
+from .options import DRAFT_LAYER, DROPPED_TOKENS, asks_for_lookahead, multiplies_masked, options_of, state_parts
 from .shadow_config import drafts_as_eagle
 from .sizes import hash_unit
 
@@ -97,6 +97,8 @@ def layout_of(config: Config, is_v2: bool, cache_config: Any) -> Layout:
     kinds = {group.kind for group in groups}
     units = _units(config, groups)
     as_eagle = config.num_speculative_tokens > 0 and drafts_as_eagle(config, is_v2)
+    has_lookahead = as_eagle and asks_for_lookahead(config)
+    drops = as_eagle and not has_lookahead
     return Layout(
         groups=tuple(groups),
         num_blocks=cache_config.num_blocks,
@@ -106,8 +108,9 @@ def layout_of(config: Config, is_v2: bool, cache_config: Any) -> Layout:
         num_speculative_tokens=config.num_speculative_tokens,
         # All groups draw from one pool: the bytes of a block that passes to attention may be those of a state.
         zeroing=kinds == {"mamba", "attention"} and multiplies_masked(config),
-        eagle_drop=as_eagle,
-        eagle=_eagle_groups(groups) if as_eagle else None,
+        eagle_drop=drops,
+        eagle=_eagle_groups(groups) if drops else None,
+        lookahead=int(has_lookahead),
         hash_unit=units.hashed,
         eagle_unit=units.eagle,
         publish_unit=units.published,

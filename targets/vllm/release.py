@@ -38,6 +38,7 @@ class Release:
     inputs         requests may have images, adapters and salts
     sampling       requests on the V1 runner may have sampling parameters
     stop_tokens    requests may end by a stop token
+    lookahead_hashes  keys of blocks may name the token behind them, beside EAGLE or MTP drafts
     """
 
     runners: tuple[str, ...] = ("v2", "v1")
@@ -69,6 +70,7 @@ class Release:
     inputs: bool = False
     sampling: bool = False
     stop_tokens: bool = False
+    lookahead_hashes: bool = False
 
 
 def installed() -> Release:
@@ -107,4 +109,5 @@ def installed() -> Release:
         inputs=tested and features.has_inputs(),
         sampling=tested and features.has_movable_parameters(),
         stop_tokens=tested,
+        lookahead_hashes=tested and features.has_lookahead_hashes(),
     )

@@ -4,15 +4,14 @@ Defaults of 0.33.0, with where they stand there:
 
     prefix caching, mode align   `ModelConfig.is_prefix_caching_supported`, `MambaModelConfig.verify_and_update_config`
     sparse retention             `CacheConfig.prefix_cache_retention_interval = 0`
-    lookahead hashes             `SpeculativeConfig.disable_lookahead_block_hashes = False`; the adapter sets it (below)
+    lookahead hashes             `SpeculativeConfig.disable_lookahead_block_hashes = False`; none with KV connectors
     asynchronous scheduling      `VllmConfig.__post_init__`, where executor and drafter allow it
     full decode graphs           `CompilationConfig.cudagraph_mode`: FULL_AND_PIECEWISE
     fcfs, whole prompts          `SchedulerConfig.policy`, `scheduler_reserve_full_isl`
     load failures fail           `KVTransferConfig.kv_load_failure_policy`
 
 The model runner is an implementation (`deployment`), the state layer and the attention kernels are the model's and the
-platform's. With EAGLE's rule and a prefix cache the adapter drives the hashes that vLLM has without lookahead
-(`vllm_config.speculation`), so a failure that needs both needs that setting, too.
+platform's.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _SETTINGS = (
     Setting("--prefix-cache-retention-interval", {"retention": "default"}, is_rare=True),
     Setting("--prefill-schedule-interval", {"prefills": "eager"}, is_rare=True),
     Setting("--no-scheduler-reserve-full-isl", {"admission": "prompt"}, is_rare=True),
-    Setting("disable_lookahead_block_hashes", {"eagle_block_drop": "false"}, is_rare=True),
+    Setting("disable_lookahead_block_hashes", {"block_hashes": "lookahead"}, is_rare=True),
     Setting("--long-prefill-token-threshold", {"long_prefill_token_threshold": "0"}),
     Setting("POST /reset_prefix_cache", events=frozenset({"reset_prefix_cache"})),
     Setting("a preemption at a moment that the scenario chooses", events=frozenset({"preempt"})),

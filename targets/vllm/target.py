@@ -72,7 +72,7 @@ class VllmTarget:
         self.engine = engine = engine or _shadow_engine(config)
         self.layout = engine.layout
         self.scheduler = engine.scheduler
-        self.keys = KeyBook(engine.hash_block_size, engine.drafter.truths)
+        self.keys = KeyBook(engine.hash_block_size, engine.drafter.truths, self.layout.lookahead)
         self.hasher = self.keys.recording(engine.hasher) if engine.hasher else None
         self.host = Host(engine.scheduler, engine.worker, self.keys)
         self.admissions = Admissions(engine.scheduler)

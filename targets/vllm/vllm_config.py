@@ -76,11 +76,10 @@ def scheduler_config(sizes: Sizes) -> SchedulerConfig:
 
 def speculation(sizes: Sizes, model: ModelConfig) -> SpeculativeConfig:
     """Return the speculative part of the configuration."""
-    # Lookahead hashes cover tokens behind their block: they replace EAGLE's drop by a condition that no key shows.
     name = "disable_lookahead_block_hashes"
-    legacy = {name: True} if name in SpeculativeConfig.__dataclass_fields__ else {}
+    hashes = {name: not sizes.lookahead_hashes} if name in SpeculativeConfig.__dataclass_fields__ else {}
     return SpeculativeConfig(
-        **legacy,
+        **hashes,
         method=sizes.method,
         num_speculative_tokens=sizes.num_drafts,
         prompt_lookup_max=3,

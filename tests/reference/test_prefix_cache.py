@@ -10,7 +10,9 @@ from hybridfuzz.reference.layout import Group, Layout
 from hybridfuzz.reference.prefix_cache import (
     Key,
     attention_match,
+    has_key,
     is_valid_hit,
+    key_at,
     keys_given_up,
     keys_needed,
     longest_hit,
@@ -26,6 +28,9 @@ def layout(*groups: Group, eagle: bool = False) -> Layout:
     return Layout(groups, 99, 4, "align", True, eagle_drop=eagle)
 
 
+BOTH = layout(MAMBA, ATTENTION)
+
+
 def attention(index: int, *depths: int) -> set[Key]:
     return {Key(index, depth, TAGS[depth]) for depth in depths}
 
@@ -35,9 +40,9 @@ def state(index: int, *depths: int) -> set[Key]:
 
 
 def test_attention_needs_every_block_mamba_only_the_last_state() -> None:
-    assert set(keys_needed(1, ATTENTION, TAGS, 12)) == attention(1, 4, 8, 12)
-    assert set(keys_needed(0, MAMBA, TAGS, 16)) == state(0, 16)
-    assert keys_needed(0, MAMBA, TAGS, 0) == keys_needed(1, ATTENTION, TAGS, 0) == []
+    assert set(keys_needed(BOTH, 1, TAGS, 12)) == attention(1, 4, 8, 12)
+    assert set(keys_needed(BOTH, 0, TAGS, 16)) == state(0, 16)
+    assert keys_needed(BOTH, 0, TAGS, 0) == keys_needed(BOTH, 1, TAGS, 0) == []
 
 
 def test_valid_only_if_every_group_holds_its_part() -> None:
@@ -71,7 +76,7 @@ def test_a_deeper_hit_does_not_need_the_earlier_states() -> None:
 
 def test_attention_gap_ends_the_match() -> None:
     published = attention(0, 4, 12, 16)
-    assert attention_match(0, ATTENTION, published, TAGS, 20) == 4
+    assert attention_match(layout(ATTENTION), 0, published, TAGS, 20) == 4
     assert longest_hit(layout(ATTENTION), published, TAGS, 20) == 4
 
 
@@ -138,13 +143,48 @@ def test_longest_is_the_largest_valid_one(seed: int) -> None:
     assert longest_hit(groups, published, TAGS, tokens) == max(valid)
 
 
+LOOKAHEAD = replace(BOTH, lookahead=1)
+
+
+def behind(token: str) -> Truth:
+    """Sixteen tokens of document a, then others."""
+    return Truth([("a", 16), (token, 14)])
+
+
+def test_with_lookahead_a_key_names_the_token_behind_its_depth() -> None:
+    """An EAGLE head's last slot of a block depends on it."""
+    one, other = behind("b"), behind("c")
+    assert key_at(BOTH, 1, one.tags, 16) == key_at(BOTH, 1, other.tags, 16)
+    ours = key_at(LOOKAHEAD, 1, one.tags, 16)
+    assert ours != key_at(LOOKAHEAD, 1, other.tags, 16)
+    assert has_key(LOOKAHEAD, ours, one)
+    assert not has_key(LOOKAHEAD, ours, other)
+    assert key_at(LOOKAHEAD, 1, one.tags, 12) == key_at(LOOKAHEAD, 1, other.tags, 12)
+
+
+def test_a_key_whose_tokens_are_not_all_there_is_nobodys() -> None:
+    assert key_at(LOOKAHEAD, 1, TAGS[:17], 16) == Key(1, 16, -1)
+    assert key_at(LOOKAHEAD, 1, TAGS[:18], 16) == Key(1, 16, TAGS[17])
+
+
+def test_with_lookahead_nothing_is_given_up_and_the_token_behind_must_agree() -> None:
+    tags = behind("b").tags
+    published = {key_at(LOOKAHEAD, 0, tags, depth) for depth in (8, 16)}
+    published |= {key_at(LOOKAHEAD, 1, tags, depth) for depth in (4, 8, 12, 16)}
+    assert longest_hit(LOOKAHEAD, published, tags, 20) == 16
+    assert longest_hit(LOOKAHEAD, published, behind("c").tags, 20) == 8
+    assert longest_hit(LOOKAHEAD, published, tags, 17) == 16
+    assert longest_hit(LOOKAHEAD, published, tags, 16) == 8, "the token behind is not known"
+    assert longest_hit(replace(LOOKAHEAD, lookahead=3), published, tags, 18) == 0
+
+
 WINDOW = Group("attention", 4, window=6)
 
 
 def test_a_window_needs_only_the_blocks_that_the_next_token_attends_to() -> None:
     """Position 16 with a window of 6 attends to 11 .. 16: the blocks that end at 12 and 16."""
-    assert set(keys_needed(0, WINDOW, TAGS, 16)) == attention(0, 12, 16)
-    assert set(keys_needed(0, WINDOW, TAGS, 4)) == attention(0, 4)
+    assert set(keys_needed(layout(WINDOW), 0, TAGS, 16)) == attention(0, 12, 16)
+    assert set(keys_needed(layout(WINDOW), 0, TAGS, 4)) == attention(0, 4)
 
 
 def test_a_window_is_not_downward_closed() -> None:
@@ -165,16 +205,16 @@ def test_eagle_gives_up_a_block_of_the_drafter_only() -> None:
 
 def test_what_is_loaded_the_pool_need_not_hold() -> None:
     """A hit of 8 and a load of 8 more: attention below 8 as far as the token after 16 attends to it, and no state."""
-    assert keys_needed(0, MAMBA, TAGS, 8, loaded=8) == []
-    assert set(keys_needed(0, ATTENTION, TAGS, 8, loaded=8)) == attention(0, 4, 8)
-    assert set(keys_needed(0, WINDOW, TAGS, 8, loaded=4)) == attention(0, 8)
-    assert keys_needed(0, WINDOW, TAGS, 8, loaded=8) == []
+    assert keys_needed(BOTH, 0, TAGS, 8, loaded=8) == []
+    assert set(keys_needed(layout(ATTENTION), 0, TAGS, 8, loaded=8)) == attention(0, 4, 8)
+    assert set(keys_needed(layout(WINDOW), 0, TAGS, 8, loaded=4)) == attention(0, 8)
+    assert keys_needed(layout(WINDOW), 0, TAGS, 8, loaded=8) == []
 
 
 def test_a_block_that_ends_behind_the_hit_is_not_needed() -> None:
     """Lengths inside a block: only the whole blocks below count, whatever is left over."""
     for length, depths in ((3, ()), (4, (4,)), (7, (4,)), (8, (4, 8)), (11, (4, 8))):
-        assert set(keys_needed(1, ATTENTION, TAGS, length)) == attention(1, *depths)
+        assert set(keys_needed(BOTH, 1, TAGS, length)) == attention(1, *depths)
 
 
 @pytest.mark.parametrize("num_tokens", range(6, 20))
@@ -188,9 +228,9 @@ def test_one_token_is_left_to_compute_inside_a_block_too(num_tokens: int) -> Non
 
 def test_a_hit_at_the_end_of_a_chunk_needs_nothing_of_a_chunked_group() -> None:
     group = Group("attention", 4, chunk=8)
-    assert keys_needed(1, group, TAGS, 8) == []
-    assert set(keys_needed(1, group, TAGS, 12)) == attention(1, 12)
-    assert set(keys_needed(1, group, TAGS, 15 + 1)) == set()
+    assert keys_needed(layout(MAMBA, group), 1, TAGS, 8) == []
+    assert set(keys_needed(layout(MAMBA, group), 1, TAGS, 12)) == attention(1, 12)
+    assert set(keys_needed(layout(MAMBA, group), 1, TAGS, 15 + 1)) == set()
 
 
 def test_a_window_that_eagle_drops_from_needs_the_block_after_the_hit() -> None:
@@ -207,4 +247,4 @@ def test_a_window_that_eagle_drops_from_needs_the_block_after_the_hit() -> None:
 @pytest.mark.parametrize(("depths", "matched"), [((), 8), ((10,), 10), ((9,), 8), ((10, 11, 12), 10), ((12,), 8)])
 def test_a_partial_key_extends_the_match_on_its_grid(depths: tuple[int, ...], matched: int) -> None:
     """The first eight tokens match in whole blocks of four; a full block would have been matched before."""
-    assert partial_match(1, ATTENTION, attention(1, *depths), TAGS, 8, 2) == matched
+    assert partial_match(BOTH, 1, attention(1, *depths), TAGS, 8, 2) == matched

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ....reference.prefix_cache import Key, has_key
+from ....reference.tokens import Truth
 from ....targets.base.observe import Copied, Forward, Loaded, OutOfRange, SlotRead, SlotWrite, StateRead, StateWrite
 from ..verdict import Block, Past, Request, Row
 from ..violation import Violation
@@ -225,18 +227,20 @@ class Writer(Oracle):
             return violation
         facts = context.facts
         key = facts.published.get(write.block) if facts else None
-        if key is not None and key.group == write.group and self._last_tag(context, write) == key.tag:
+        if key is not None and key.group == write.group and self._is_promised(context, write, key, life.truth):
             return None if self._is_own(context, life.name, write.block) else self._shared(context, write)
         if key is not None or (facts and facts.references[write.block] > 1):
             return self._shared(context, write)
         return self._foreign(context, life.name, write, write.block)
 
     @staticmethod
-    def _last_tag(context: Context, write: StateWrite) -> int | None:
-        """Return the tag of the tokens in a stored state; without a recurrent state it is the window's last input."""
+    def _is_promised(context: Context, write: StateWrite, key: Key, truth: Truth) -> bool:
+        """Return True if a request stores the state that a key of its own prefix promises; where there is no recurrent
+        state the last input of the window counts."""
+        last = write.window[-1] if write.window else None
         if context.layout.groups[write.group].recurrent:
-            return write.temporal
-        return write.window[-1] if write.window else None
+            last = write.temporal
+        return last == truth.tag(key.depth) and has_key(context.layout, key, truth)
 
     def on_slot_write(self, context: Context, write: SlotWrite) -> Violation | None:
         life = context.lives[write.row]
@@ -256,7 +260,9 @@ class Writer(Oracle):
                     return foreign
                 continue
             depth = ((write.position + offset) // size + 1) * size
-            promised = key is not None and depth - size < key.depth <= depth and life.truth.tag(key.depth) == key.tag
+            promised = (
+                key is not None and depth - size < key.depth <= depth and has_key(context.layout, key, life.truth)
+            )
             if not promised or not self._is_own(context, life.name, block):
                 return self._shared(context, write, block)
         return None
@@ -281,7 +287,7 @@ class Writer(Oracle):
             key = facts.published.get(block)
             life = facts.lives.get(record.request)
             own = for_cache or self._is_own(context, record.request, block)
-            if key is None or not own or life is None or life.truth.tag(key.depth) != key.tag:
+            if key is None or not own or life is None or not has_key(context.layout, key, life.truth):
                 return self._shared(context, record, block)
             return None
         return None if for_cache else self._foreign(context, record.request, record, block)

@@ -7,7 +7,7 @@ A hit can only be as long as what was published, so an engine that publishes not
 from __future__ import annotations
 
 from ....reference.layout import Layout, cdiv, first_attended
-from ....reference.prefix_cache import Key
+from ....reference.prefix_cache import key_at
 from ....reference.request import Life
 from ....targets.base.observe import Delivered, ForwardRow, Planned, View
 from ..verdict import Requests, key_of
@@ -85,10 +85,10 @@ class Publication(Oracle):
         Rule(
             "M8",
             "When a request whose results are known is scheduled again, every block boundary that it has computed "
-            "is published if it holds the block, or if this plan released it and left it free while no request "
-            "waited, was admitted or was preempted. For attention and mode all that is every boundary (less where "
-            "hits are rarer than blocks: `Layout.publish_unit`); for mode align those at which a step ended or "
-            "that verified drafts crossed. A block that was published may be evicted later.",
+            "is published, once all tokens of its key are known, if it holds the block, or if this plan released it "
+            "and left it free while no request waited, was admitted or was preempted. For attention and mode all that "
+            "is every boundary (less where hits are rarer than blocks: `Layout.publish_unit`); for mode align those at "
+            "which a step ended or that verified drafts crossed. A block that was published may be evicted later.",
             consequence=Consequence(
                 "Cached prefixes are not found",
                 "They are computed again: throughput is lost, no wrong token by itself.",
@@ -156,7 +156,8 @@ class Publication(Oracle):
     def _published(
         self, context: Context, planned: Planned, name: str, index: int, checked: int, known: int
     ) -> Violation | None:
-        group, tags = context.layout.groups[index], context.reference.lives[name].truth
+        group, life = context.layout.groups[index], context.reference.lives[name]
+        known = min(known, life.known - context.layout.lookahead)
         size, table, published = group.block_size, planned.view.tables[name][index], planned.view.published
         first = (checked // size + 1) * size
         if group.kind == "mamba" and context.layout.mode == "align":
@@ -174,14 +175,17 @@ class Publication(Oracle):
                 continue
             block = held
             self.exercised["M8"] += 1
-            key = Key(index, depth, tags.tag(depth))
-            if published.get(block) != key and key not in published.values():
+            key = key_at(context.layout, index, life.truth.tags, depth)
+            own = published.get(block)
+            if own is not None and own.depth == depth and context.reference.is_content_of(own, life.truth):
+                continue  # perhaps named with the token that a session had behind it before it was truncated
+            if own != key and key not in published.values():
                 return self.violation(
                     context,
                     "unpublished",
                     known=known,
                     depth=depth,
-                    observed=key_of(published.get(block)),
+                    observed=key_of(own),
                     request=name,
                     group=index,
                     block=block,

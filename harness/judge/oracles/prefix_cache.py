@@ -9,6 +9,8 @@ from ....reference.layout import cached_columns, cdiv
 from ....reference.prefix_cache import (
     Key,
     attention_match,
+    has_key,
+    key_at,
     keys_given_up,
     keys_needed,
     longest_hit,
@@ -30,7 +32,8 @@ class Hash(Oracle):
             "M2",
             "Lookup structure and blocks agree on every key. A key for depth d is on the block in the column of d "
             "of a request with that prefix, and d is no more than the steps planned so far compute, nor behind "
-            "the end of the request's answer. A state that "
+            "the end of the request's answer. With lookahead hashes that prefix has the tokens after d that the key "
+            "names, too, and they are known: prompt, or delivered; drafts are not. A state that "
             "a chunk leaves inside it (`Group.inner_states`) may be of any depth and is in the column before the "
             "chunk's last. In mode slots a key may be on any slot, since a copy may have filled it, but a request "
             "with that prefix must have computed d tokens.",
@@ -97,7 +100,7 @@ class Hash(Oracle):
         own, group = view.published[block], context.layout.groups[key.group]
         truth = context.reference.truths.get(own)
         inside = own.group == key.group and group.kind == "attention" and 0 < own.depth - key.depth < group.block_size
-        if inside and (truth is None or truth.tag(key.depth) == key.tag):
+        if inside and (truth is None or has_key(context.layout, key, truth)):
             return None
         return self.violation(context, "alias", own=key_of(own), observed=key_of(key), group=key.group, block=block)
 
@@ -129,7 +132,9 @@ class Hash(Oracle):
             on_grid = key.depth % unit == 0 and column < len(columns) and columns[column] == block
             if group.inner_states:
                 on_grid |= columns.index(block) == cdiv(computed, group.block_size) - 2
-            if (on_grid or slots) and key.depth <= computed and life.truth.tag(key.depth) == key.tag:
+            named = key.depth + context.layout.lookahead
+            is_known = key.depth <= computed and (named == key.depth or named <= life.known)
+            if (on_grid or slots) and is_known and has_key(context.layout, key, life.truth):
                 return None
         return self.violation(
             context,
@@ -226,11 +231,11 @@ class HitValidity(Oracle):
                     request=row.name,
                     group=index,
                 )
-            matched = attention_match(index, group, available, life.truth.tags, life.known)
+            matched = attention_match(context.layout, index, available, life.truth.tags, life.known)
             dropped = group.block_size
             if context.layout.eagle_unit:
                 dropped = min(context.layout.eagle_unit, group.block_size)
-                matched = partial_match(index, group, available, life.truth.tags, matched, dropped)
+                matched = partial_match(context.layout, index, available, life.truth.tags, matched, dropped)
             if row.hit > max(matched - dropped, 0):
                 return self.violation(
                     context,
@@ -253,7 +258,7 @@ class HitValidity(Oracle):
         if context.layout.mode == "slots" and group.kind == "mamba":
             return self._state_cached(context, view, row, index, tags)
         inside = row.hit % group.block_size  # the part inside a block is a copy: checked when it is read (S2)
-        for key in keys_needed(index, group, tags, row.hit - inside, inside + row.external):
+        for key in keys_needed(context.layout, index, tags, row.hit - inside, inside + row.external):
             column = key.depth // group.block_size - 1
             block = columns[column] if column < len(columns) else None
             if _is_completed(context, row, index) and block is not None and block not in view.published:
@@ -279,7 +284,7 @@ class HitValidity(Oracle):
         self, context: Context, view: View, row: PlannedRow, index: int, tags: list[int]
     ) -> Violation | None:
         """Mode slots: the state is copied out of a slot of the cache. The read shows which slot it was (S2)."""
-        if Key(index, row.hit, tags[row.hit]) in view.published.values():
+        if key_at(context.layout, index, tags, row.hit) in view.published.values():
             return None
         return self.violation(
             context,
@@ -375,7 +380,7 @@ class Commit(Oracle):
         """Return the block that holds the state of the hit, None if none is published; of several slots one that was
         published before."""
         if context.layout.mode == "slots":
-            wanted = Key(index, row.hit, context.reference.lives[row.name].truth.tag(row.hit))
+            wanted = key_at(context.layout, index, context.reference.lives[row.name].truth.tags, row.hit)
             slots = [block for block, key in planned.view.published.items() if key == wanted]
             return max(slots, key=lambda slot: context.before.published.get(slot) == wanted, default=None)
         size = context.layout.groups[index].block_size

@@ -118,7 +118,7 @@ class Continuation(Oracle):
         first = read.first_column * group.block_size
         wanted = life.truth.slots(first + group.shift, life.settled + group.shift)
         observed = list(read.tags[: len(wanted)] if context.has_pool else read.tags)
-        if group.shift and observed != wanted:
+        if group.shift > context.layout.lookahead and observed != wanted:
             self._accept_others(context, life, read, observed, wanted)
         if observed == wanted and (not first or first <= first_attended(group, life.settled)):
             return None
@@ -144,7 +144,7 @@ class Continuation(Oracle):
         self, context: Context, life: Life, read: SlotRead, observed: list[int], wanted: Sequence[int]
     ) -> None:
         """Accept the last slots of blocks that another request wrote, or an earlier turn of this one if its block was
-        hit: they depend on a token that no key covers.
+        hit: they depend on a token that their key does not name.
 
         Of two blocks with one key a hit may use either. The drafter's proposals are worse then, the output is not.
         """
@@ -275,11 +275,12 @@ class Checkpoint(Oracle):
         group = context.layout.groups[key.group]
         if group.kind == "attention":
             start = (key.depth - 1) // group.block_size * group.block_size
-            # What a slot has of the tokens after the key is that of its writer; EAGLE's drop is about it.
-            wanted: Content = SlotContent(truth.slots(start + group.shift, key.depth))
+            # What a slot has of tokens that the key does not name is that of its writer; EAGLE's drop is about it.
+            end = key.depth + min(group.shift, context.layout.lookahead)
+            wanted: Content = SlotContent(truth.slots(start + group.shift, end))
         else:
             window = truth.window(key.depth, context.layout.conv_width) if group.conv else ()
-            wanted = StateContent(key.tag if group.recurrent else None, window)
+            wanted = StateContent(truth.tag(key.depth) if group.recurrent else None, window)
         self._contents[key] = wanted
         return wanted
 

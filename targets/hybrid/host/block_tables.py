@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from mypy_extensions import mypyc_attr
 
 from ....reference.layout import Layout, cdiv, first_attended, required_columns
-from ....reference.prefix_cache import Key
+from ....reference.prefix_cache import Key, key_at
 from ..layout import NULL_BLOCK
 from .block_pool import BlockPool
 
@@ -52,11 +52,23 @@ class AttentionGroup:
         self.tables: dict[str, list[int]] = {}
         self.num_published: dict[str, int] = {}
 
+    def key(self, tags: Sequence[int], depth: int) -> Key:
+        """Return the key of a prefix."""
+        return key_at(self.layout, self.index, tags, depth)
+
+    def lookup(self, tags: Sequence[int], depth: int) -> int | None:
+        """Return a block published for a prefix, or None."""
+        return self.pool.lookup(self.key(tags, depth))
+
+    def nameable(self, tags: Sequence[int]) -> int:
+        """Return the depth of the last key whose tokens are all known; `tags` are those of the known tokens."""
+        return len(tags) - 1 - self.layout.lookahead
+
     def find_hit(self, tags: Sequence[int], length: int) -> int:
         """Return the longest hit of at most `length` tokens; `length` is a multiple of the hit unit."""
         depth = 0
         while depth + self.block_size <= length:
-            if self.pool.lookup(Key(self.index, depth + self.block_size, tags[depth + self.block_size])) is None:
+            if self.lookup(tags, depth + self.block_size) is None:
                 break
             depth += self.block_size
         return depth
@@ -65,7 +77,7 @@ class AttentionGroup:
         """Return the columns of a hit of `length` tokens, before those to load for `external` more tokens."""
         blocks = []
         for depth in range(self.block_size, length + 1, self.block_size):
-            block = self.pool.lookup(Key(self.index, depth, tags[depth]))
+            block = self.lookup(tags, depth)
             assert block is not None
             blocks.append(block)
         return blocks
@@ -114,8 +126,8 @@ class AttentionGroup:
                 table[column] = NULL_BLOCK
 
     def publish(self, name: str, tags: Sequence[int], tokens: int) -> None:
-        """Publish every full block below `tokens` that is not published yet."""
-        full, published = tokens // self.block_size, self.num_published[name]
+        """Publish every full block below `tokens` that is not published yet, once all tokens of its key are known."""
+        full, published = min(tokens, self.nameable(tags)) // self.block_size, self.num_published[name]
         if full <= published:
             return
         table = self.tables[name]
@@ -131,7 +143,7 @@ class AttentionGroup:
             self.pool.unpublish(block)  # the block is full now: its partial key is void
             key = None
         if block != NULL_BLOCK and key is None:
-            self.pool.publish(block, Key(self.index, depth, tags[depth]))
+            self.pool.publish(block, self.key(tags, depth))
 
     def start(self, name: str, blocks: Sequence[int], hit: int) -> None:
         """Start the table of a request with the columns of its hit."""
@@ -179,7 +191,7 @@ class WindowGroup(AttentionGroup):
         found = length // self.block_size * self.block_size
         depth = found
         while depth > self.first_column(found) * self.block_size:
-            if self.pool.lookup(Key(self.index, depth, tags[depth])) is None:
+            if self.lookup(tags, depth) is None:
                 found = depth - self.block_size
             depth -= self.block_size
         return found
@@ -188,7 +200,7 @@ class WindowGroup(AttentionGroup):
         """Return the window's columns; the columns before them are null."""
         first = self.first_column(length + external)
         boundaries = range((first + 1) * self.block_size, length + 1, self.block_size)
-        blocks = [self.pool.lookup(Key(self.index, depth, tags[depth])) for depth in boundaries]
+        blocks = [self.lookup(tags, depth) for depth in boundaries]
         return [NULL_BLOCK] * first + [block for block in blocks if block is not None]
 
     def keeps(self, name: str, tags: Sequence[int], depth: int) -> bool:
@@ -215,7 +227,7 @@ class MambaGroup(AttentionGroup):
     def find_hit(self, tags: Sequence[int], length: int) -> int:
         """Return the largest boundary of at most `length` tokens whose state is published; the rest is not needed."""
         for depth in range(length // self.block_size * self.block_size, 0, -self.block_size):
-            if self.pool.lookup(Key(self.index, depth, tags[depth])) is not None:
+            if self.lookup(tags, depth) is not None:
                 return depth
         return 0
 
@@ -225,7 +237,7 @@ class MambaGroup(AttentionGroup):
             return [NULL_BLOCK] * (cdiv(length + external, self.block_size) - 1)
         if length == 0:
             return []
-        block = self.pool.lookup(Key(self.index, length, tags[length]))
+        block = self.lookup(tags, length)
         assert block is not None
         return [NULL_BLOCK] * (length // self.block_size - 1) + [block]
 
@@ -287,7 +299,7 @@ class MambaGroup(AttentionGroup):
 
     def keeps(self, name: str, tags: Sequence[int], depth: int) -> bool:
         """Return True if a state is published at exactly `depth`: states cannot be rolled back."""
-        return depth % self.block_size == 0 and self.pool.lookup(Key(self.index, depth, tags[depth])) is not None
+        return depth % self.block_size == 0 and self.lookup(tags, depth) is not None
 
     def cut(self, name: str, tags: Sequence[int], depth: int) -> None:
         """Replace the table by the state published at `depth`."""

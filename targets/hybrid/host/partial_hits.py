@@ -42,13 +42,13 @@ class PartialHits:
 
     def boundary(self, prompt_length: int) -> int:
         """Return the prompt's last boundary on the finer grid; 0 if keys are for whole blocks only."""
-        return prompt_length // self.unit * self.unit if self.unit else 0
+        return (prompt_length - self.layout.lookahead) // self.unit * self.unit if self.unit else 0
 
     def find(self, tags: Sequence[int], whole: int, num_tokens: int) -> int:
         """Return the longest hit of more than `whole` tokens that ends inside a block of some group, else `whole`."""
         if not self.unit or self.layout.eagle_drop:
             return whole
-        for length in range((num_tokens - 1) // self.unit * self.unit, whole, -self.unit):
+        for length in range((num_tokens - max(self.layout.lookahead, 1)) // self.unit * self.unit, whole, -self.unit):
             if all(self.holds(group, tags, length) for group in self.groups):
                 return length
         return whole
@@ -56,17 +56,14 @@ class PartialHits:
     def holds(self, group: AttentionGroup, tags: Sequence[int], length: int) -> bool:
         """Return True if a group has all content for a hit of `length` tokens."""
         past = length % group.block_size
-        if past and self.pool.lookup(Key(group.index, length, tags[length])) is None:
+        if past and group.lookup(tags, length) is None:
             return False
         full = length - past
         return (group.kind == "mamba" and past > 0) or group.find_hit(tags, full) == full
 
     def sources(self, tags: Sequence[int], length: int) -> tuple[int, ...]:
         """Return the block to copy from for each group, null where the hit ends between blocks."""
-        found = [
-            self.pool.lookup(Key(group.index, length, tags[length])) if length % group.block_size else NULL_BLOCK
-            for group in self.groups
-        ]
+        found = [group.lookup(tags, length) if length % group.block_size else NULL_BLOCK for group in self.groups]
         assert None not in found
         return tuple(block for block in found if block is not None)
 
@@ -100,7 +97,7 @@ class PartialHits:
             if depth % group.block_size:
                 block = group.tables[name][depth // group.block_size]
                 if block != NULL_BLOCK and block not in self.pool.labels:
-                    self.pool.publish(block, Key(group.index, depth, tags[depth]))
+                    self.pool.publish(block, group.key(tags, depth))
 
     def keep(self, name: str) -> list[PageCopy]:
         """Return the copies that keep states under partial keys before their request overwrites them."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ....reference.prefix_cache import Key
-from ..host.block_tables import MambaGroup, Span
+from ....reference.tokens import PLACEHOLDER, mix
+from ..host.block_tables import AttentionGroup, MambaGroup, Span
 from ..layout import NULL_BLOCK
 
 
@@ -103,6 +104,31 @@ class StatesBehindAGap(MambaGroup):
             table[column] = NULL_BLOCK
 
 
+class TokenBehindForgotten(AttentionGroup):
+    """With lookahead hashes the key of an attention block does not name the token behind it.
+
+    No public issue known; it is what the hashes are for (`get_request_block_hasher`): an EAGLE head's last slot of a
+    block is then hit by requests that continue with another token.
+    """
+
+    def key(self, tags: Sequence[int], depth: int) -> Key:
+        return Key(self.index, depth, tags[depth])
+
+
+class NamedByAPlaceholder(AttentionGroup):
+    """With lookahead hashes a block is published before the token behind it is known, under a placeholder's name.
+
+    No public issue known: a step that is planned ahead does not know the token that the last one samples.
+    """
+
+    def nameable(self, tags: Sequence[int]) -> int:
+        return len(tags) - 1
+
+    def key(self, tags: Sequence[int], depth: int) -> Key:
+        is_known = depth + self.layout.lookahead < len(tags)
+        return super().key(tags, depth) if is_known else Key(self.index, depth, mix(tags[depth], PLACEHOLDER))
+
+
 PARTS: dict[str, type] = {
     "lookahead-page-missing": LookaheadPageMissing,
     "required-below-allocated": RequiredBelowAllocated,
@@ -110,5 +136,7 @@ PARTS: dict[str, type] = {
     "hit-before-commit": HitBeforeCommit,
     "commit-at-wrong-semantic-position": CommitAtWrongSemanticPosition,
     "all-groups-eagle-inserts-nothing": AllGroupsEagleInsertsNothing,
+    "token-behind-forgotten": TokenBehindForgotten,
+    "named-by-a-placeholder": NamedByAPlaceholder,
     "states-behind-a-gap": StatesBehindAGap,
 }

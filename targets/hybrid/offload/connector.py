@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from mypy_extensions import mypyc_attr
 
 from ....reference.layout import Layout, first_attended
-from ....reference.prefix_cache import Key
+from ....reference.prefix_cache import Key, key_at
 from ....reference.tokens import EMPTY, chain
 from ...base.observe import Record, Table
 from ..layout import NULL_BLOCK
@@ -40,7 +40,7 @@ class Connector:
         if not self.store.pages or not self.layout.prefix_caching:
             return 0
         unit = self.layout.hit_unit
-        for total in range((num_tokens - 1) // unit * unit, local, -unit):
+        for total in range((num_tokens - max(self.layout.lookahead, 1)) // unit * unit, local, -unit):
             if all(self.holds(index, tags, local, total) for index in range(len(self.layout.groups))):
                 return total - local
         return 0
@@ -56,11 +56,11 @@ class Connector:
             return [self.state_key(group, tags, total)]
         size = spec.block_size
         first = max(local // size, first_attended(spec, total) // size)
-        return [Key(group, depth, tags[depth]) for depth in range((first + 1) * size, total + 1, size)]
+        return [key_at(self.layout, group, tags, depth) for depth in range((first + 1) * size, total + 1, size)]
 
     def state_key(self, group: int, tags: Sequence[int], total: int) -> Key:
         """Return the key of the state at exactly `total` tokens; none other fits attention content so long."""
-        return Key(group, total, tags[total])
+        return key_at(self.layout, group, tags, total)
 
     def commit(self, name: str) -> bool:
         """Return True if the loads of a request will be executed; after an aborted load it may try again."""
@@ -94,12 +94,15 @@ class Connector:
         self.mirror.pop(name, None)
 
     def save(self, name: str, tokens: Sequence[int], before: int, after: int) -> None:
-        """Save the content of every boundary that a step passed, from `before` to `after` certain tokens."""
+        """Save the content of every boundary whose key became known as a step went from `before` to `after` certain
+        tokens."""
         if not self.saves:
             return
+        ahead = self.layout.lookahead
+        tags = (EMPTY, *chain(EMPTY, tuple(tokens[:after])))
         for index, columns in enumerate(self.mirror[name]):
             size = self.layout.groups[index].block_size
-            for depth in range((before // size + 1) * size, after + 1, size):
+            for depth in range((max(before - ahead, 0) // size + 1) * size, after - ahead + 1, size):
                 column = depth // size - 1
                 if column < len(columns) and columns[column] != NULL_BLOCK:
-                    self.store.save(Key(index, depth, chain(EMPTY, tuple(tokens[:depth]))[-1]), columns[column])
+                    self.store.save(key_at(self.layout, index, tags, depth), columns[column])

@@ -299,6 +299,13 @@ def has_junctions() -> bool:
     return "enable_mamba_shared_prefix_checkpoint" in CacheConfig.__dataclass_fields__
 
 
+def has_lookahead_hashes() -> bool:
+    """Return True if a block's hash covers the token behind it beside EAGLE or MTP drafts (0.33)."""
+    from vllm.config import SpeculativeConfig
+
+    return "disable_lookahead_block_hashes" in SpeculativeConfig.__dataclass_fields__
+
+
 def has_inputs() -> bool:
     """Return True if images, adapters and salts are in the keys of blocks, with the position of an image and the path
     of an adapter (0.31 and later)."""

@@ -48,6 +48,8 @@ from hybridfuzz.targets.base.trace import (
 WINDOW, DRAFT = Group("attention", 8, window=6), Group("attention", 4, draft=True)
 FINE: dict[str, Any] = {"options": {"prefix_match_unit": "4"}}
 RESEND = (arrive("r0", 20), *steps(5), arrive("r1", 20), *steps(5))
+EAGLE: dict[str, Any] = {"num_speculative_tokens": 1, "eagle_block_drop": True}
+LOOKAHEAD: dict[str, Any] = {**EAGLE, "options": {"block_hashes": "lookahead"}}
 DRAFTS: dict[str, Any] = {"num_speculative_tokens": 3}
 STOPPED = Arrive("r0", (("a", 6),), 9, stop_at=2)
 SESSION, MORE = Arrive("r0", (("a", 13),), 4, session=True), Resume("r0", (("b", 7),), 3)
@@ -111,6 +113,12 @@ TRACES: dict[str, Trace] = {
     "loaded from outside the pool": make_trace(arrive("r0", 20), ExternalLoad("r0", 16), *steps(3)),
     "hit extended by a load": make_trace(
         arrive("r0", 12), *steps(3), arrive("r1", 30), ExternalLoad("r1", 30), *steps(3)
+    ),
+    "hit by keys that name the token behind their block": make_trace(
+        arrive("r0", 20), *steps(2), arrive("r1", 20), *steps(2), **LOOKAHEAD
+    ),
+    "cached block passed over for the token behind it": make_trace(
+        arrive("r0", 20), *steps(2), Arrive("r1", (("d", 16), ("b", 4)), 4), *steps(2), **LOOKAHEAD
     ),
     "hit inside a block": make_trace(arrive("r0", 13, new=9), *steps(3), arrive("r1", 13), *steps(3), **FINE),
     "state kept in the cache after its request advanced": make_trace(arrive("r0", 13, new=9), *steps(3), **FINE),

@@ -59,6 +59,12 @@ def test_combinations_that_no_engine_offers_are_refused_with_a_reason(wanted: Co
         ({"v2_drafts_ahead": False}, {"async_depth": 1, "num_speculative_tokens": 1, "eagle_block_drop": True}, ""),
         ({"modes": ("none", "all"), "aligns_tables": True}, {"mamba_cache_mode": "all"}, "128 tokens"),
         ({"modes": ("none", "all")}, {"mamba_cache_mode": "all"}, ""),
+        ({}, {"num_speculative_tokens": 1, "eagle_block_drop": True, "options": {"runner": "v1"}}, "drafter"),
+        (
+            {"lookahead_hashes": True},
+            {"num_speculative_tokens": 1, "eagle_block_drop": True, "options": {"runner": "v1"}},
+            "",
+        ),
         ({"state_per_seat": True}, {"max_num_seqs": 41}, "a block for each request"),
         ({"state_per_seat": True}, {"max_num_seqs": 40}, ""),
     ],
@@ -66,7 +72,7 @@ def test_combinations_that_no_engine_offers_are_refused_with_a_reason(wanted: Co
 def test_what_a_release_refuses_is_refused(release: dict[str, Any], wanted: dict[str, Any], reason: str) -> None:
     options = {"runner": "v2", "mixer": "mamba2", "graphs": "decode"}
     answer = VllmFactory("vllm", Release(**release)).supports(
-        msgspec.structs.replace(CONFIG, options=options, **wanted)
+        msgspec.structs.replace(CONFIG, **{"options": options, **wanted})
     )
     assert reason in answer
     assert bool(answer) == bool(reason)

@@ -87,6 +87,18 @@ def test_nothing_is_published_behind_the_end_of_an_answer(stop_at: int, field: s
     assert field_of(Hash().on_planned(context, ahead)) == field
 
 
+@pytest.mark.parametrize(("delivered", "behind", "field"), [(1, "~", ""), (0, "~", "key"), (1, "b", "key")])
+def test_a_key_names_a_token_only_once_it_is_known(delivered: int, behind: str, field: str) -> None:
+    """Lookahead hashes: with twelve tokens of prompt the thirteenth is sampled. Computing the prompt does not make it
+    known, nor does a draft of it, and another one is wrong."""
+    layout = replace(ALIGN, lookahead=1)
+    life = life_of("r0", 12, settled=12)
+    life.delivered = delivered
+    named = Truth([("a", 12), (behind, 2)]).tag(13)
+    context = context_of(layout, r0=life)
+    assert field_of(Hash().on_view(context, view_of(layout, {"r0": R0}, {7: Key(1, 12, named)}))) == field
+
+
 @pytest.mark.parametrize(("alive", "in_flight", "field"), [
     (True, False, ""), (False, True, ""), (False, False, "key"),
 ])  # fmt: skip
