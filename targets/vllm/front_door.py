@@ -81,7 +81,6 @@ BEHIND: Sequence[Behind] = (
             "compilation_config.static_forward_context",
         ),
     ),
-    Behind("lookahead hashes are not driven", ("speculative_config.disable_lookahead_block_hashes",)),
     Behind("the drafter runs in the process of the model", _PARALLEL),
     Behind("the scenario's own connector stands behind vLLM's connector API", ("kv_transfer_config",)),
     Behind("adapters have no weights: scheduler and runner are given their number", ("lora_config",)),

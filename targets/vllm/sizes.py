@@ -11,7 +11,6 @@ from ...reference.layout import cdiv
 from ..base.trace import Config, Group
 from .options import (
     PREFILL_INTERVAL,
-    asks_for_lookahead,
     drafts_on_device,
     has_graphs,
     options_of,
@@ -27,7 +26,7 @@ class Sizes(NamedTuple):
     hit_block_size  tokens of the smallest block that has a key
     page_bytes      of one layer's part of a block
     method          of the drafter: ngram, ngram_gpu or mtp
-    lookahead_hashes  with mtp, keys of blocks name the token behind them
+    plain_hashes    with mtp, keys of blocks do not name the token behind them
     asynchronous    the next step is planned before the last one has run
     every_boundary  states are published at every block boundary; junctions: also where prompts fork
     prefill_interval  steps from one with prefills to the next, 0 for any
@@ -57,7 +56,7 @@ class Sizes(NamedTuple):
     prefill_interval: int = 0
     graph_rows: tuple[int, ...] = ()
     ring: int = 0
-    lookahead_hashes: bool = False
+    plain_hashes: bool = False
 
 
 def sizes_of(config: Config) -> Sizes:
@@ -88,7 +87,7 @@ def sizes_of(config: Config) -> Sizes:
         prefill_interval=PREFILL_INTERVAL if options.prefills == "spaced" else 0,
         graph_rows=tuple(sorted(set(config.graph_sizes))) if has_graphs(config) else (),
         ring=ring_entries(config),
-        lookahead_hashes=asks_for_lookahead(config),
+        plain_hashes=has_eagle_rules(config) and options.block_hashes == "plain",
     )
 
 

@@ -77,7 +77,7 @@ def scheduler_config(sizes: Sizes) -> SchedulerConfig:
 def speculation(sizes: Sizes, model: ModelConfig) -> SpeculativeConfig:
     """Return the speculative part of the configuration."""
     name = "disable_lookahead_block_hashes"
-    hashes = {name: not sizes.lookahead_hashes} if name in SpeculativeConfig.__dataclass_fields__ else {}
+    hashes = {name: sizes.plain_hashes} if name in SpeculativeConfig.__dataclass_fields__ else {}
     return SpeculativeConfig(
         **hashes,
         method=sizes.method,
