@@ -22,6 +22,8 @@ EXTRA = {"strategy": "extra_buffer"}
 OVERLAP = {"strategy": "extra_buffer", "async_depth": "1"}
 # A track interval of two verifications keeps away from what the release does to shorter ones.
 DRAFTS = {"num_speculative_tokens": "3", "mamba_cache_mode": "slots", "track": "2"}
+PRIORITIES, DECODES = {"policy": "priority"}, {"strategy": "extra_buffer", "num_speculative_tokens": "0"}
+MIXED = {"mixed_chunk": "yes", "num_speculative_tokens": "0"}
 LAZY = {"strategy": "extra_buffer_lazy", "async_depth": "1"}
 STATES = "srt/mem_cache/unified_cache/components/mamba.py"
 TREE = "srt/mem_cache/unified_radix_cache.py"
@@ -146,30 +148,30 @@ BREAKS = (
 )
 SERVED = (
     # Priorities
-    Break("ended-row-displaced", POLICY, {}, "a row that has ended is displaced: what it held is given back twice",
+    Break("ended-row-displaced", POLICY, PRIORITIES, "a row that has ended is displaced: its memory is freed twice",
         "            if r not in self.preempt_list and not r.finished()\n",
         "            if r not in self.preempt_list\n"),
-    Break("displaced-row-still-runs", POLICY, {}, "a displaced row stays in the batch",
+    Break("displaced-row-still-runs", POLICY, PRIORITIES, "a displaced row stays in the batch",
         "        self.running_batch.filter_batch(keep_indices=keep_indices)\n        self.preempt_list",
         "        self.preempt_list"),
-    Break("displaced-for-nothing-lost", SCHEDULER, {}, "who makes room for one that is not admitted is forgotten",
+    Break("displaced-for-nothing-lost", SCHEDULER, PRIORITIES, "a row that made room for nobody is forgotten",
         "            for req in adder.preempt_list:\n                self._add_request_to_queue(req)\n"
         "            return None",
         "            return None"),
     # Mixed chunks
-    Break("decodes-tracked-in-place-of-prompts", BATCH, {}, "the snapshot mask of a mixed step begins at its decodes",
+    Break("decodes-tracked-in-place-of-prompts", BATCH, MIXED, "the mask of a mixed step begins at its decodes",
         "torch.cat([mask, untracked >= 0])", "torch.cat([untracked >= 0, mask])"),
-    Break("tail-counts-its-token", BATCH, {}, "the prefix of a decode in a mixed step includes its own token",
+    Break("tail-counts-its-token", BATCH, MIXED, "the prefix of a decode in a mixed step includes its own token",
         "running_prefix_lens = [s - 1 for s in", "running_prefix_lens = [s for s in"),
-    Break("mixed-decode-checkpointed", RESULTS, {}, "a decode of a mixed step is cached as if its prompt had ended",
+    Break("mixed-decode-checkpointed", RESULTS, MIXED, "a decode of a mixed step is cached as if its prompt had ended",
         "                    elif not batch.decoding_reqs or req not in batch.decoding_reqs:\n",
         "                    else:\n"),
-    Break("undone-slot-still-named", BATCH, {}, "a mixed step gives back a lazy slot and keeps its number",
+    Break("undone-slot-still-named", BATCH, MIXED | LAZY, "a mixed step gives back a lazy slot and keeps its number",
         "            pool.mamba_allocator.free(buf[next_idx].unsqueeze(0))\n"
         "            pool.set_mamba_ping_pong_slot(req, next_idx, -1)\n            req.kv.mamba_next_track_idx = 1",
         "            pool.mamba_allocator.free(buf[next_idx].unsqueeze(0))\n"
         "            req.kv.mamba_next_track_idx = 1"),
-    Break("mixed-without-room", SCHEDULER, {}, "decodes join a prefill that has left no room for them",
+    Break("mixed-without-room", SCHEDULER, MIXED, "decodes join a prefill that has left no room for them",
         "            if not running_batch.is_empty() and running_batch.check_decode_mem():\n",
         "            if not running_batch.is_empty():\n"),
     # Captured graphs
@@ -178,14 +180,14 @@ SERVED = (
     Break("first-pad-takes-last-row", BACKEND, {}, "the last row of a padded graph gets the request row of padding",
         "            req_pool_indices[bs - num_padding :] = 0\n",
         "            req_pool_indices[max(bs - num_padding - 1, 0) :] = 0\n"),
-    Break("padded-end-counts-rows", BACKEND, {}, "behind the last verified row boundaries count rows, not tokens",
+    Break("padded-end-counts-rows", BACKEND, DRAFTS, "behind the last verified row boundaries count rows, not tokens",
         "                    (bs - num_padding) * spec_info.draft_token_num\n",
         "                    bs - num_padding\n"),
-    Break("snapshots-of-last-replay", BACKEND, {}, "the first snapshot slot of a replay is that of the one before",
+    Break("snapshots-of-last-replay", BACKEND, DECODES, "the first snapshot slot of a replay is that of the one before",
         "            track_buf.copy_(self._translate_mamba_indices(mamba_track_indices[:bs]))\n",
         "            track_buf[1:].copy_(self._translate_mamba_indices(mamba_track_indices[1:bs]))\n"),
 )
-"""Over what is drawn since: everything at once, behind the fixes of the release's own bugs."""
+"""Of priorities, mixed chunks and captured graphs; behind the fixes of the release's own bugs."""
 # fmt: on
 
 PAGE = Path(__file__).parents[1] / "build/sglang-breaks.md"
