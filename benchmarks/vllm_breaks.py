@@ -19,8 +19,8 @@ from hybridfuzz.targets.base.registry import prepare
 
 V1, V2 = {"runner": "v1"}, {"runner": "v2"}
 ALIGN, ASYNC = {"mamba_cache_mode": "align"}, {"async_depth": "1"}
-EAGLE = {"eagle_block_drop": "true", "block_hashes": "plain"}
-LOOKAHEAD = ALIGN | {"eagle_block_drop": "true", "block_hashes": "lookahead", "connector": "none"}
+EAGLE = {"eagle_block_drop": "true", "hashing": "plain"}
+LOOKAHEAD = ALIGN | {"eagle_block_drop": "true", "hashing": "lookahead", "connector": "none"}
 SPEC, NO_SPEC = {"num_speculative_tokens": "2"}, {"num_speculative_tokens": "0"}
 SPARSE, GRAPHS, MIXER = {"retention": "default"}, {"graphs": "decode"}, {"mixer": "mamba2"}
 SCHEDULER, MANAGER = "v1/core/sched/scheduler.py", "v1/core/kv_cache_manager.py"

@@ -75,12 +75,12 @@ CAPABILITIES = Capabilities(
     options={
         "connector_saves": ("no", "no", "yes"),
         "prefix_match_unit": ("0", "0", "2", "4"),
-        "block_hashes": ("plain", "lookahead"),
+        "hashing": ("plain", "lookahead"),
     },
     features=frozenset(
         {"block-tables", "padding", "chunks", "stores", "partial-hits", "stop-tokens", "lookahead-hashes"}
     ),
-    features_with={"block_hashes": {"lookahead": frozenset({"lookahead-hashes"})}},
+    features_with={"hashing": {"lookahead": frozenset({"lookahead-hashes"})}},
     engine=("hybridfuzz.targets.hybrid",),
     stock=STOCK,
 )

@@ -17,7 +17,7 @@ def build_layout(config: Config) -> Layout:
     groups = config.layout_groups()
     unit = int(config.options.get("prefix_match_unit", "0"))
     has_lookahead = (
-        config.eagle_block_drop and config.enable_prefix_caching and config.options.get("block_hashes") == "lookahead"
+        config.eagle_block_drop and config.enable_prefix_caching and config.options.get("hashing") == "lookahead"
     )
     return Layout(
         groups=groups,

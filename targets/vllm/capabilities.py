@@ -31,7 +31,7 @@ def capabilities_of(release: Release) -> Capabilities:
     connected = {name: _CONNECTED[name] for name in names if name != "none" and connectors}
     # retention: the state of every boundary is published, or of those that vLLM chooses by default, or also
     # those where prompts fork.
-    # block_hashes: with EAGLE's rules keys name the token behind their block, or hits lose their last block.
+    # hashing: with EAGLE's rules keys name the token behind their block, or hits lose their last block.
     # graphs: decode batches are padded to the trace's graph sizes and replayed, or everything is eager.
     # connector, load_failure: `kv_connector`; vLLM's policy for loads that fail.
     # reports: statistics and KV events, of which a subscriber must learn what is cached (`cache_events`).
@@ -47,7 +47,7 @@ def capabilities_of(release: Release) -> Capabilities:
     # attention: kernels that load pages whole and multiply masked values by 0, or those that do not load them.
     options = {
         "runner": release.runners,
-        **({"block_hashes": ("lookahead", "lookahead", "plain")} if release.lookahead_hashes else {}),
+        **({"hashing": ("lookahead", "lookahead", "plain")} if release.lookahead_hashes else {}),
         "retention": ("dense", "default", *(("junctions",) if release.junctions else ())),
         "graphs": ("decode", "none") if release.graphs else ("none",),
         "mixer": release.mixers,
@@ -103,7 +103,7 @@ def capabilities_of(release: Release) -> Capabilities:
             ),
             **(_PARTIAL_HITS if release.partial_hits else {}),
             **({"runner": {"v2": frozenset({"draft-group"})}} if release.draft_groups else {}),
-            **({"block_hashes": {"lookahead": frozenset({"lookahead-hashes"})}} if release.lookahead_hashes else {}),
+            **({"hashing": {"lookahead": frozenset({"lookahead-hashes"})}} if release.lookahead_hashes else {}),
             "graphs": {"none": groups_without_graphs},
         },
         engine=("vllm",),

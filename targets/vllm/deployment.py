@@ -195,7 +195,7 @@ def _flags(trace: Trace, model: Model, has_lookahead: bool) -> Iterator[str]:
         yield "--no-enable-prefix-caching"
     if k:
         method = _speculation(config, model)
-        if has_lookahead and has_eagle_rules(config) and options.block_hashes == "plain":
+        if has_lookahead and has_eagle_rules(config) and options.hashing == "plain":
             method["disable_lookahead_block_hashes"] = True
         yield from ("--speculative-config", json.dumps(method))
     yield "--async-scheduling" if schedules_asynchronously(config) else "--no-async-scheduling"

@@ -31,7 +31,7 @@ class Options(Struct, frozen=True):
 
     runner: str = "v2"
     retention: str = "dense"
-    block_hashes: str = "plain"
+    hashing: str = "plain"
     graphs: str = "none"
     mixer: str = "gdn"
     dtype: str = "float32"
@@ -116,7 +116,7 @@ def asks_for_lookahead(config: Config) -> bool:
     """Return True if the keys of blocks may name the token behind them: vLLM's default, but not with KV connectors. It
     has an effect with EAGLE's rules and a prefix cache."""
     options = options_of(config)
-    return options.block_hashes == "lookahead" and options.connector == "none" and config.enable_prefix_caching
+    return options.hashing == "lookahead" and options.connector == "none" and config.enable_prefix_caching
 
 
 def has_adapters(config: Config) -> bool:

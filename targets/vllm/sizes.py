@@ -87,7 +87,7 @@ def sizes_of(config: Config) -> Sizes:
         prefill_interval=PREFILL_INTERVAL if options.prefills == "spaced" else 0,
         graph_rows=tuple(sorted(set(config.graph_sizes))) if has_graphs(config) else (),
         ring=ring_entries(config),
-        plain_hashes=has_eagle_rules(config) and options.block_hashes == "plain",
+        plain_hashes=has_eagle_rules(config) and options.hashing == "plain",
     )
 
 

@@ -30,7 +30,7 @@ _SETTINGS = (
     Setting("--prefix-cache-retention-interval", {"retention": "default"}, is_rare=True),
     Setting("--prefill-schedule-interval", {"prefills": "eager"}, is_rare=True),
     Setting("--no-scheduler-reserve-full-isl", {"admission": "prompt"}, is_rare=True),
-    Setting("disable_lookahead_block_hashes", {"block_hashes": "lookahead"}, is_rare=True),
+    Setting("disable_lookahead_block_hashes", {"hashing": "lookahead"}, is_rare=True),
     Setting("--long-prefill-token-threshold", {"long_prefill_token_threshold": "0"}),
     Setting("POST /reset_prefix_cache", events=frozenset({"reset_prefix_cache"})),
     Setting("a preemption at a moment that the scenario chooses", events=frozenset({"preempt"})),

@@ -49,7 +49,7 @@ WINDOW, DRAFT = Group("attention", 8, window=6), Group("attention", 4, draft=Tru
 FINE: dict[str, Any] = {"options": {"prefix_match_unit": "4"}}
 RESEND = (arrive("r0", 20), *steps(5), arrive("r1", 20), *steps(5))
 EAGLE: dict[str, Any] = {"num_speculative_tokens": 1, "eagle_block_drop": True}
-LOOKAHEAD: dict[str, Any] = {**EAGLE, "options": {"block_hashes": "lookahead"}}
+LOOKAHEAD: dict[str, Any] = {**EAGLE, "options": {"hashing": "lookahead"}}
 DRAFTS: dict[str, Any] = {"num_speculative_tokens": 3}
 STOPPED = Arrive("r0", (("a", 6),), 9, stop_at=2)
 SESSION, MORE = Arrive("r0", (("a", 13),), 4, session=True), Resume("r0", (("b", 7),), 3)

@@ -11,7 +11,7 @@ from hybridfuzz.targets.base.trace import AnyEvent, Arrive, Group
 from hybridfuzz.targets.hybrid.factory import make_factory
 
 EAGLE: dict[str, Any] = {"num_speculative_tokens": 1, "eagle_block_drop": True}
-LOOKAHEAD: dict[str, Any] = {**EAGLE, "options": {"block_hashes": "lookahead"}}
+LOOKAHEAD: dict[str, Any] = {**EAGLE, "options": {"hashing": "lookahead"}}
 
 
 def hits(*events: AnyEvent, **config: Any) -> list[int]:
@@ -51,7 +51,7 @@ def test_without_eagle_or_a_prefix_cache_the_option_has_no_effect() -> None:
 @pytest.mark.parametrize("size", [4, 8])
 def test_hits_end_inside_blocks_beside_lookahead_hashes(size: int) -> None:
     """With EAGLE's drop they do not on this target; a key inside a block names the token behind it, too."""
-    options = {"block_hashes": "lookahead", "prefix_match_unit": "2"}
+    options = {"hashing": "lookahead", "prefix_match_unit": "2"}
     groups = Group("mamba", 8), Group("attention", size)
     fork = arrive("r0", 13, new=9), *steps(3), arrive("r1", 13), *steps(4)
     assert hits(*fork, **EAGLE, options=options, groups=groups) == [0, 12]
