@@ -34,7 +34,8 @@ def test_repro():
     script = Path(__file__).with_name("repro.py")
     ended = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False)
     errors = ended.stderr.splitlines() or ["it printed nothing"]
-    assert ended.returncode == 0, f"{{errors[-1]}}\\n{{ended.stdout[-4000:]}}\\n{{ended.stderr[-4000:]}}"
+    told = errors[-1].removeprefix("AssertionError: ")
+    assert ended.returncode == 0, f"{{told}}\\n{{ended.stdout[-4000:]}}\\n{{ended.stderr[-4000:]}}"
 '''
 
 

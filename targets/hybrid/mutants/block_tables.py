@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ....reference.prefix_cache import Key
-from ....reference.tokens import PLACEHOLDER, mix
 from ..host.block_tables import AttentionGroup, MambaGroup, Span
 from ..layout import NULL_BLOCK
 
@@ -107,8 +106,8 @@ class StatesBehindAGap(MambaGroup):
 class TokenBehindForgotten(AttentionGroup):
     """With lookahead hashes the key of an attention block does not name the token behind it.
 
-    No public issue known; it is what the hashes are for (`get_request_block_hasher`): an EAGLE head's last slot of a
-    block is then hit by requests that continue with another token.
+    no public issue known: an EAGLE head's last slot of a block is then hit by requests that continue with another
+    token, which is what the hashes are for (`get_request_block_hasher`).
     """
 
     def key(self, tags: Sequence[int], depth: int) -> Key:
@@ -118,15 +117,11 @@ class TokenBehindForgotten(AttentionGroup):
 class NamedByAPlaceholder(AttentionGroup):
     """With lookahead hashes a block is published before the token behind it is known, under a placeholder's name.
 
-    No public issue known: a step that is planned ahead does not know the token that the last one samples.
+    no public issue known: a step that is planned ahead does not know the token that the last one samples.
     """
 
     def nameable(self, tags: Sequence[int]) -> int:
         return len(tags) - 1
-
-    def key(self, tags: Sequence[int], depth: int) -> Key:
-        is_known = depth + self.layout.lookahead < len(tags)
-        return super().key(tags, depth) if is_known else Key(self.index, depth, mix(tags[depth], PLACEHOLDER))
 
 
 PARTS: dict[str, type] = {

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ....reference.layout import Layout
-from ..host.block_pool import BlockPool
 from ..host.block_tables import AttentionGroup, Span
 from ..host.cache_manager import Allocation, CacheManager, Hit
 from ..layout import NULL_BLOCK
@@ -126,28 +124,6 @@ class AllGroupsEagleFallback(CacheManager):
         return length // self.layout.hit_unit * self.layout.hit_unit
 
 
-class HitWithoutTheTokenBehind(CacheManager):
-    """With lookahead hashes a hit compares the tokens of its blocks, but not the token behind the last one.
-
-    No public issue known: as if only the hasher of new blocks had learned of these hashes, but not the lookup.
-    """
-
-    def __init__(self, layout: Layout, pool: BlockPool) -> None:
-        super().__init__(layout, pool)
-        self.prompts: dict[str, Sequence[int]] = {}
-
-    def find_hit(self, tags: Sequence[int], num_tokens: int) -> Hit:
-        hits = [super().find_hit(tags, num_tokens)]
-        for other in self.prompts.values() if self.layout.lookahead else ():
-            common = next((at for at, pair in enumerate(zip(tags, other, strict=False)) if pair[0] != pair[1]), 0)
-            hits.append(super().find_hit([*tags[:common], *other[common : common + 1]], min(common, num_tokens)))
-        return max(hits, key=lambda hit: hit.length)
-
-    def publish(self, name: str, tags: Sequence[int], tokens: int) -> None:
-        super().publish(name, tags, tokens)
-        self.prompts[name] = tags
-
-
 class KeepAttentionHitOnMambaMiss(CacheManager):
     """The hit of the attention groups is kept although no state is cached.
 
@@ -220,7 +196,6 @@ PARTS: dict[str, type] = {
     "admission-undercount": AdmissionUndercount,
     "eagle-margin-expands-mamba-hit": EagleMarginExpandsMambaHit,
     "all-groups-eagle-fallback": AllGroupsEagleFallback,
-    "hit-without-the-token-behind": HitWithoutTheTokenBehind,
     "keep-attention-hit-on-mamba-miss": KeepAttentionHitOnMambaMiss,
     "publish-before-commit": PublishBeforeCommit,
     "unfinished-insert-not-transactional": UnfinishedInsertNotTransactional,

@@ -90,7 +90,8 @@ def test_the_folder(hybridfuzz: Cli, tmp_path: Path) -> None:
     assert "prefix hit" not in report, "symbols that do not occur are left out of the legend"
     assert "reproduces the failure within a second" in report or "reproduces the failure after" in report
     tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(folder / "test_repro.py")]
-    ended = subprocess.run(tests, capture_output=True, text=True, cwd=folder, check=False)
+    env = {**os.environ, "COLUMNS": "200"}
+    ended = subprocess.run(tests, capture_output=True, text=True, cwd=folder, env=env, check=False)
     assert ended.returncode == 1
     summary = next(line for line in ended.stdout.splitlines() if line.startswith("FAILED"))
     assert "a padding or dummy row writes" in summary, "not the first line of a traceback, which says little"

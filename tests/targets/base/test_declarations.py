@@ -20,6 +20,7 @@ PLAIN = replace(
     observes=frozenset({"accesses", "caches"}),
     windows=(),
     options={},
+    features_with={},
     stock=None,
 )
 

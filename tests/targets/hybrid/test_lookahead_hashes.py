@@ -62,11 +62,6 @@ def test_hits_end_inside_blocks_beside_lookahead_hashes(size: int) -> None:
     [
         ("token-behind-forgotten", (arrive("r0", 10), *steps(1)), "M2-step-attention-key"),
         ("named-by-a-placeholder", (arrive("r0", 8), *steps(1)), "M2-step-attention-key"),
-        (
-            "hit-without-the-token-behind",
-            (prompt("r0", ("a", 16), ("b", 4)), *steps(2), prompt("r1", ("a", 16), ("c", 4)), *steps(2)),
-            "M6-step-mamba-length",
-        ),
     ],
 )
 def test_mistakes_with_the_token_behind_are_found(slug: str, events: tuple[AnyEvent, ...], signature: str) -> None:
