@@ -7,7 +7,7 @@ import pytest
 
 from hybridfuzz.harness.workers.messages import Fuzz
 from hybridfuzz.harness.workers.worker_client import WorkerClient
-from hybridfuzz.targets.base.trace import Arrive, Config, Group, Preempt, ResetPrefixCache, Step, Trace
+from hybridfuzz.targets.base.trace import Arrive, Config, Group, Preempt, ResetPrefixCache, Step, Trace, TraceError
 
 pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("engine")]
 
@@ -19,7 +19,6 @@ pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("engine")]
         ({"prefills": "spaced"}, "prompts and decodes in one step"),
         ({"admission": "chunk"}, "preempted during prefill"),
         ({"pipeline": "sync", "async_depth": "1", "num_speculative_tokens": "0"}, "planned ahead of execution"),
-        ({"pipeline": "async", "async_depth": "1", "num_speculative_tokens": "0"}, "planned ahead of execution"),
         ({"reports": "all", "enable_prefix_caching": "true"}, "cached block evicted"),
     ],
 )
@@ -30,6 +29,18 @@ def test_random_traces_are_silent(worker: WorkerClient, runner: str, overrides: 
         assert ran.outcome.violation is None, ran.outcome.violation.message
         reached.update(ran.outcome.reached)
     assert reached[state]
+
+
+def test_asynchronous_stages_are_silent_on_v2_and_refused_on_v1(worker: WorkerClient) -> None:
+    """vLLM refuses them there: "Async scheduling is not supported by the V1 model runner with pipeline parallelism"."""
+    overrides = {"pipeline": "async", "async_depth": "1", "num_speculative_tokens": "0"}
+    reached: Counter[str] = Counter()
+    for ran in worker.fuzz(Fuzz(5, 0, 20, {"runner": "v2", **overrides})):
+        assert ran.outcome.violation is None, ran.outcome.violation.message
+        reached.update(ran.outcome.reached)
+    assert reached["planned ahead of execution"]
+    with pytest.raises(TraceError, match="stages on the V1 runner"):
+        list(worker.fuzz(Fuzz(5, 0, 1, {"runner": "v1", **overrides})))
 
 
 @pytest.mark.parametrize(("preempt_running", "served"), [(True, False), (False, True)])
