@@ -76,7 +76,7 @@ def test_random_traces_are_silent_and_reach_the_states_of_sessions(
     # With drafts, a ring or a stop token a session's blocks are given back when its turn ends: causes 17, 22 and 31.
     keeps = {"num_speculative_tokens": "0", "replay": "0", "connector": "none"}
     workload = with_ratios({"stop_token": "0"})
-    for ran in worker.fuzz(Fuzz(12, 0, 80, {**keeps, "runner": runner, "reset": reset}, workload=workload)):
+    for ran in worker.fuzz(Fuzz(12, 0, 40, {**keeps, "runner": runner, "reset": reset}, workload=workload)):
         assert ran.outcome.violation is None, ran.outcome.violation.message
         reached.update(ran.outcome.reached)
     assert reached["turn resumed with kept caches"]
