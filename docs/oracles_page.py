@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from hybridfuzz.harness.judge.oracles import BEYOND, consequences, contract, subject_of, titles
+from hybridfuzz.harness.judge.oracles import BEYOND, consequences, rule_of, subject_of, titles
 
 PAGE = Path(__file__).resolve().parents[1] / "docs/reference/oracles.md"
 START, END = "<!-- oracles: start (docs/oracles_page.py --write) -->", "<!-- oracles: end -->"
@@ -23,7 +23,7 @@ def table() -> Iterator[str]:
     yield "| oracle | invariant | about | what a client may see |"
     yield "| --- | --- | --- | --- |"
     for oracle, title in sorted(titles().items()):
-        yield _row(f"{oracle} {title}", contract(oracle).partition(": ")[2], subject_of(oracle), oracle)
+        yield _row(f"{oracle} {title}", rule_of(oracle), subject_of(oracle), oracle)
     for rule in BEYOND:
         yield _row(f"{rule.id} {rule.title}".rstrip(), rule.text, "", rule.id)
 

@@ -159,6 +159,12 @@ class Layout:
         """Ids that are never allocated: the null block and the reserved ones."""
         return self.reserved if self.null_block is None else self.reserved | {self.null_block}
 
+    @property
+    def left_to_compute(self) -> int:
+        """The fewest tokens of a request that come behind a hit: one has to be computed, and the last key of the hit
+        names `lookahead` more."""
+        return max(self.lookahead, 1)
+
     @cached_property
     def eagle_groups(self) -> frozenset[int]:
         """Groups whose last matched block a hit leaves out: the drafter's, or all full attention if it has none."""

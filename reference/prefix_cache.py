@@ -123,7 +123,7 @@ def partial_match(
 def longest_hit(layout: Layout, published: Collection[Key], tags: Sequence[int], num_tokens: int) -> int:
     """Return the longest valid hit for a request of `num_tokens` tokens, 0 if there is none."""
     unit = layout.hit_unit
-    limit = (num_tokens - max(layout.lookahead, 1)) // unit * unit
+    limit = (num_tokens - layout.left_to_compute) // unit * unit
     others = [
         attention_match(layout, index, published, tags, limit)
         for index, group in enumerate(layout.groups)

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 
 from ...reference.layout import Layout
+from ...reference.prefix_cache import Key
 from ...targets.base.observe import (
     Access,
     Copied,
@@ -103,9 +104,7 @@ class HistoryBuilder:
         freed = set(view.free) - set(before.free)
         for block, key in before.published.items():
             if view.published.get(block) != key:
-                self._mark(
-                    step, block, "drop", group=key.group, content=self._names.key(key.tag, self.layout.lookahead)
-                )
+                self._mark(step, block, "drop", group=key.group, content=self._content(key))
         self._released(before, [place for place in left if place[2] in again], freed)
         for name, group, block in entered:
             kept = block in before.published and before.published[block] == view.published.get(block)
@@ -113,12 +112,13 @@ class HistoryBuilder:
             self._mark(step, block, "hit" if kept else "alloc", name, group, column)
         for block, key in view.published.items():
             if before.published.get(block) != key:
-                self._mark(
-                    step, block, "hash", group=key.group, content=self._names.key(key.tag, self.layout.lookahead)
-                )
+                self._mark(step, block, "hash", group=key.group, content=self._content(key))
         self._released(before, [place for place in left if place[2] not in again], freed)
         for block in sorted(freed - {place[2] for place in left}):
             self._mark(step, block, "free")
+
+    def _content(self, key: Key) -> str:
+        return self._names.key(key.tag, self.layout.lookahead)
 
     def _released(self, before: View, places: Sequence[tuple[str, int, int]], freed: set[int]) -> None:
         for name, group, block in places:

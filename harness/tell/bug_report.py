@@ -23,6 +23,7 @@ from ...targets.base.trace import Config, Trace
 from ..campaign_events import Severity
 from ..group.evidence import Place
 from ..group.severity import severity_words
+from ..judge.oracles import rule_of
 from ..judge.violation import Violation
 from ..quoting import markdown_code, markdown_fence, markdown_text
 from ..record.answers import Answer, Answers
@@ -301,7 +302,7 @@ def _pairs(flags: Sequence[str]) -> Iterator[str]:
 def _expected(case: ReproCase, explanation: Explanation | None) -> Iterator[str]:
     violation = case.violation
     if explanation:
-        yield f"**What must hold.** {markdown_text(explanation.rule.partition(': ')[2])}\n"
+        yield f"**What must hold.** {markdown_text(rule_of(violation.oracle, violation.field))}\n"
     who = violation.request or (f"block {violation.block}" if violation.block >= 0 else "engine")
     observed = violation.observed_words.splitlines()
     yield "| | expected | observed |\n| --- | --- | --- |"

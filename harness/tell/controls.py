@@ -33,7 +33,8 @@ class Runner(Protocol):
 def controls(trace: Trace, subject: str, engine: Runner, capabilities: Capabilities) -> Iterator[str]:
     """Yield what is different in each run that passes. `subject`: the request that fails, which stays."""
     names = [event.name for event in trace.events if isinstance(event, Arrive)]
-    for name in [one for one in names if one != subject][: REQUESTS_MAX if len(names) > 1 else 0]:
+    others = [name for name in names if name != subject] if len(names) > 1 else []  # without any, nothing can fail
+    for name in others[:REQUESTS_MAX]:
         events = tuple(event for event in trace.events if getattr(event, "name", "") != name)
         if _passes(engine, structs.replace(trace, events=events)):
             yield f"without {name}"

@@ -108,19 +108,19 @@ def _implementations(worker: WorkerClient, trace: Trace, signature: str, deploym
         options = {**trace.config.options, **one.options}
         chosen = structs.replace(trace, config=structs.replace(trace.config, options=options))
         current = all(trace.config.options.get(name) == value for name, value in one.options.items())
-        result = _result(worker, chosen)
-        if result.startswith("fails") and result != f"fails ({signature})":
-            result = result.replace("fails", "fails in another way", 1)
-        yield OtherRun(one.title, one.default, current, result)
+        yield OtherRun(one.title, one.default, current, _result(worker, chosen, signature))
 
 
-def _result(worker: WorkerClient, trace: Trace) -> str:
+def _result(worker: WorkerClient, trace: Trace, signature: str = "") -> str:
     """Return "passes", "fails (SIGNATURE)" or why the trace cannot run."""
     try:
         violation = worker.run(trace).violation
     except (TargetError, TraceError) as error:
         return f"cannot run: {str(error).removeprefix('configuration: ')}"
-    return f"fails ({violation.signature})" if violation else "passes"
+    if violation is None:
+        return "passes"
+    other = " in another way" if signature and violation.signature != signature else ""
+    return f"fails{other} ({violation.signature})"
 
 
 def write_script(folder: Path, case: ReproCase) -> tuple[Script, ScriptVerdict]:

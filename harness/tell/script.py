@@ -64,6 +64,7 @@ def failure_of(trace: Trace, history: History, violation: Violation) -> Failure:
         block=violation.block,
         depth=depth,
         holder=holder,
+        sentence=violation.sentence,
         tolerance=float(str(violation.details.get("tolerance", 0.0))),
     )
 

@@ -55,7 +55,7 @@ def longest_load(layout: Layout, stored: Collection[Key], tags: Sequence[int], l
     """Return how many tokens after a local hit of `local` tokens can be loaded, up to the end of a block in all groups;
     at least one is left to compute."""
     unit = whole_blocks(layout)
-    for total in range((num_tokens - max(layout.lookahead, 1)) // unit * unit, local, -unit):
+    for total in range((num_tokens - layout.left_to_compute) // unit * unit, local, -unit):
         groups = range(len(layout.groups))
         if all(key in stored for index in groups for key in keys_to_load(layout, index, tags, local, total)):
             return total - local

@@ -22,6 +22,7 @@ class Failure(Struct, frozen=True):
     events   all events up to the violation, draining steps included
     depth    number of tokens of the expected state, -1 if no state is expected
     holder   a request whose state it is
+    sentence  the message without the id of the rule
     tolerance  difference of two log-probabilities up to which they are the same, 0 if no number was compared
     """
 
@@ -36,11 +37,7 @@ class Failure(Struct, frozen=True):
     depth: int = -1
     holder: str = ""
     tolerance: float = 0.0
-
-    @property
-    def told(self) -> str:
-        """The message without the rule that it begins with."""
-        return self.message.removeprefix(f"{self.oracle}: ")
+    sentence: str = ""
 
 
 class Script(Struct, frozen=True):

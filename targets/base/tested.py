@@ -49,7 +49,8 @@ def _words(has: Capabilities) -> Iterator[str]:
         ("speculation in mode", has.speculative_modes if has.max_speculative_tokens else ()),
     ):
         yield from (f"{kind} {name}" for name in names)
-    yield from (f"option {name}={value}" for name, values in (has.options | has.accepts).items() for value in values)
+    taken = (*has.options.items(), *has.accepts.items())
+    yield from (f"option {name}={value}" for name, values in taken for value in values)
     yield from (f"state blocks of {mamba} tokens beside attention blocks of {size}" for mamba, size in has.block_sizes)
     yield from (f"state groups and attention groups: {mamba} and {attention}" for mamba, attention in has.group_counts)
     yield from (f"drafter's group in blocks of {size}" for size in has.draft_block_sizes)

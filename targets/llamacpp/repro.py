@@ -99,7 +99,7 @@ def _text(config: Config, family: Family, failure: Failure, promise: str, *, agr
         lines.append("llama.check_positions()")
     sizes = sizes_of(config, planes)
     opening = OPENING.format(
-        message=python_comment(failure.told),
+        message=python_comment(failure.sentence),
         settings=", ".join(f"{name}={value}" for name, value in sizes._asdict().items()),
         body="\n".join(f"    {line}" for line in lines),
     )

@@ -131,7 +131,7 @@ def _script(failure: Failure, config: Config, clients: _Clients, again: Sequence
     opening = list(_opening(config, clients, max(map(len, again), default=0)))
     body = asking(opening, clients.lines, list(asked_again(again, "The radix tree")), end)
     parts = list(_parts(clients.sessions, config.num_speculative_tokens > 0, bool(config.graph_sizes)))
-    return FRAME.script(failure.told, body, end, parts)
+    return FRAME.script(failure.sentence, body, end, parts)
 
 
 TEST = '''\

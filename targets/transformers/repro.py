@@ -142,7 +142,7 @@ def write_scripts(variant: str, trace: Trace, failure: Failure) -> list[Script]:
     )
     machinery = f"{imports.lstrip()}\n\n{definitions}" + DECLINING * declines
     text = SCRIPT.format(
-        message=python_comment(failure.told), machinery=machinery, body="\n".join(indented(body, 0, WIDTH))
+        message=python_comment(failure.sentence), machinery=machinery, body="\n".join(indented(body, 0, WIDTH))
     )
     return [Script(text, promise, "transformers, torch", body, machinery)]
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from ..base.deployment import Deployment, Implementation
-from ..base.trace import Arrive, Config, DummyRun, ExternalLoad, Resume, Trace, features_of
+from ..base.trace import Config, DummyRun, ExternalLoad, Trace, needed_kinds
 from .options import (
     PREFILL_INTERVAL,
     has_adapters,
@@ -168,9 +168,7 @@ def deployment(variant: str, trace: Trace, version: str, device: str = "") -> De
 def model_of(trace: Trace) -> Model:
     """Return the model whose server a trace stands for: one that takes images, if its prompts have any."""
     mixer = options_of(trace.config).mixer
-    prompts = (event.prompt for event in trace.events if isinstance(event, Arrive | Resume))
-    has_images = "images" in features_of(document for prompt in prompts for document, _ in prompt)
-    return IMAGE_MODELS.get(mixer, MODELS[mixer]) if has_images else MODELS[mixer]
+    return IMAGE_MODELS.get(mixer, MODELS[mixer]) if "images" in needed_kinds(trace.events) else MODELS[mixer]
 
 
 def _release(version: str) -> tuple[int, int]:

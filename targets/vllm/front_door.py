@@ -114,7 +114,7 @@ def differences(server: Any, ran: Any, parsed: Mapping[str, Any]) -> Iterator[Di
     wanted, found = {**dict(_flat(server)), **parsed}, dict(_flat(ran))
     for field in sorted(wanted.keys() | found.keys()):
         one, other = wanted.get(field), found.get(field)
-        if one is not other and repr(one) != repr(other) and one != other:
+        if one != other and repr(one) != repr(other):
             yield Difference(field, repr(one), repr(other))
 
 

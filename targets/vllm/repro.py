@@ -229,7 +229,7 @@ def _script(failure: Failure, clients: _Clients, again: _Again, end: End) -> Scr
     model = json.loads((files(__package__) / "model" / "config.json").read_text(encoding="utf-8"))
     constants = textwrap.wrap(f"MODEL_CONFIG = {model!r}", 118, break_long_words=False, break_on_hyphens=False)
     body = asking(list(_opening(config)), clients.lines, list(again.calls()), end)
-    return FRAME.script(failure.told, body, end, list(_parts(config)), constants)
+    return FRAME.script(failure.sentence, body, end, list(_parts(config)), constants)
 
 
 LICENSE = """\

@@ -89,8 +89,14 @@ def oracle_ids() -> list[str]:
 def contract(oracle: str, field: str = "") -> str:
     """Return title and rule of an id, of the class with the fewest ids first. With the field of a violation: the rule
     that it broke, where several oracles have one id."""
+    own = _rules(oracle, field)
+    return f"{oracle} {own[0][0]}: {rule_of(oracle, field)}" if own else rule_of(oracle, field)
+
+
+def rule_of(oracle: str, field: str = "") -> str:
+    """Return the rule of an id alone, for a field as `contract`."""
     if own := _rules(oracle, field):
-        return f"{oracle} {own[0][0]}: {' '.join(rule.text for _, rule in own)}"
+        return " ".join(rule.text for _, rule in own)
     return next((rule.text for rule in BEYOND if rule.id == oracle), oracle)
 
 

@@ -177,7 +177,8 @@ class Publication(Oracle):
             self.exercised["M8"] += 1
             key = key_at(context.layout, index, life.truth.tags, depth)
             own = published.get(block)
-            if own is not None and own.depth == depth and context.reference.is_content_of(own, life.truth):
+            same_place = own is not None and (own.group, own.depth) == (index, depth)
+            if own is not None and same_place and context.reference.is_content_of(own, life.truth):
                 continue  # perhaps named with the token that a session had behind it before it was truncated
             if own != key and key not in published.values():
                 return self.violation(

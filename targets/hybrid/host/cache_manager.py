@@ -78,7 +78,7 @@ class CacheManager:
         if not self.layout.prefix_caching:
             return Hit(0, tuple(() for _ in self.groups))
         unit = self.layout.hit_unit
-        length = self.drop_for_eagle(tags, (num_tokens - max(self.layout.lookahead, 1)) // unit * unit)
+        length = self.drop_for_eagle(tags, (num_tokens - self.layout.left_to_compute) // unit * unit)
         while True:
             shrunk = length
             for group in self.groups:

@@ -48,7 +48,7 @@ class PartialHits:
         """Return the longest hit of more than `whole` tokens that ends inside a block of some group, else `whole`."""
         if not self.unit or self.layout.eagle_drop:
             return whole
-        for length in range((num_tokens - max(self.layout.lookahead, 1)) // self.unit * self.unit, whole, -self.unit):
+        for length in range((num_tokens - self.layout.left_to_compute) // self.unit * self.unit, whole, -self.unit):
             if all(self.holds(group, tags, length) for group in self.groups):
                 return length
         return whole

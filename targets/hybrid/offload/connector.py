@@ -40,7 +40,7 @@ class Connector:
         if not self.store.pages or not self.layout.prefix_caching:
             return 0
         unit = self.layout.hit_unit
-        for total in range((num_tokens - max(self.layout.lookahead, 1)) // unit * unit, local, -unit):
+        for total in range((num_tokens - self.layout.left_to_compute) // unit * unit, local, -unit):
             if all(self.holds(index, tags, local, total) for index in range(len(self.layout.groups))):
                 return total - local
         return 0
@@ -98,11 +98,11 @@ class Connector:
         tokens."""
         if not self.saves:
             return
-        ahead = self.layout.lookahead
-        tags = (EMPTY, *chain(EMPTY, tuple(tokens[:after])))
+        first, last = max(before - self.layout.lookahead, 0), after - self.layout.lookahead
         for index, columns in enumerate(self.mirror[name]):
             size = self.layout.groups[index].block_size
-            for depth in range((max(before - ahead, 0) // size + 1) * size, after - ahead + 1, size):
+            for depth in range((first // size + 1) * size, last + 1, size):
                 column = depth // size - 1
                 if column < len(columns) and columns[column] != NULL_BLOCK:
+                    tags = (EMPTY, *chain(EMPTY, tuple(tokens[:after])))
                     self.store.save(key_at(self.layout, index, tags, depth), columns[column])

@@ -81,6 +81,18 @@ def test_the_title_says_what_a_user_sees_and_no_block_number(slug: str) -> None:
     assert text.index("**Reported by:**") < text.index("**First deviation:**") < text.index("## Scenario")
 
 
+def test_the_rule_stands_without_its_id() -> None:
+    """That of a crash, which has no title, was missing."""
+    case = case_of("null-id-not-zero")
+    crash = structs.replace(
+        case.violation, oracle="CRASH", field="ValueError", told="CRASH: the engine raised ValueError"
+    )
+    crashed = structs.replace(case, violation=crash, history=structs.replace(case.history, violation=crash))
+    for one, rule in ((case, "Every block is exactly one of"), (crashed, "The target serves every legal trace")):
+        [line] = [line for line in report(one).splitlines() if line.startswith("**What must hold.** ")]
+        assert line.partition("** ")[2].startswith(rule), line
+
+
 def test_every_oracle_has_a_consequence() -> None:
     """S9, ADAPTER and RECORD had none: the title was "Invariant S9 is violated"."""
     assert all(consequence(oracle) for oracle in oracle_ids() if oracle != "CRASH")

@@ -18,6 +18,7 @@ SCRIPT = Script(
     ["engine = Engine()", "print(engine.turns)"],
     "import os\n\n\nclass Engine:\n    pass\n\n\ndef other():\n    pass\n",
 )
+WRONG = "r0 continues from a wrong state"
 EVENTS: tuple[Event, ...] = (Arrive("r0", (("a", 40),), 2), Step(budget=2), Step())
 GROUPS = (Group("mamba", 8), Group("attention", 8))
 PLAIN = Config(20, GROUPS, max_model_len=64, max_num_seqs=2)
@@ -41,7 +42,7 @@ PLACES = {
 
 def files_for(spec: str) -> Mapping[str, str]:
     trace = Trace(PLACES[spec][0], EVENTS)
-    failure = Failure("S3", "temporal", "r0 continues from a wrong state", EVENTS, 1, "r0", 0, 3, 3, "r0")
+    failure = Failure("S3", "temporal", f"S3: {WRONG}", EVENTS, 1, "r0", 0, 3, 3, "r0", sentence=WRONG)
     return write_test(spec, trace, write_scripts(spec, trace, failure)[0], "wrong_tokens").files
 
 

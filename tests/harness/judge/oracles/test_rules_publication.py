@@ -89,6 +89,20 @@ def test_a_key_may_be_found_elsewhere_but_found_it_must_be() -> None:
     assert missing(ALIGN, 8, {3: STATES[4], 5: PAGES[5], 6: PAGES[6]}) == "unpublished 3"
 
 
+def test_a_key_of_another_group_is_none_of_this_one() -> None:
+    """It names the same prefix."""
+    context, oracle = context_of(ALIGN, r0=life_of("r0", 20)), Publication()
+    enter(context, first := plan(context, PlannedRow("r0", 0, 8, 0, True, 0), tables={"r0": R0}))
+    assert oracle.on_planned(context, first) is None
+    compute(context, oracle, 0, 8)
+    oracle.on_delivered(context, DELIVERED)
+    published = {3: PAGES[6], 5: PAGES[5], 6: PAGES[6]}
+    context.reference.truths |= dict.fromkeys(published.values(), TAGS)
+    again = plan(context, PlannedRow("r0", 8, 1, 0, False, 0), step=1, tables={"r0": R0}, published=published)
+    violation = oracle.on_planned(context, again)
+    assert violation and (violation.field, violation.block) == ("unpublished", 3)
+
+
 def test_a_column_that_holds_nothing_is_not_missed() -> None:
     table: Table = ((0, 4), R0[1])
     assert missing(ALL, 16, only(4, 5, 6, 7, 8), table=table) == ""
