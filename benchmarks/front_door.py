@@ -24,7 +24,7 @@ from hybridfuzz.targets.vllm.deployment import DRAFTER
 from hybridfuzz.targets.vllm.front_door import BEHIND, Difference, at_the_door, differences, reason_for
 
 CHECKPOINT = {"--load-format": 2, "--hf-overrides": 2, "--use-replayssm": 1}
-"""Flags that go with the command's checkpoint, and of how many words they are."""
+"""Flags that only the command's checkpoint takes, each with its number of words."""
 
 
 def compared(spec: str, trace: Trace) -> Iterator[Difference]:

@@ -140,7 +140,8 @@ def count(spec: str, paths: list[Path], folder: Path | None, jobs: int, as_tests
         with ThreadPoolExecutor(jobs) as pool:
             ran = dict(zip(scripts, pool.map(lambda name: bench.run(name, scripts[name]), scripts), strict=True))
         good = sum(one.is_good for one in ran.values())
-        print(f"{sum(one.fails for one in ran.values())} fail as promised, {good} of these pass on a fixed tree")
+        failing = sum(one.fails for one in ran.values())
+        print(f"{failing} fail as promised, {good} of these pass on a fixed tree, or have none")
         print(f"{good} of {traces} ({good / max(traces, 1):.0%}) of the traces that fail have such a script")
         causes = {entry.title: any(ran[one].is_good for one in entry.traces if one in ran)
                   for entry in bench.entries if set(entry.traces) & {path.name for path in paths}}  # fmt: skip
@@ -165,7 +166,7 @@ class Ran(NamedTuple):
 
     @property
     def is_good(self) -> bool:
-        """True for a script that fails as promised and passes where the bug is not."""
+        """True for a script that fails as promised, and passes on the fixed tree if there is one."""
         return self.fails and self.passes is not False
 
 
@@ -199,10 +200,14 @@ class Bench:
                 (place / path).parent.mkdir(parents=True, exist_ok=True)
                 (place / path).write_text(text, encoding="utf-8")
             red = run_test(place, test, script, self.launch)
-            found.append("its test fails" if red.promised else f"its test does not fail:\n{red.tail}\n")
+            found.append("its test fails on the release" if red.promised else f"its test does not fail:\n{red.tail}\n")
             if fixed:
                 green = run_test(place, test, script, fixed)
-                found.append("and passes" if green.status == 0 else f"and does not pass:\n{green.tail}\n")
+                found.append(
+                    "and passes with the fix"
+                    if green.status == 0
+                    else f"and does not pass with the fix:\n{green.tail}\n"
+                )
         print(f"{Path(name).stem}: {', '.join(found)}", flush=True)
         return Ran(bad.promised, good.status == 0 if good else None)
 

@@ -18,9 +18,10 @@ PAGE = Path(__file__).resolve().parents[1] / "docs/reference/kits.md"
 START, END = "<!-- tables: start (docs/kit_limits.py --write) -->", "<!-- tables: end -->"
 
 INTRODUCTION = """\
-A drawn configuration stands for a server, whose command is in each report. The command goes through the engine's own
-parser and validation; what comes out is the configuration that ran, field by field, but for this list. The sizes are
-the trace's. `python benchmarks/front_door.py` compares a thousand drawn configurations."""
+A drawn configuration stands for a server, whose command is in each report. Sent through the engine's own parser and
+validation (with the sizes of the trace, and the shadow layers' model in place of the checkpoint), the command gives the
+configuration that ran, field by field, but for this list. `python benchmarks/front_door.py` compares a thousand drawn
+configurations."""
 
 
 def tables() -> str:

@@ -76,7 +76,8 @@ class OptionsFile:
     def profile_of(self, verb: str, asked: str) -> str:
         """Return the profile for a verb: `asked` for on the command line, else the one that the file asks for, else "".
 
-        Raises TraceError for one that is not there. One of the gate's own says nothing to other verbs.
+        Raises TraceError for an unknown profile. Other verbs accept those that the gate has without a file, where the
+        file names one, and take nothing from it.
         """
         own = self._table.get(verb)
         where, table = (verb, own) if isinstance(own, dict) and PROFILE in own else ("", self._table)

@@ -81,8 +81,10 @@ def read_fixes(where: str, target: str) -> tuple[Known, ...]:
 
 
 def packaged_traces(target: str) -> list[Path]:
-    """Return the traces that come with hybridfuzz for a target's engine; for one without any, those of the built-in
-    target, none of whose configurations the others take."""
+    """Return the packaged traces of a target's engine.
+
+    One without a folder gets those of `hybrid`: that is hybrid itself, and targets of one's own.
+    """
     own = CORPUS / parse(target).name
     return sorted((own if own.is_dir() else CORPUS).glob("*.json"))
 

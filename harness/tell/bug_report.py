@@ -361,7 +361,7 @@ def _reproduction(case: ReproCase, with_script: bool) -> Iterator[str]:
         yield f"{markdown_code(case.test.path)} is the same as a test for the tree of {title}.\n"
     lines = script.text.count("\n")
     if script.scenario:
-        yield f"Its first lines, behind which there is only machinery (`repro.py`, {lines} lines, is attached):\n"
+        yield f"The first lines of `repro.py`; the rest is machinery ({lines} lines in all, attached):\n"
         yield markdown_fence(script.scenario, "python") + "\n"
     elif not with_script:
         yield f"`repro.py` ({lines} lines) is too long for this text and is attached.\n"

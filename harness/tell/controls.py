@@ -1,7 +1,7 @@
 """Controls of a bug report: runs that differ from the failing trace in one factor, and pass.
 
-One request less, or one setting as the stock server has it. A run that fails in another way, or that cannot be compared
-with the trace, is no control. Which implementations pass is known before (`OtherRun`).
+One request fewer, or one setting as the stock server has it. A run that fails in another way, or that cannot be
+compared with the trace, is no control. Which implementations pass is already known (`OtherRun`).
 """
 
 from __future__ import annotations

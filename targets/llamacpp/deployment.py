@@ -1,6 +1,6 @@
 """The environment that a report on llama.cpp describes. Importable without llama.cpp.
 
-Of the library there is no serve command: the report's script is the usage, a tiny model and calls of the C API. What a
+The library has no serve command: the report's script is the usage, a tiny model and calls of the C API. What a
 bug form asks for besides (system, versions) is in the report's environment.
 """
 

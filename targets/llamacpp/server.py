@@ -1,6 +1,6 @@
 """llama.cpp's own HTTP server, in this process, on a free port of loopback: slots, prompt cache, context checkpoints.
 
-xllamacpp starts it as `llama-server` does. Its cache is float32 and it has one thread, as `context`.
+xllamacpp starts it as `llama-server` does. Its cache is float32 and it has one thread, as `context` has.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A small, correct memory of sequences that share cells and keep snapshots, as llama.cpp's, with mutants.
+"""A small, correct memory of sequences that share cells and keep snapshots, like llama.cpp's, with mutants.
 
 Blocks, tables and a prefix cache do not exist here: a client decodes batches of sequences, and copies, cuts, saves and
 restores them. The client is that of every target with such a memory.

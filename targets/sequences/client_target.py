@@ -1,7 +1,7 @@
 """A client and the memories that it drives, behind the `Target` protocol.
 
-Several memories execute the same operations, where they differ only in what unused memory holds. There is none where a
-server has the memory and decides what it keeps.
+Several memories execute the same operations, where they differ only in what unused memory holds. A target whose server
+holds the memory, and decides what it keeps, passes none.
 """
 
 from __future__ import annotations

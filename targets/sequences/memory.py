@@ -1,13 +1,13 @@
 """The built-in memory of sequences: attention cells, and recurrent cells with snapshots. It stores tags.
 
 A sequence has an **attention cell** for each position, and one **recurrent cell**. A copy shares all of them with its
-source. An attention cell is never written twice, so it stays shared; a recurrent cell is, so a sequence that shares
-one takes another cell when it is decoded.
+source. An attention cell is not written again while a sequence has it, so it stays shared; a recurrent cell is, so a
+sequence that shares one takes another cell when it is decoded.
 
 A state cannot be computed backwards. A recurrent cell therefore has **planes**: plane 0 is the state after the newest
-token, plane i the state i tokens before. A batch writes as many planes as it has tokens of the sequence, and leaves the
-others as they are: those are of an earlier batch, and no roll-back may reach them. To roll back is to note the plane
-that the sequence's next batch starts from. Nothing is moved, and copies that share the cell do not notice.
+token, plane i the state i tokens before. A batch writes at most as many planes as it has tokens of the sequence, and
+leaves the others as they are: those are of an earlier batch, and no roll-back may reach them. To roll back is to note
+the plane that the sequence's next batch starts from. Nothing is moved, and copies that share the cell do not notice.
 
 A batch is computed in parts. The cells of a part's sequences are gathered next to each other first, for one kernel:
 cells of bystanders are swapped out of the way, all planes of them.
@@ -130,7 +130,7 @@ class Memory:
         return Saved(self.lengths[sequence], self.newest(sequence), attention)
 
     def set_state(self, sequence: int, data: Saved, flags: int) -> None:
-        """Restore a sequence, or its recurrent state alone: of the snapshots that the cell had none is its own."""
+        """Restore a sequence, or its recurrent state alone: none of the cell's older snapshots belongs to it."""
         if data.attention is not None:
             self.drop(sequence)
             self.append_attention(sequence, data.attention)
@@ -151,7 +151,7 @@ class Memory:
     # recurrent cells
 
     def reach(self, sequence: int) -> int:
-        """Return by how many tokens a sequence can be rolled back behind its newest batch."""
+        """Return by how many tokens, counted from the end of its newest batch, a sequence can be rolled back."""
         index = self.cell_of[sequence]
         return 0 if index is None else self.cells[index].written - 1
 

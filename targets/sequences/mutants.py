@@ -12,9 +12,9 @@ from .target import SequencesTarget
 
 
 class RollBackBeyondNewestBatch(Memory):
-    """A roll-back is taken that the newest batch's snapshots do not reach.
+    """A roll-back further than the newest batch's snapshots is accepted.
 
-    #29117, #26695 (cause 2): only the number of planes is asked. Those that the newest batch did not write are of an
+    #29117, #26695 (cause 2): only the number of planes is checked. Those that the newest batch did not write are of an
     earlier batch, or of an earlier owner of the cell.
     """
 
@@ -35,7 +35,7 @@ class CopyForgetsRollBack(Memory):
 
 
 class KeepLeavesRollBack(Memory):
-    """To keep one sequence leaves the roll-back of a removed one to the next owner of its number.
+    """Keeping one sequence leaves the roll-back of a removed one to the next owner of its number.
 
     no public issue known (cause 5): removing a sequence forgets its plane, removing all others does not.
     """

@@ -38,7 +38,7 @@ From a step to records:
 From a finding to a report:
 
     deployment           the server that a trace stands for
-    front_door           whether vLLM makes what ran of that server's command; what the adapter sets itself
+    front_door           whether vLLM, given its command, arrives at what ran; what the adapter sets itself
     confirmation         forms of a failing trace that real models can run, and what they compute
     repro                stand-alone reproducers
     repro_engine         the clients that they inline

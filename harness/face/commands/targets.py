@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 VARIANTS_MAX = 20
 """More are listed with their engine alone."""
 EXAMPLES = """\
-Variants of hybrid are its mutants. With a target: makes its environment if it is
+Variants of hybrid and sequences are mutants. With a target: makes its environment if it is
 missing, starts it and prints its capabilities.
 example: hybridfuzz targets vllm@0.33.0
 """

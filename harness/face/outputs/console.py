@@ -123,7 +123,7 @@ class Console:
         self.rich.print(terminal_line(text), style=style, markup=False, highlight=False, soft_wrap=True)
 
     def sentence(self, text: str) -> None:
-        """Print a line that nobody copies: between words, it continues on the next line of a terminal."""
+        """Print prose, wrapped between words on a terminal (unlike `line`, whose text people copy)."""
         self.rich.print(Text(terminal_line(text)), soft_wrap=not self.rich.is_terminal)
 
     def handle_event(self, event: CampaignEvent) -> None:
