@@ -22,7 +22,6 @@ from ...base.observe import (
     Delivered,
     Effect,
     Forward,
-    ForwardRow,
     Planned,
     RealForward,
     RealRow,
@@ -45,6 +44,7 @@ from .real_engine import Fill, RealEngine, fill_bytes
 from .real_model import Read
 from .same_steps import SameSteps, has_exact_reference
 from .same_tokens import SameTokens
+from .turns import Place, Turns
 
 
 class Computed(NamedTuple):
@@ -74,7 +74,7 @@ class Lane(VllmTarget):
         engine.reset(fills[0])
         super().__init__(engine.config, engine)
         self.memories = Memories(engine.storages(), len(fills) - 1)
-        self.lengths: dict[str, int] = {}
+        self.turns = Turns(engine.drafter.truths)
         self.computed: list[Computed] = []
         self._clean: set[int] = set()
         self._pages = [(fills[0], engine.pages())]
@@ -96,7 +96,7 @@ class Lane(VllmTarget):
     def _add(self, turn: Turn, truth: Truth, first: int, session: bool) -> None:
         """Add a request or a turn, and keep the length at which it ends."""
         answer = truth.answer_length(turn.max_new_tokens, truth.stop_token(turn.stop_at))
-        self.lengths[turn.name] = truth.prompt_length + answer
+        self.turns.begin(turn.name, truth.prompt_length + answer)
         super()._add(turn, truth, first, session)
 
     def close(self) -> None:
@@ -107,9 +107,13 @@ class Lane(VllmTarget):
 
     def _collect(self, records: Sequence[Record]) -> None:
         reads = self.real_engine.real.reads
+        for record in records:
+            if isinstance(record, Planned):
+                self.turns.planned(record.step, [row.name for row in record.rows])
         forwards = [one for one in records if isinstance(one, Forward) and not one.dummy]
         for forward, read in zip(forwards, reads, strict=True):
-            places = [place for row in forward.rows for place in self._places(row)]
+            by_row = self.turns.places(forward)
+            places = [place for row in by_row for place in row]
             live = [
                 (index, place)
                 for index, token in enumerate(read.indices)
@@ -121,7 +125,7 @@ class Lane(VllmTarget):
                 if isinstance(access, StateWrite) and access.temporal is not None and access.block
             }
             rows = [index for index, _ in live]
-            segments = self._segments(forward, read)
+            segments = segments_of(forward, read, by_row)
             ends = [
                 (segments[access.row][0], access.group, access.layer, access.block)
                 for access in forward.accesses
@@ -132,33 +136,6 @@ class Lane(VllmTarget):
             found = [one[rows] for one in (read.logprobs, *read.others)]
             self.computed.append(Computed(forward.step, own, found[0], found[1:], sorted(writes), parts, ends))
         reads.clear()
-
-    def _segments(self, forward: Forward, read: Read) -> dict[int, tuple[str, Segment]]:
-        """What the step computed, by row."""
-        found = {}
-        for row, one in enumerate(forward.rows):
-            kept = len([place for place in self._places(one) if place])
-            if one.request is not None and kept:
-                drafts = tuple(one.tokens[len(one.tokens) - one.drafts :])
-                found[row] = one.request, Segment(one.position, kept, drafts, read.kernels.get(row, ""))
-        return found
-
-    def _places(self, row: ForwardRow) -> list[tuple[str, int] | None]:
-        """(request, position) of each token of a row; None where the output is thrown away: from a wrong draft on, and
-        behind the request's last token."""
-        if row.request is None:
-            return [None] * len(row.tokens)
-        truth = self.engine.drafter.truths[row.request]
-        truth.reach(row.position + len(row.tokens))
-        wanted = truth.tokens[row.position : row.position + len(row.tokens)]
-        right = min(first_difference(wanted, row.tokens), self.lengths[row.request] - row.position)
-        return [(row.request, row.position + index) if index < right else None for index in range(len(row.tokens))]
-
-    def own_tokens(self, name: str) -> Sequence[int]:
-        """All tokens that a request may get to."""
-        truth: Truth = self.real_engine.drafter.truths[name]
-        truth.reach(self.lengths[name])
-        return truth.tokens[: self.lengths[name]]
 
     def fill_freed(self) -> None:
         """Fill blocks that were freed and have no key; nothing may read them once no step is under way."""
@@ -201,12 +178,17 @@ class Lane(VllmTarget):
         return self._states[group, layer]
 
 
-def first_difference(wanted: Sequence[int], seen: Sequence[int]) -> int:
-    """Index of the first unequal element, or the shorter length."""
-    for index, (one, other) in enumerate(zip(wanted, seen, strict=False)):
-        if one != other:
-            return index
-    return min(len(wanted), len(seen))
+def segments_of(
+    forward: Forward, read: Read, places: Sequence[Sequence[Place | None]]
+) -> dict[int, tuple[str, Segment]]:
+    """Return what a step computed, by row; `places` are those of the rows' tokens."""
+    found = {}
+    for row, (one, own) in enumerate(zip(forward.rows, places, strict=True)):
+        kept = sum(place is not None for place in own)
+        if one.request is not None and kept:
+            drafts = tuple(one.tokens[len(one.tokens) - one.drafts :])
+            found[row] = one.request, Segment(one.position, kept, drafts, read.kernels.get(row, ""))
+    return found
 
 
 class RealTarget:
@@ -269,17 +251,17 @@ class RealTarget:
             if isinstance(record, Planned):
                 for row in record.rows:
                     if row.admitted:
-                        self.lives.begin(row.name, lane.own_tokens(row.name)[: row.hit])
+                        self.lives.begin(row.name, lane.turns.tokens(row.name)[: row.hit])
             elif isinstance(record, Forward) and record.step in computed:
                 # States are as the last step left them.
                 is_last = record.step == max(computed)
                 one = computed[record.step]
-                self.lives.extend(one.segments, lane.own_tokens)
+                self.lives.extend(one.segments, lane.turns.tokens)
                 self.lives.keep_logprobs(one.rows, one.logprobs)
                 if is_last:
                     self.lives.keep_states(one.ends, lane.states)
             elif isinstance(record, Delivered):
-                ended = [self.lives.compare(record.step, name, lane.own_tokens(name)) for name in record.finished]
+                ended = [self.lives.compare(record.step, name, lane.turns.tokens(name)) for name in record.finished]
                 found[record.step] = [one for one in ended if one]
         patches.activate(lane.real_engine.recorder)
         return found
@@ -290,7 +272,7 @@ class RealTarget:
             rows = []
             for index, (name, position) in enumerate(one.rows):
                 agrees = all(other[index].tobytes() == one.logprobs[index].tobytes() for other in one.others)
-                expected = self.comparison.expected(self.lane.own_tokens(name), position, one.logprobs[index])
+                expected = self.comparison.expected(self.lane.turns.tokens(name), position, one.logprobs[index])
                 rows.append(RealRow(name, position, one.logprobs[index], expected, agrees))
             found.append(RealForward(one.step, rows, self.comparison.tolerance, self.lane.differing_states(one.writes)))
         return found
