@@ -35,7 +35,7 @@ _DEFAULTS = {"runner": PLAIN.runner, "mixer": PLAIN.mixer}
 """Options whose default a release may lack; the others fall back to the first of its values."""
 CONV_WIDTHS = (4,)
 REAL_MODES: tuple[Mode, ...] = ("align", "none")
-_SHADOW_ONLY = ("connector", "conv_layout", "inputs", "replay", "sampling")
+_SHADOW_ONLY = ("conv_layout", "inputs", "sampling")
 """Options that real models lack."""
 TOKENS, HANG, LEAK, HIT, ROOM, CRASH = "tokens", "hang", "leak", "hit", "room", "crash"
 """What a script shows: a client receives wrong tokens or none, memory is not given back, a prefix that is cached is
@@ -240,8 +240,6 @@ ROWS: tuple[Row[Case], ...] = (
         "the V1 runner of this release would load a real drafter for eagle_block_drop"),
     Row("shadow", "sampling", lambda c: c.options.sampling == "varied" and not varies_sampling(c.config),
         "sampling parameters move with rows on the V1 runner without drafts: use sampling=greedy"),
-    Row("shadow", "replay", lambda c: c.options.replay and not ring_entries(c.config),
-        "ReplaySSM needs mixer=mamba2 on the V1 runner, without drafts, connectors and mode all"),
     Row("shadow", "mixer", lambda c: c.options.mixer in c.release.plain_mixers and c.drafts,
         "mixer={options.mixer} does not speculate in this release"),
     Row("shadow", "mode all",
@@ -272,6 +270,8 @@ ROWS: tuple[Row[Case], ...] = (
         "pipeline stages are driven with steps in flight and without drafts"),
     *_both("pipeline", lambda c: c.options.pipeline == "async" and not is_v2(c.config),
         "vLLM refuses asynchronous scheduling of pipeline stages on the V1 runner"),
+    *_both("replay", lambda c: c.options.replay and not ring_entries(c.config),
+        "ReplaySSM needs mixer=mamba2 on the V1 runner, without drafts, connectors and mode all"),
     *_both("metadata",
         lambda c: c.options.metadata == "shared" and not (c.options.mixer == "gdn" and is_v2(c.config)),
         "only GDN layers on the V2 runner share metadata"),

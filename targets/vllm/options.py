@@ -106,7 +106,7 @@ def ring_entries(config: Config) -> int:
     mode all, which vLLM does not refuse, the kernel would write to the first of the two columns.
     """
     options = options_of(config)
-    takes = options.runner != "v2" and options.mixer == "mamba2" and options.connector == "none"
+    takes = options.runner != "v2" and options.mixer in ("mamba2", "nemotron_h") and options.connector == "none"
     if not takes or config.num_speculative_tokens or config.mamba_cache_mode == "all":
         return 0
     return options.replay

@@ -7,10 +7,13 @@ from typing import Literal
 
 from ...base.protocol import Capabilities, Target
 from ...base.trace import Config
+from ..capabilities import CONNECTED, LIMITED_CONNECTORS, REPLAYS
 from ..kit_limits import CONV_WIDTHS, REAL_MODES, Case, refusal
 from ..options import SERVING, options_of
 
-_EVENTS = frozenset({"arrive", "step", "preempt", "abort", "dummy_run", "reset_prefix_cache", "evict", "resume"})
+_EVENTS = frozenset(
+    {"arrive", "step", "preempt", "abort", "dummy_run", "reset_prefix_cache", "evict", "resume", "external_load"}
+)
 _OBSERVES = frozenset(
     {"pool", "labels", "tables", "accesses", "content", "device_order", "estimates", "leftovers", "real_model"}
 )
@@ -52,9 +55,17 @@ class GpuFactory:
                 "metadata": ("each", "each", "shared"),
                 "prefix_match_unit": ("0", "0", "0", "8"),
                 "admission": ("prompt", "chunk"),
+                "connector": LIMITED_CONNECTORS,
+                "load_failure": ("recompute", "fail"),
+                "replay": REPLAYS,
                 **SERVING,
             },
             accepts={
+                "attention": ("flash", "triton"),
+                "conv_layout": ("SD",),
+                "hashing": ("plain", "lookahead"),
+                "inputs": ("tokens",),
+                "sampling": ("greedy",),
                 "data_parallel": ("2",),
                 "dtype": ("bfloat16",),
                 "graphs": ("piecewise",),
@@ -62,8 +73,14 @@ class GpuFactory:
             },
             traces_per_second=1.0,
             traces_per_configuration=24,
-            features=frozenset({"block-tables", "padding", "partial-hits", "stop-tokens"}),
-            features_with={"prefix_match_unit": {"8": frozenset({"partial-hits"})}},
+            features=frozenset({"block-tables", "padding", "partial-hits", "stop-tokens"}).union(
+                *CONNECTED.values()
+            ),
+            features_with={
+                "prefix_match_unit": {"8": frozenset({"partial-hits"})},
+                "connector": CONNECTED,
+                "load_failure": {"fail": frozenset({"failing-loads"})},
+            },
             engine=("vllm",),
         )
 

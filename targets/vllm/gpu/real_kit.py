@@ -24,7 +24,7 @@ from ...base.trace import Config
 from .. import graphs
 from ..engine import begin_process
 from ..models import STATE_KIND, fill_weights, mixer
-from ..options import drafts_on_device, is_v2
+from ..options import drafts_on_device, is_v2, ring_entries
 from ..rows.contracts import contract
 from ..shadow import patches
 from ..shadow.drafter import Drafter, Speculator, device_proposer, ngram_proposer
@@ -193,7 +193,8 @@ class RealKit:
         name = mixer(config)
         kind = contract(STATE_KIND.get(name, name), config.conv_width)
         block_size = max(group.block_size for group in layout.groups if group.kind == "attention")
-        words = max(2 * block_size, window + k + 1)
+        entries = ring_entries(config)
+        words = max(2 * block_size, window + k + 1 + entries)
         slots = max(group.layers for group in layout.groups)
         self.recorder.storages = storages(cache_config.num_blocks, slots, words, seed=1)
         layers: dict[str, MirrorMamba | MirrorAttention] = {}
@@ -203,7 +204,7 @@ class RealKit:
                 place, storage = (group, index), self.recorder.storages[index]
                 layer: MirrorMamba | MirrorAttention
                 if layout.groups[group].kind == "mamba":
-                    layer = MirrorMamba(name, self.recorder, storage, window, k, kind, place)
+                    layer = MirrorMamba(name, self.recorder, storage, window, k, entries, kind, place)
                 else:
                     layer = MirrorAttention(name, storage, layout.groups[group].block_size, place, contexts[name])
                 layers[name] = self.recorder.layers[place] = layer

@@ -19,7 +19,8 @@ from vllm.sampling_params import SamplingParams
 from vllm.v1.request import Request, RequestStatus
 
 from ...base.trace import Config, Group
-from ..models import mixer
+from ..models import dtype, mixer
+from ..options import ring_entries
 from ..pool_reader import pool_of
 from ..shadow import patches
 from ..versions import compat
@@ -34,7 +35,8 @@ EXACT = ("mamba2", "gdn")
 
 def has_exact_reference(config: Config) -> bool:
     """Return True if this process runs vLLM's batch-invariant kernels, and a trace's steps can be repeated alone."""
-    return os.environ.get(BATCH_INVARIANT) == "1" and mixer(config) in EXACT and not config.async_depth
+    has_it = mixer(config) in EXACT and not config.async_depth and not ring_entries(config)
+    return os.environ.get(BATCH_INVARIANT) == "1" and has_it
 
 
 class SameSteps:
@@ -125,7 +127,7 @@ class SameSteps:
 def plain(config: Config) -> Config:
     """The configuration with only what `SameSteps` depends on."""
     groups = tuple(Group(group.kind, group.block_size, group.layers) for group in config.groups)
-    options = {name: value for name, value in config.options.items() if name in ("mixer", "dtype")}
+    options = {"mixer": mixer(config), "dtype": dtype(config)}
     return Config(
         num_blocks=64,
         groups=groups,

@@ -31,6 +31,8 @@ from ...base.observe import (
     View,
 )
 from ...base.trace import Config, Event, Turn
+from ..counterparts import kv_connector
+from ..counterparts.kv_connector import Store
 from ..models import mixer
 from ..shadow import patches
 from ..target import VllmTarget
@@ -45,6 +47,7 @@ from .real_engine import Fill, RealEngine, fill_bytes
 from .real_model import Read
 from .same_steps import SameSteps, has_exact_reference
 from .same_tokens import SameTokens
+from .stored_pages import StoredPages
 
 
 class Computed(NamedTuple):
@@ -84,12 +87,24 @@ class Lane(VllmTarget):
                 pages[:] = fill_bytes(pages.shape[1], engine.device, fill)
         self._states: dict[tuple[int, int], Sequence[torch.Tensor]] = {}
 
-    def happen(self, event: Event) -> Effect:
-        """Apply an event to the engine and all its memories."""
+    def connect(self, alone: SameTokens) -> None:
+        """Let a KV connector, if there is one, save and load real pages; `alone` computes those of other engines."""
+        if isinstance(self.store, Store):
+            self.store.copies = StoredPages(self.real_engine, self.memories, alone, self._activate)
+
+    def _activate(self) -> None:
+        """Make this engine the one of the process whose work is observed, repeated and connected."""
         patches.activate(self.real_engine.recorder)
         memories.activate(self.memories)
+        kv_connector.activate(self.real_engine.connector)
+
+    def happen(self, event: Event) -> Effect:
+        """Apply an event to the engine and all its memories."""
+        self._activate()
         self.computed.clear()
         effect = self.apply(event)
+        memories.activate(None)
+        kv_connector.activate(None)
         self._collect(effect.records)
         return effect
 
@@ -226,6 +241,7 @@ class RealTarget:
         self._engine = self._lend("engine", config, device, RealEngine)
         self.fills = fills
         self.lane = Lane(self._engine, fills)
+        self.lane.connect(reference)
         self._sound = False
         self.comparison = comparison
         self.layout: Layout = self.lane.layout
@@ -247,7 +263,6 @@ class RealTarget:
         """Apply an event, and add what the real model computed to its records."""
         self._sound = False
         effect = self.lane.happen(event)
-        memories.activate(None)
         by_step = {one.step: one for one in self._real_forwards()}
         exact = self._repeat_alone(effect) if self.lives else {}
         self.lane.fill_freed()
@@ -269,7 +284,8 @@ class RealTarget:
             if isinstance(record, Planned):
                 for row in record.rows:
                     if row.admitted:
-                        self.lives.begin(row.name, lane.own_tokens(row.name)[: row.hit])
+                        own = lane.own_tokens(row.name)
+                        self.lives.begin(row.name, own[: row.hit], own[row.hit : row.hit + row.external])
             elif isinstance(record, Forward) and record.step in computed:
                 # States are as the last step left them.
                 is_last = record.step == max(computed)
@@ -307,6 +323,7 @@ class RealTarget:
         """Give the engine and its references back; close them if an event raised an exception."""
         self.lane.close()
         memories.activate(None)
+        kv_connector.activate(None)
         for lent in self._lent:
             if self._sound:
                 kept().give_back(lent)
