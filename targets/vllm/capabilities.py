@@ -87,6 +87,7 @@ def capabilities_of(release: Release) -> Capabilities:
         policies=("fcfs", "priority"),
         conv_widths=CONV_WIDTHS,
         options=options,
+        accepts={"prefix_match_unit": ("8",)} if release.partial_hits else {},
         features=frozenset(
             {"block-tables", "padding"}
             | ({"lookahead-hashes"} if release.lookahead_hashes else set())

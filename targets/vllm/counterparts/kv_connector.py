@@ -13,7 +13,7 @@ freed; the trace decides which tokens are stored (`ExternalLoad`), how long a lo
 
 `store` and `transfer` load asynchronously, as all connectors of 0.33 do for hybrid models by default. `sync` is `store`
 with `OffloadingConnector`'s option `sync_load_budget_bytes`: as many tokens as the budget of a step allows
-(`SYNC_LOAD_TOKENS`) are loaded before the forward of the step that admits their request, whole; further loads of the
+(`sync_load_tokens`) are loaded before the forward of the step that admits their request, whole; further loads of the
 step are asynchronous. vLLM has no way to report that a synchronous load failed where there are several KV cache groups,
 so a load that the trace breaks off is asynchronous, too.
 
@@ -39,7 +39,7 @@ from ....reference.tokens import EMPTY, Truth, chain
 from ...base.external import computed_elsewhere, keys_to_load, longest_load, whole_blocks
 from ...base.observe import Content, Loaded, PlannedRow, Record, SlotContent
 from ...base.trace import Config, ExternalLoad
-from ..options import SYNC_LOAD_TOKENS, options_of
+from ..options import options_of, sync_load_tokens
 from ..pool_reader import Pool, is_unlabelled
 from ..shadow.recorder import Recorder
 from .no_store import NullStore
@@ -113,6 +113,8 @@ class Store:
         self.truths = truths
         """Of the requests, by name: what their token ids stand for."""
         self.kind = options_of(config).connector
+        self.sync_tokens = sync_load_tokens(config)
+        """Tokens that are loaded before the forward of one step, at most."""
         self.recorder = recorder
         self.caching = config.enable_prefix_caching
         self.layout: Layout
@@ -298,7 +300,7 @@ class TraceConnector(KVConnectorBase_V1, SupportsHMA):
     def _reserve(self, name: str, tokens: int) -> bool:
         """Return True if a load is synchronous: it fits in what is left of the step's budget."""
         self.reserved.pop(name, None)
-        within = sum(self.reserved.values()) + tokens <= SYNC_LOAD_TOKENS
+        within = sum(self.reserved.values()) + tokens <= self.store.sync_tokens
         if self.store.kind != "sync" or not within or name in self.store.breaking:
             return False
         self.reserved[name] = tokens
