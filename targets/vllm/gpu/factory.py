@@ -35,7 +35,7 @@ class GpuFactory:
             modes=REAL_MODES,
             observes=_OBSERVES,
             # The attention kernel takes multiples of 16.
-            block_sizes=((16, 16), (32, 32)),
+            block_sizes=((16, 16), (32, 32), (16, 32)),
             group_counts=((1, 1), (2, 1), (3, 1), (1, 2)),
             layers_per_group=(1, 2),
             max_speculative_tokens=4,
@@ -70,6 +70,7 @@ class GpuFactory:
                 "dtype": ("bfloat16",),
                 "graphs": ("piecewise",),
                 "mixer": ("nemotron_h", "short_conv", "mamba1"),
+                "prefix_match_unit": ("4",),
             },
             traces_per_second=1.0,
             traces_per_configuration=24,

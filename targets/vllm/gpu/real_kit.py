@@ -189,6 +189,9 @@ class RealKit:
     def attach(self, vllm_config: VllmConfig, layout: Layout, cache_config: Any) -> None:
         """Build the mirror: a shadow layer for each of the model's layers, over words of the host."""
         config, groups = self._config, cache_config.kv_cache_groups
+        # As `EngineCore` does once the groups are planned.
+        cached = [one.kv_cache_spec for one in groups if one.kv_cache_spec.prefix_cacheable]
+        vllm_config.cache_config.block_size = min(spec.block_size for spec in cached)
         window, k = config.conv_width - 1, config.num_speculative_tokens
         name = mixer(config)
         kind = contract(STATE_KIND.get(name, name), config.conv_width)
