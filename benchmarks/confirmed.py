@@ -93,9 +93,7 @@ def row_of(cause: str, trace: Path, answer: Mapping[str, Any], seconds: float) -
         return Row(cause, trace.name, answer["exit_reason"], flags, "", "; ".join(refused), seconds=seconds)
     left = [f"; with the fix: {one['message']}" for one in answer["patched"] if one["signature"]]
     what = met["message"] + "".join(left)
-    return Row(
-        cause, trace.name, answer["exit_reason"], flags, met["setup"], what, met["alone"], met["batch"], seconds
-    )
+    return Row(cause, trace.name, answer["exit_reason"], flags, met["setup"], what, met["alone"], met["batch"], seconds)
 
 
 class Runs:
@@ -172,9 +170,7 @@ def table(rows: Sequence[Row]) -> str:
         row = best[name]
         batch = "; ".join(f"{fill}: {tokens(own)}" for fill, own in row.batch.items())
         what = row.what.replace("|", "\\|").replace("\n", " ")
-        lines.append(
-            f"| {name} | {row.verdict} | {row.setup} | {row.flags} | {what} | {tokens(row.alone)} | {batch} |"
-        )
+        lines.append(f"| {name} | {row.verdict} | {row.setup} | {row.flags} | {what} | {tokens(row.alone)} | {batch} |")
     confirmed = sum(row.verdict == ENDED for row in best.values())
     return "\n".join([f"{confirmed} of {len(best)} causes are confirmed.\n", *lines, ""])
 

@@ -12,6 +12,8 @@ _EVENTS = frozenset({"arrive", "step", "preempt", "abort", "dummy_run", "reset_p
 _CONNECTORS = ("none", "none", "store", "transfer")
 LIMITED_CONNECTORS = ("none", "none", "none", "store", "transfer", "sync")
 REPLAYS = ("0", "0", "3", "6")
+CONV_LAYOUTS = ("SD", "SD", "DS")
+SAMPLING = ("greedy", "greedy", "varied")
 _DOCUMENTS = {"images": ("a", "image.b", "image.c"), "adapters": ("a", "adapter.b", "adapter.c", "salt.d")}
 _LOADS = frozenset({"stores", "async-loads", "failing-loads"})
 CONNECTED = {"store": _LOADS, "transfer": _LOADS | {"held-for-transfer"}, "sync": _LOADS | {"sync-loads"}}
@@ -61,8 +63,8 @@ def capabilities_of(release: Release) -> Capabilities:
         **(SERVING if release.serving_options else {}),
         **({"admission": ("prompt", "chunk")} if release.admits_chunks else {}),
         **({"replay": ("0", "0", "3", "6")} if release.replays else {}),
-        **({"conv_layout": ("SD", "SD", "DS")} if release.conv_layouts else {}),
-        **({"sampling": ("greedy", "greedy", "varied")} if release.sampling else {}),
+        **({"conv_layout": CONV_LAYOUTS} if release.conv_layouts else {}),
+        **({"sampling": SAMPLING} if release.sampling else {}),
         **({"inputs": ("tokens", "tokens", "tokens", "tokens", "images", "adapters")} if inputs else {}),
     }
     stock = stock_of(release, options)

@@ -35,8 +35,6 @@ _DEFAULTS = {"runner": PLAIN.runner, "mixer": PLAIN.mixer}
 """Options whose default a release may lack; the others fall back to the first of its values."""
 CONV_WIDTHS = (4,)
 REAL_MODES: tuple[Mode, ...] = ("align", "none")
-_SHADOW_ONLY = ("conv_layout", "inputs", "sampling")
-"""Options that real models lack."""
 TOKENS, HANG, LEAK, HIT, ROOM, CRASH = "tokens", "hang", "leak", "hit", "room", "crash"
 """What a script shows: a client receives wrong tokens or none, memory is not given back, a prefix that is cached is
 computed again, a request is admitted without room for it, vLLM raises."""
@@ -102,16 +100,6 @@ class Case(NamedTuple):
     def lacks_blocks(self, more: int) -> bool:
         """Return True if the pool is smaller than the smallest one and `more` blocks."""
         return self.config.num_blocks < self.config.smallest_pool() + more
-
-
-def _by_option(kit: Kit, names: Sequence[str], reason: str) -> Iterator[Row[Case]]:
-    """Yield a row for each option that a kit lacks. `reason` begins behind "NAME=VALUE"."""
-    for name in names:
-
-        def is_set(case: Case, name: str = name) -> bool:
-            return bool(getattr(case.options, name) != getattr(PLAIN, name))
-
-        yield Row(kit, name, is_set, f"{name}={{options.{name}}}{reason}")
 
 
 def _both(feature: str, refuses: Callable[[Case], object], reason: str) -> Iterator[Row[Case]]:
@@ -236,8 +224,6 @@ ROWS: tuple[Row[Case], ...] = (
     Row("shadow", "eagle_block_drop",
         lambda c: c.config.eagle_block_drop and c.options.runner == "v1" and not c.release.lookahead_hashes,
         "the V1 runner of this release would load a real drafter for eagle_block_drop"),
-    Row("shadow", "sampling", lambda c: c.options.sampling == "varied" and not varies_sampling(c.config),
-        "sampling parameters move with rows on the V1 runner without drafts: use sampling=greedy"),
     Row("shadow", "mixer", lambda c: c.options.mixer in c.release.plain_mixers and c.drafts,
         "mixer={options.mixer} does not speculate in this release"),
     Row("shadow", "mode all",
@@ -270,6 +256,8 @@ ROWS: tuple[Row[Case], ...] = (
         "pipeline stages are driven with steps in flight and without drafts"),
     *_both("pipeline", lambda c: c.options.pipeline == "async" and not is_v2(c.config),
         "vLLM refuses asynchronous scheduling of pipeline stages on the V1 runner"),
+    *_both("sampling", lambda c: c.options.sampling == "varied" and not varies_sampling(c.config),
+        "sampling parameters move with rows on the V1 runner without drafts: use sampling=greedy"),
     *_both("replay", lambda c: c.options.replay and not ring_entries(c.config),
         "ReplaySSM needs mixer=mamba2 on the V1 runner, without drafts, connectors and mode all"),
     *_both("metadata",
@@ -285,7 +273,7 @@ ROWS: tuple[Row[Case], ...] = (
     Row("real", "eagle_block_drop", lambda c: c.config.eagle_block_drop, "its models have no EAGLE head"),
     Row("real", "graphs", lambda c: c.device != "cuda" and c.options.graphs == "piecewise",
         "piecewise graphs need a GPU"),
-    *_by_option("real", _SHADOW_ONLY, " is driven on the shadow layers only"),
+    Row("real", "inputs", lambda c: c.options.inputs != PLAIN.inputs, "its models have no images and no adapters"),
     Row("real", "local attention", lambda c: c.local or c.drafting,
         "its models have full attention only, and the drafter has no layer"),
     Row("real", "mixer", lambda c: c.options.mixer not in KEY_VALUE,

@@ -82,8 +82,8 @@ NO_DRAFTS = ("short_conv", "mamba1")
 
 
 def mixer(config: Config) -> str:
-    """The model of a trace, by the kind of its state layers. Of those with Mamba 2 vLLM takes ReplaySSM with Nemotron-H,
-    not with Granite 4."""
+    """The model of a trace, by the kind of its state layers. With ReplaySSM it is Nemotron-H: vLLM refuses that for
+    Granite 4."""
     return "nemotron_h" if ring_entries(config) else options_of(config).mixer
 
 

@@ -37,7 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--forms", type=int, default=2, metavar="N", help="scaled forms to run (default: 2)")
     parser.add_argument(
-        "--until-met", action="store_true", help="end with the first configuration that fails; --patch runs only this one"
+        "--until-met",
+        action="store_true",
+        help="end with the first configuration that fails; --patch runs only this one",
     )
     parser.add_argument("--hours", type=float, default=1.0, metavar="H", help="time limit on the device (default: 1)")
     parser.add_argument("-o", "--out", type=Path, metavar="DIR", help="folder of the report")

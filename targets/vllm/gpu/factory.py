@@ -7,7 +7,7 @@ from typing import Literal
 
 from ...base.protocol import Capabilities, Target
 from ...base.trace import Config
-from ..capabilities import CONNECTED, LIMITED_CONNECTORS, REPLAYS
+from ..capabilities import CONNECTED, CONV_LAYOUTS, LIMITED_CONNECTORS, REPLAYS, SAMPLING
 from ..kit_limits import CONV_WIDTHS, REAL_MODES, Case, refusal
 from ..options import SERVING, options_of
 
@@ -51,22 +51,21 @@ class GpuFactory:
                 "graphs": ("decode", "none"),
                 "mixer": ("gdn", "mamba2"),
                 "dtype": ("float32",),
-                "data_parallel": ("1",),
+                "data_parallel": ("1", "2"),
                 "metadata": ("each", "each", "shared"),
                 "prefix_match_unit": ("0", "0", "0", "8"),
                 "admission": ("prompt", "chunk"),
                 "connector": LIMITED_CONNECTORS,
                 "load_failure": ("recompute", "fail"),
                 "replay": REPLAYS,
+                "conv_layout": CONV_LAYOUTS,
+                "sampling": SAMPLING,
                 **SERVING,
             },
             accepts={
                 "attention": ("flash", "triton"),
-                "conv_layout": ("SD",),
                 "hashing": ("plain", "lookahead"),
                 "inputs": ("tokens",),
-                "sampling": ("greedy",),
-                "data_parallel": ("2",),
                 "dtype": ("bfloat16",),
                 "graphs": ("piecewise",),
                 "mixer": ("nemotron_h", "short_conv", "mamba1"),
@@ -74,9 +73,7 @@ class GpuFactory:
             },
             traces_per_second=1.0,
             traces_per_configuration=24,
-            features=frozenset({"block-tables", "padding", "partial-hits", "stop-tokens"}).union(
-                *CONNECTED.values()
-            ),
+            features=frozenset({"block-tables", "padding", "partial-hits", "stop-tokens"}).union(*CONNECTED.values()),
             features_with={
                 "prefix_match_unit": {"8": frozenset({"partial-hits"})},
                 "connector": CONNECTED,

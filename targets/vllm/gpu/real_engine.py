@@ -65,7 +65,7 @@ class RealEngine(Engine):
             torch.accelerator.synchronize()
 
     def caches(self, layer_name: str) -> Sequence[torch.Tensor]:
-        """A layer's cache tensors: one of attention; window, temporal state and the rings of ReplaySSM of a state layer."""
+        """A layer's cache tensors: one of attention; window, temporal state and rings (ReplaySSM) of a state layer."""
         cached = self.vllm_config.compilation_config.static_forward_context[layer_name].kv_cache
         return (cached,) if isinstance(cached, torch.Tensor) else tuple(cached)
 

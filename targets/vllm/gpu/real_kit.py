@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from vllm.config import VllmConfig
+from vllm.distributed.parallel_state import get_dp_group
 
 from ....reference.layout import Layout
 from ...base.trace import Config
@@ -54,6 +55,9 @@ def prepare_process(device: str) -> None:
     memories.install()  # before the hooks, which see work once
     patches.install()
     begin_process()
+    if device == "interpreter":
+        # Data-parallel ranks exchange the sizes of their batches on the device of their group: vLLM takes it for a GPU.
+        get_dp_group().device = torch.device("cpu")
     if device == "cuda":
         from vllm.v1.worker.workspace import init_workspace_manager
 

@@ -19,14 +19,14 @@ from vllm.sampling_params import SamplingParams
 from vllm.v1.request import Request, RequestStatus
 
 from ...base.trace import Config, Group
-from ..models import dtype, mixer
+from ..models import mixer
 from ..options import ring_entries
 from ..pool_reader import pool_of
 from ..shadow import patches
 from ..versions import compat
 from .plans import Floats, Place, Plan, Segment, Solo
 from .real_engine import Fill, RealEngine
-from .same_tokens import LONGEST, alone_config
+from .same_tokens import LONGEST, alone_config, model_options
 from .stand_ins import BATCH_INVARIANT
 
 EXACT = ("mamba2", "gdn")
@@ -127,13 +127,12 @@ class SameSteps:
 def plain(config: Config) -> Config:
     """The configuration with only what `SameSteps` depends on."""
     groups = tuple(Group(group.kind, group.block_size, group.layers) for group in config.groups)
-    options = {"mixer": mixer(config), "dtype": dtype(config)}
     return Config(
         num_blocks=64,
         groups=groups,
         conv_width=config.conv_width,
         num_speculative_tokens=config.num_speculative_tokens,
-        options=options,
+        options=model_options(config),
     )
 
 

@@ -16,7 +16,7 @@ from vllm.sampling_params import SamplingParams
 from vllm.v1.request import Request
 
 from ...base.trace import Config, Group
-from ..models import mixer
+from ..models import dtype, mixer
 from ..options import options_of
 from ..pool_reader import pool_of
 from ..shadow import patches
@@ -29,6 +29,11 @@ LONGEST = 1024
 CHANGE = 2.0**-22
 """Relative change of each weight in `SameTokens.rounding`: four times the rounding of a float32."""
 PATTERNS = 4
+
+
+def model_options(config: Config) -> dict[str, str]:
+    """Return the options on which a model and its pages depend."""
+    return {"mixer": mixer(config), "dtype": dtype(config), "conv_layout": options_of(config).conv_layout}
 
 
 def alone_config(config: Config, drafts: int) -> Config:
@@ -47,7 +52,7 @@ def alone_config(config: Config, drafts: int) -> Config:
         long_prefill_token_threshold=0,
         async_depth=0,
         policy="fcfs",
-        options={name: config.options[name] for name in ("mixer", "dtype") if name in config.options},
+        options=model_options(config),
     )
 
 
@@ -149,5 +154,5 @@ def plain(config: Config) -> Config:
         num_blocks=64,
         groups=tuple(Group(group.kind, group.block_size, group.layers) for group in config.groups),
         conv_width=config.conv_width,
-        options={"mixer": mixer(config), "dtype": options_of(config).dtype},
+        options=model_options(config),
     )

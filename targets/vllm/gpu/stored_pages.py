@@ -24,9 +24,7 @@ Copy = Sequence[Sequence[Parts]]
 class StoredPages:
     """The `Copies` of one trace."""
 
-    def __init__(
-        self, engine: RealEngine, memories: Memories, alone: SameTokens, resume: Callable[[], None]
-    ) -> None:
+    def __init__(self, engine: RealEngine, memories: Memories, alone: SameTokens, resume: Callable[[], None]) -> None:
         """`alone` computes what another engine stores; `resume` makes this engine that of the process again."""
         self._engine = engine
         self._memories = memories

@@ -34,8 +34,10 @@ from ...base.trace import Config, Event, Turn
 from ..counterparts import kv_connector
 from ..counterparts.kv_connector import Store
 from ..models import mixer
+from ..options import windows_are_last
 from ..shadow import patches
 from ..target import VllmTarget
+from ..versions import compat
 from . import memories, same_steps, same_tokens
 from .comparison import Comparison, tolerance
 from .kept import Closable, Kind
@@ -231,6 +233,8 @@ class RealTarget:
         self, config: Config, device: str, fills: Sequence[Fill], say: Callable[[str], None] = lambda what: None
     ) -> None:
         """`say` is told what is built."""
+        # All engines of a trace read it while they run.
+        compat.lay_out_windows("DS" if windows_are_last(config) else "SD")
         self._lent: list[Closable] = []
         self._say = say
         exact = (
