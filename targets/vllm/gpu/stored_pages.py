@@ -8,13 +8,16 @@ of drafts behind the window of a convolution.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 
 from ....reference.prefix_cache import Key
 from .memories import Memories
-from .real_engine import RealEngine
-from .same_tokens import SameTokens
+
+if TYPE_CHECKING:
+    from .real_engine import RealEngine
+    from .same_tokens import SameTokens
 
 Parts = Sequence[torch.Tensor]
 Copy = Sequence[Sequence[Parts]]
