@@ -10,6 +10,7 @@ import math
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -78,17 +79,18 @@ def main(arguments: Sequence[str]) -> None:
     if hasattr(factory, "fills"):
         factory.fills = engine.FILLS
     with Path(arguments[0]).open("wb") as results:
-        for number, trace in enumerate(wanted.traces):
-            for options in wanted.choices:
-                one = engine.configured(trace, options)
-                setup = " ".join(options.values())
-                try:
-                    check_config(one.config)
-                    shown = show(factory, engine, number, one, setup)
-                except (TargetError, TraceError) as error:
-                    shown = Shown(number, setup, refused=str(error))
-                results.write(msgspec.json.encode(shown) + b"\n")
-                results.flush()
+        for (number, trace), options in product(enumerate(wanted.traces), wanted.choices):
+            one = engine.configured(trace, options)
+            setup = " ".join(options.values())
+            try:
+                check_config(one.config)
+                shown = show(factory, engine, number, one, setup)
+            except (TargetError, TraceError) as error:
+                shown = Shown(number, setup, refused=str(error))
+            results.write(msgspec.json.encode(shown) + b"\n")
+            results.flush()
+            if wanted.until_met and shown.signature:
+                break
     os._exit(0)  # an engine's teardown takes longer than a trace
 
 

@@ -26,11 +26,12 @@ where unused memory decides them."""
 
 
 class Wanted(Struct, frozen=True):
-    """Run each trace once for each choice of options."""
+    """Run each trace once for each choice of options; with `until_met` up to the first violation."""
 
     spec: str
     traces: Sequence[Trace]
     choices: Sequence[Mapping[str, str]]
+    until_met: bool = False
 
 
 class Shown(Struct, frozen=True):

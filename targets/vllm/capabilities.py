@@ -10,10 +10,13 @@ from .stock import stock_of
 
 _EVENTS = frozenset({"arrive", "step", "preempt", "abort", "dummy_run", "reset_prefix_cache", "evict"})
 _CONNECTORS = ("none", "none", "store", "transfer")
-_LIMITED_CONNECTORS = ("none", "none", "none", "store", "transfer", "sync")
+LIMITED_CONNECTORS = ("none", "none", "none", "store", "transfer", "sync")
+REPLAYS = ("0", "0", "3", "6")
+CONV_LAYOUTS = ("SD", "SD", "DS")
+SAMPLING = ("greedy", "greedy", "varied")
 _DOCUMENTS = {"images": ("a", "image.b", "image.c"), "adapters": ("a", "adapter.b", "adapter.c", "salt.d")}
 _LOADS = frozenset({"stores", "async-loads", "failing-loads"})
-_CONNECTED = {"store": _LOADS, "transfer": _LOADS | {"held-for-transfer"}, "sync": _LOADS | {"sync-loads"}}
+CONNECTED = {"store": _LOADS, "transfer": _LOADS | {"held-for-transfer"}, "sync": _LOADS | {"sync-loads"}}
 """Connector -> features that only some connectors have."""
 _PARTIAL_HITS = {"prefix_match_unit": {unit: frozenset({"partial-hits"}) for unit in ("2", "4")}}
 _OBSERVES = frozenset({"pool", "labels", "tables", "accesses", "content", "device_order", "estimates", "leftovers"})
@@ -22,13 +25,13 @@ _OBSERVES = frozenset({"pool", "labels", "tables", "accesses", "content", "devic
 def capabilities_of(release: Release) -> Capabilities:
     """Return what the target can do with a release."""
     connectors, inputs = release.connectors, release.inputs
-    names = _LIMITED_CONNECTORS if release.sync_loads else _CONNECTORS
+    names = LIMITED_CONNECTORS if release.sync_loads else _CONNECTORS
     # `kit_limits`: neither a drafter's own graphs nor any with chunked-local attention.
     groups_without_graphs = frozenset(
         ({"draft-group"} if release.draft_groups else set()) | ({"attention-chunks"} if release.local_groups else set())
     )
     plain = {"none": frozenset({"lookahead-hashes"})} if release.lookahead_hashes else {}
-    connected = {name: _CONNECTED[name] for name in names if name != "none" and connectors}
+    connected = {name: CONNECTED[name] for name in names if name != "none" and connectors}
     # retention: the state of every boundary is published, or of those that vLLM chooses by default, or also
     # those where prompts fork.
     # hashing: with EAGLE's rules keys name the token behind their block, or hits lose their last block.
@@ -60,8 +63,8 @@ def capabilities_of(release: Release) -> Capabilities:
         **(SERVING if release.serving_options else {}),
         **({"admission": ("prompt", "chunk")} if release.admits_chunks else {}),
         **({"replay": ("0", "0", "3", "6")} if release.replays else {}),
-        **({"conv_layout": ("SD", "SD", "DS")} if release.conv_layouts else {}),
-        **({"sampling": ("greedy", "greedy", "varied")} if release.sampling else {}),
+        **({"conv_layout": CONV_LAYOUTS} if release.conv_layouts else {}),
+        **({"sampling": SAMPLING} if release.sampling else {}),
         **({"inputs": ("tokens", "tokens", "tokens", "tokens", "images", "adapters")} if inputs else {}),
     }
     stock = stock_of(release, options)
@@ -86,6 +89,7 @@ def capabilities_of(release: Release) -> Capabilities:
         policies=("fcfs", "priority"),
         conv_widths=CONV_WIDTHS,
         options=options,
+        accepts={"prefix_match_unit": ("8",)} if release.partial_hits else {},
         features=frozenset(
             {"block-tables", "padding"}
             | ({"lookahead-hashes"} if release.lookahead_hashes else set())

@@ -16,7 +16,7 @@ from ..base.confirmation import ALONE, Rows
 from ..base.protocol import TargetError, open_supported
 from ..base.trace import Step, Trace
 from .gpu.scaling import candidates
-from .options import options_of
+from .options import is_v2, options_of
 
 FILLS = ("random", "zero", "nan")
 BLOCK = 16
@@ -31,9 +31,10 @@ def forms(trace: Trace) -> Iterator[Trace]:
 
 
 def choices(trace: Trace) -> Sequence[Mapping[str, str]]:
-    """Both runners, and all kinds of state layers that the trace leaves open."""
+    """Both runners, that of the trace first, and all kinds of state layers that the trace leaves open."""
     mixers = [trace.config.options["mixer"]] if "mixer" in trace.config.options else ("mamba2", "gdn")
-    return [{"mixer": mixer, "runner": runner} for mixer in mixers for runner in ("v2", "v1")]
+    runners = ("v2", "v1") if is_v2(trace.config) else ("v1", "v2")
+    return [{"mixer": mixer, "runner": runner} for runner in runners for mixer in mixers]
 
 
 def witness(trace: Trace) -> str:

@@ -115,8 +115,9 @@ class Engine:
                 self._capture_with_adapters()
             with compat.too_small_is_a_refusal():
                 self._plan = plan = compat.plan_cache(vllm_config, self.runner.get_kv_cache_spec(), _MEMORY)
-            if features.has_connectors():
-                kv_connector().begin_worker(vllm_config, plan.worker)
+            self.connector = (
+                kv_connector().begin_worker(vllm_config, plan.worker) if features.has_connectors() else None
+            )
             with kit.allocating():
                 self.runner.initialize_kv_cache(plan.worker)
             if options_of(config).metadata == "shared":

@@ -28,8 +28,9 @@ class VllmFactory:
 
     def supports(self, config: Config) -> str:
         """Return "", or the reason why a configuration is not supported; the workload then draws another one."""
-        case = Case(config, options_of(config), self.release, self.capabilities.options)
-        return refusal("shadow", case)
+        known = self.capabilities
+        drivable = {name: (*values, *known.accepts.get(name, ())) for name, values in known.options.items()}
+        return refusal("shadow", Case(config, options_of(config), self.release, drivable))
 
     def open(self, config: Config) -> Target:
         """Build an engine for one trace."""

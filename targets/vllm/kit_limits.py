@@ -35,8 +35,6 @@ _DEFAULTS = {"runner": PLAIN.runner, "mixer": PLAIN.mixer}
 """Options whose default a release may lack; the others fall back to the first of its values."""
 CONV_WIDTHS = (4,)
 REAL_MODES: tuple[Mode, ...] = ("align", "none")
-_SHADOW_ONLY = ("connector", "conv_layout", "inputs", "replay", "sampling")
-"""Options that real models lack."""
 TOKENS, HANG, LEAK, HIT, ROOM, CRASH = "tokens", "hang", "leak", "hit", "room", "crash"
 """What a script shows: a client receives wrong tokens or none, memory is not given back, a prefix that is cached is
 computed again, a request is admitted without room for it, vLLM raises."""
@@ -104,16 +102,6 @@ class Case(NamedTuple):
         return self.config.num_blocks < self.config.smallest_pool() + more
 
 
-def _by_option(kit: Kit, names: Sequence[str], reason: str) -> Iterator[Row[Case]]:
-    """Yield a row for each option that a kit lacks. `reason` begins behind "NAME=VALUE"."""
-    for name in names:
-
-        def is_set(case: Case, name: str = name) -> bool:
-            return bool(getattr(case.options, name) != getattr(PLAIN, name))
-
-        yield Row(kit, name, is_set, f"{name}={{options.{name}}}{reason}")
-
-
 def _both(feature: str, refuses: Callable[[Case], object], reason: str) -> Iterator[Row[Case]]:
     """Yield a row for shadow layers, and one for real models."""
     for kit in ("shadow", "real"):
@@ -166,7 +154,7 @@ def _drafts_ahead_plainly(case: Case) -> bool:
 
 ROWS: tuple[Row[Case], ...] = (
     # ---- Shadow layers. Groups of local attention.
-    Row("shadow", "groups", _kinds, "it needs groups of both kinds, mamba and attention"),
+    *_both("groups", _kinds, "it needs groups of both kinds, mamba and attention"),
     Row("shadow", "local attention", lambda c: c.local and not c.release.local_groups,
         "this release has no groups of local attention beside full attention and states"),
     Row("shadow", "local attention",
@@ -194,8 +182,6 @@ ROWS: tuple[Row[Case], ...] = (
         "this release gives all groups blocks of one size"),
     Row("shadow", "block sizes", lambda c: c.config.mamba_cache_mode != "none" and c.drafts >= c.state_size,
         "a step must not cross two boundaries of states by its drafts: lower num_speculative_tokens"),
-    Row("shadow", "block sizes", lambda c: any(size % c.state_size for size in c.sizes),
-        "the planner makes attention blocks as large as the blocks of states, or a multiple"),
     # The drafter's own group.
     Row("shadow", "the drafter's group", lambda c: c.drafting and not c.release.draft_groups,
         "the drafter of this release has no group of its own here"),
@@ -238,10 +224,6 @@ ROWS: tuple[Row[Case], ...] = (
     Row("shadow", "eagle_block_drop",
         lambda c: c.config.eagle_block_drop and c.options.runner == "v1" and not c.release.lookahead_hashes,
         "the V1 runner of this release would load a real drafter for eagle_block_drop"),
-    Row("shadow", "sampling", lambda c: c.options.sampling == "varied" and not varies_sampling(c.config),
-        "sampling parameters move with rows on the V1 runner without drafts: use sampling=greedy"),
-    Row("shadow", "replay", lambda c: c.options.replay and not ring_entries(c.config),
-        "ReplaySSM needs mixer=mamba2 on the V1 runner, without drafts, connectors and mode all"),
     Row("shadow", "mixer", lambda c: c.options.mixer in c.release.plain_mixers and c.drafts,
         "mixer={options.mixer} does not speculate in this release"),
     Row("shadow", "mode all",
@@ -262,6 +244,8 @@ ROWS: tuple[Row[Case], ...] = (
     Row("shadow", "num_blocks", lambda c: c.options.mixer == "mamba2" and c.lacks_blocks(_inner(c)),
         "a chunk of a Mamba 2 layer may need one more block for a state: raise num_blocks"),
     # ---- Shadow layers and real models.
+    *_both("block sizes", lambda c: any(size % c.state_size for size in c.sizes),
+        "the planner makes attention blocks as large as the blocks of states, or a multiple"),
     *_both("prefix_match_unit",
         lambda c: c.options.prefix_match_unit and c.config.hash_block_size % c.options.prefix_match_unit,
         "every block size must be a multiple of prefix_match_unit"),
@@ -272,11 +256,14 @@ ROWS: tuple[Row[Case], ...] = (
         "pipeline stages are driven with steps in flight and without drafts"),
     *_both("pipeline", lambda c: c.options.pipeline == "async" and not is_v2(c.config),
         "vLLM refuses asynchronous scheduling of pipeline stages on the V1 runner"),
+    *_both("sampling", lambda c: c.options.sampling == "varied" and not varies_sampling(c.config),
+        "sampling parameters move with rows on the V1 runner without drafts: use sampling=greedy"),
+    *_both("replay", lambda c: c.options.replay and not ring_entries(c.config),
+        "ReplaySSM needs mixer=mamba2 on the V1 runner, without drafts, connectors and mode all"),
     *_both("metadata",
         lambda c: c.options.metadata == "shared" and not (c.options.mixer == "gdn" and is_v2(c.config)),
         "only GDN layers on the V2 runner share metadata"),
     # ---- Real models.
-    Row("real", "groups", _kinds, "its models have layers of both kinds"),
     Row("real", "block sizes", lambda c: any(size % 16 for size in c.sizes),
         "its attention kernel takes block sizes that are multiples of 16"),
     Row("real", "conv_width", lambda c: c.config.conv_width not in CONV_WIDTHS,
@@ -286,9 +273,7 @@ ROWS: tuple[Row[Case], ...] = (
     Row("real", "eagle_block_drop", lambda c: c.config.eagle_block_drop, "its models have no EAGLE head"),
     Row("real", "graphs", lambda c: c.device != "cuda" and c.options.graphs == "piecewise",
         "piecewise graphs need a GPU"),
-    Row("real", "data_parallel", lambda c: c.device != "cuda" and has_peer(c.config),
-        "vLLM coordinates data-parallel ranks on a GPU"),
-    *_by_option("real", _SHADOW_ONLY, " is driven on the shadow layers only"),
+    Row("real", "inputs", lambda c: c.options.inputs != PLAIN.inputs, "its models have no images and no adapters"),
     Row("real", "local attention", lambda c: c.local or c.drafting,
         "its models have full attention only, and the drafter has no layer"),
     Row("real", "mixer", lambda c: c.options.mixer not in KEY_VALUE,
@@ -303,7 +288,7 @@ ROWS: tuple[Row[Case], ...] = (
         "a chunk of a Mamba 2 layer may keep one state more: raise num_blocks"),
     Row("real", "dtype",
         lambda c: c.options.mixer not in ("gdn", "short_conv") and c.options.dtype == "bfloat16"
-        and c.config.groups[0].block_size < 32,
+        and max(c.sizes) < 32,
         "a page of 16 bfloat16 keys and values is smaller than a state"),
     # ---- Scripts.
     Row("script", "assertions", lambda c: not shown(c.failure), "{failure.oracle} ({failure.field}) on vLLM yet"),

@@ -18,7 +18,7 @@ from typing import Any
 from ...reference.layout import cdiv
 from ...reference.tokens import VOCABULARY
 from ..base.trace import Config
-from .options import options_of
+from .options import options_of, ring_entries
 
 _COMMON: dict[str, Any] = {
     "hidden_size": 128, "intermediate_size": 256, "vocab_size": VOCABULARY, "max_position_embeddings": 4096,
@@ -82,8 +82,9 @@ NO_DRAFTS = ("short_conv", "mamba1")
 
 
 def mixer(config: Config) -> str:
-    """The kind of state layer of a trace."""
-    return options_of(config).mixer
+    """The model of a trace, by the kind of its state layers. With ReplaySSM it is Nemotron-H: vLLM refuses that for
+    Granite 4."""
+    return "nemotron_h" if ring_entries(config) else options_of(config).mixer
 
 
 def dtype(config: Config) -> str:

@@ -16,7 +16,8 @@ DROPPED_TOKENS = 1
 """Tokens at the end of a session's turn that vLLM drops when the next one begins: the one that was sampled last."""
 
 SYNC_LOAD_TOKENS = 24
-"""Tokens that connector=sync loads before the forward of one step: a few blocks, for loads of both kinds."""
+"""Tokens that connector=sync loads before the forward of one step, at least: a few blocks, for loads of both kinds."""
+SYNC_LOAD_BLOCKS = 3
 
 PREFILL_INTERVAL = 3
 """Steps from one with prefills to the next, with prefills=spaced."""
@@ -106,7 +107,7 @@ def ring_entries(config: Config) -> int:
     mode all, which vLLM does not refuse, the kernel would write to the first of the two columns.
     """
     options = options_of(config)
-    takes = options.runner != "v2" and options.mixer == "mamba2" and options.connector == "none"
+    takes = options.runner != "v2" and options.mixer in ("mamba2", "nemotron_h") and options.connector == "none"
     if not takes or config.num_speculative_tokens or config.mamba_cache_mode == "all":
         return 0
     return options.replay
@@ -139,6 +140,11 @@ def windows_are_last(config: Config) -> bool:
 def reports_all(config: Config) -> bool:
     """Return True if the engine reports statistics and KV events."""
     return options_of(config).reports == "all"
+
+
+def sync_load_tokens(config: Config) -> int:
+    """Return the tokens that connector=sync loads before the forward of one step."""
+    return max(SYNC_LOAD_TOKENS, SYNC_LOAD_BLOCKS * max(group.block_size for group in config.groups))
 
 
 def stages(config: Config) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,6 +36,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--patch", type=Path, action="append", default=[], metavar="FILE", help="a fix, as a unified diff; repeatable"
     )
     parser.add_argument("--forms", type=int, default=2, metavar="N", help="scaled forms to run (default: 2)")
+    parser.add_argument(
+        "--until-met",
+        action="store_true",
+        help="end with the first configuration that fails; --patch runs only this one",
+    )
     parser.add_argument("--hours", type=float, default=1.0, metavar="H", help="time limit on the device (default: 1)")
     parser.add_argument("-o", "--out", type=Path, metavar="DIR", help="folder of the report")
     parser.add_argument("--json", action="store_true", help="end with one JSON object on standard output")
@@ -64,7 +69,9 @@ def run(options: argparse.Namespace) -> int:
     on_cpu = argparse.Namespace(**{**vars(options), "target": spec.removesuffix(f"@{device}")})
     forms = failing_forms(on_cpu, list(engine.forms(trace)), trace, line)
     choices = engine.choices(trace)
-    stock = run_on_device(spec, launch, forms, choices, options.hours)
+    stock = run_on_device(spec, launch, forms, choices, options.hours, until_met=options.until_met)
+    if options.until_met and stock and stock[-1].signature:
+        forms, choices = [forms[stock[-1].trace]], [choices[(len(stock) - 1) % len(choices)]]
     repaired = run_on_device(spec, fixed, forms, choices, options.hours) if options.patch else []
     for one in stock:
         line(f"{one.setup}: {one.refused or one.message or 'passes'}")
@@ -122,9 +129,10 @@ def failing_forms(
 
 
 def run_on_device(
-    spec: str, launch: Launch, traces: Sequence[Trace], choices: Sequence[object], hours: float
-) -> Sequence[Shown]:
-    """Run traces in a process of their own. TargetError if it fails."""
+    spec: str, launch: Launch, traces: Sequence[Trace], choices: Sequence[Mapping[str, str]], hours: float, *,
+    until_met: bool = False,
+) -> Sequence[Shown]:  # fmt: skip
+    """Run traces in a process of their own, up to the first that fails with `until_met`. TargetError if it fails."""
     import msgspec
 
     from ....targets.base.confirmation import Shown, Wanted
@@ -138,7 +146,7 @@ def run_on_device(
             results = home / "shown.ndjson"
             ended = subprocess.run(
                 [launch.python, "-m", "hybridfuzz.harness.tell.on_device", str(results)],
-                input=msgspec.json.encode(Wanted(spec, traces, choices)),  # type: ignore[arg-type]
+                input=msgspec.json.encode(Wanted(spec, traces, choices, until_met)),
                 env=worker_environment(launch, home), capture_output=True, timeout=hours * 3600, check=False,
             )  # fmt: skip
             if ended.returncode or not results.exists():

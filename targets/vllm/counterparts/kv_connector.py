@@ -13,7 +13,7 @@ freed; the trace decides which tokens are stored (`ExternalLoad`), how long a lo
 
 `store` and `transfer` load asynchronously, as all connectors of 0.33 do for hybrid models by default. `sync` is `store`
 with `OffloadingConnector`'s option `sync_load_budget_bytes`: as many tokens as the budget of a step allows
-(`SYNC_LOAD_TOKENS`) are loaded before the forward of the step that admits their request, whole; further loads of the
+(`sync_load_tokens`) are loaded before the forward of the step that admits their request, whole; further loads of the
 step are asynchronous. vLLM has no way to report that a synchronous load failed where there are several KV cache groups,
 so a load that the trace breaks off is asynchronous, too.
 
@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from vllm.distributed.kv_transfer import kv_transfer_state
 from vllm.distributed.kv_transfer.kv_connector.v1 import KVConnectorBase_V1, KVConnectorRole, SupportsHMA
@@ -39,7 +39,7 @@ from ....reference.tokens import EMPTY, Truth, chain
 from ...base.external import computed_elsewhere, keys_to_load, longest_load, whole_blocks
 from ...base.observe import Content, Loaded, PlannedRow, Record, SlotContent
 from ...base.trace import Config, ExternalLoad
-from ..options import SYNC_LOAD_TOKENS, options_of
+from ..options import options_of, sync_load_tokens
 from ..pool_reader import Pool, is_unlabelled
 from ..shadow.recorder import Recorder
 from .no_store import NullStore
@@ -77,20 +77,51 @@ class Transfers(KVConnectorMetadata):
     sends: dict[str, list[Save]] = dataclasses.field(default_factory=dict)
 
 
+class Copies(Protocol):
+    """What a real model's caches hold, beside the tags: copies of blocks, of a kind that only this class knows."""
+
+    def read(self, group: int, block: int) -> Any:
+        """Return a copy of a block of all layers of a group."""
+
+    def write(self, group: int, index: int, block: int, copy: Any) -> None:
+        """Write what layer `index` of the group has in a copy to a block."""
+
+    def computed_elsewhere(self, key: Key, tokens: Sequence[int]) -> Any:
+        """Return a copy as another engine has it: of the block with a key, which is one of these tokens' prefixes."""
+
+
+class TagsAlone:
+    """There is no real model: tags are all that the caches hold."""
+
+    def read(self, group: int, block: int) -> None:
+        """Return nothing."""
+
+    def write(self, group: int, index: int, block: int, copy: None) -> None:
+        """Write nothing."""
+
+    def computed_elsewhere(self, key: Key, tokens: Sequence[int]) -> None:
+        """Return nothing."""
+
+
 class Store:
     """The content outside the pool, shared by both sides of the connector, and what the trace specifies about loads."""
 
     is_connected = True
+    copies: Copies = TagsAlone()
 
     def __init__(self, config: Config, recorder: Recorder, truths: Mapping[str, Truth]) -> None:
         self.truths = truths
         """Of the requests, by name: what their token ids stand for."""
         self.kind = options_of(config).connector
+        self.sync_tokens = sync_load_tokens(config)
+        """Tokens that are loaded before the forward of one step, at most."""
         self.recorder = recorder
         self.caching = config.enable_prefix_caching
         self.layout: Layout
         self.layers: dict[tuple[int, int], Any] = {}
         self.pages: dict[Key, tuple[Content, ...]] = {}
+        self.copied: dict[Key, Any] = {}
+        """Copies of the same blocks (`copies`)."""
         self.step = 0
         """The step that is being planned."""
         self.delays: dict[str, int] = {}
@@ -106,7 +137,7 @@ class Store:
         """Requests of the current planning that are loaded before its forward -> tokens of the load."""
         self.waiting: dict[str, Load] = {}
         """Loads whose end vLLM does not know yet, or whose request was not computed since."""
-        self._held: dict[Load, list[tuple[Content, ...]]] = {}
+        self._held: dict[Load, list[tuple[tuple[Content, ...], Any]]] = {}
         """Content of the loads under way: what is stored may be forgotten meanwhile."""
 
     def attach(self, layout: Layout, layers: Sequence[Any]) -> None:
@@ -119,7 +150,9 @@ class Store:
         unit = whole_blocks(self.layout)
         contents = self.contents(event.name, tokens)[: event.length]
         for key, content in computed_elsewhere(self.layout, contents, event.states, unit):
-            self.pages.setdefault(key, (content,) * self.layout.groups[key.group].layers)
+            if key not in self.pages:
+                self.pages[key] = (content,) * self.layout.groups[key.group].layers
+                self.copied[key] = self.copies.computed_elsewhere(key, contents)
         self.delays[event.name] = event.delay
         if event.breaks_off:
             self.breaking.add(event.name)
@@ -143,7 +176,7 @@ class Store:
     def plan(self, load: Load, local: int, total: int) -> None:
         """Add a load that extends a local hit of `local` tokens to `total`."""
         self.breaking.discard(load.name)
-        self._held[load] = [self.pages[key] for key, _, _ in load.pages]
+        self._held[load] = [(self.pages[key], self.copied[key]) for key, _, _ in load.pages]
         if load.is_sync:
             self.joined[load.name] = total - local
             return
@@ -180,9 +213,10 @@ class Store:
     def _write(self, load: Load, first: int) -> Iterator[Loaded]:
         """Write every second page from `first` on, and yield the record of each layer."""
         pages_of = zip(load.pages, self._held[load], strict=True)
-        for (key, column, block), pages in [*pages_of][first::2]:
+        for (key, column, block), (pages, copy) in [*pages_of][first::2]:
             for index, content in enumerate(pages):
                 self.layers[key.group, index].write(block, content)
+                self.copies.write(key.group, index, block, copy)
                 where = (load.step, load.name, key.group, index, column, block)
                 if isinstance(content, SlotContent):
                     yield Loaded(*where, slots=len(content.tags))
@@ -194,6 +228,12 @@ class Store:
         layers = range(self.layout.groups[save.key.group].layers)
         if save.key not in self.pages:
             self.pages[save.key] = tuple(self.layers[save.key.group, index].read(save.block) for index in layers)
+            self.copied[save.key] = self.copies.read(save.key.group, save.block)
+
+    def clear(self) -> None:
+        """Forget everything that is stored."""
+        self.pages.clear()
+        self.copied.clear()
 
 
 def _follows(page: Content, tags: Sequence[int], shift: int) -> bool:
@@ -260,7 +300,7 @@ class TraceConnector(KVConnectorBase_V1, SupportsHMA):
     def _reserve(self, name: str, tokens: int) -> bool:
         """Return True if a load is synchronous: it fits in what is left of the step's budget."""
         self.reserved.pop(name, None)
-        within = sum(self.reserved.values()) + tokens <= SYNC_LOAD_TOKENS
+        within = sum(self.reserved.values()) + tokens <= self.store.sync_tokens
         if self.store.kind != "sync" or not within or name in self.store.breaking:
             return False
         self.reserved[name] = tokens
@@ -322,7 +362,7 @@ class TraceConnector(KVConnectorBase_V1, SupportsHMA):
 
     def reset_cache(self) -> bool:
         """Forget everything that is stored."""
-        self.store.pages.clear()
+        self.store.clear()
         return True
 
     def _tags(self, request: Any) -> Sequence[int]:
@@ -421,8 +461,14 @@ def connect(vllm_config: Any, config: Config, recorder: Recorder, truths: Mappin
     return store
 
 
-def begin_worker(vllm_config: Any, kv_cache_config: Any) -> None:
-    """Make the worker's side, as a worker does before it allocates caches. vLLM keeps one in each process: that of an
-    earlier engine is dropped."""
+def begin_worker(vllm_config: Any, kv_cache_config: Any) -> Any:
+    """Make the worker's side, as a worker does before it allocates caches, and return it, None without a connector.
+    vLLM keeps one in each process: that of an earlier engine is dropped."""
     kv_transfer_state.ensure_kv_transfer_shutdown()
     kv_transfer_state.ensure_kv_transfer_initialized(vllm_config, kv_cache_config)
+    return kv_transfer_state._KV_CONNECTOR_AGENT
+
+
+def activate(worker_side: Any) -> None:
+    """Make the worker's side of an engine (None: of none) that of this process."""
+    kv_transfer_state._KV_CONNECTOR_AGENT = worker_side

@@ -7,10 +7,13 @@ from typing import Literal
 
 from ...base.protocol import Capabilities, Target
 from ...base.trace import Config
+from ..capabilities import CONNECTED, CONV_LAYOUTS, LIMITED_CONNECTORS, REPLAYS, SAMPLING
 from ..kit_limits import CONV_WIDTHS, REAL_MODES, Case, refusal
 from ..options import SERVING, options_of
 
-_EVENTS = frozenset({"arrive", "step", "preempt", "abort", "dummy_run", "reset_prefix_cache", "evict", "resume"})
+_EVENTS = frozenset(
+    {"arrive", "step", "preempt", "abort", "dummy_run", "reset_prefix_cache", "evict", "resume", "external_load"}
+)
 _OBSERVES = frozenset(
     {"pool", "labels", "tables", "accesses", "content", "device_order", "estimates", "leftovers", "real_model"}
 )
@@ -32,7 +35,7 @@ class GpuFactory:
             modes=REAL_MODES,
             observes=_OBSERVES,
             # The attention kernel takes multiples of 16.
-            block_sizes=((16, 16), (32, 32)),
+            block_sizes=((16, 16), (32, 32), (16, 32)),
             group_counts=((1, 1), (2, 1), (3, 1), (1, 2)),
             layers_per_group=(1, 2),
             max_speculative_tokens=4,
@@ -48,22 +51,34 @@ class GpuFactory:
                 "graphs": ("decode", "none"),
                 "mixer": ("gdn", "mamba2"),
                 "dtype": ("float32",),
-                "data_parallel": ("1",),
+                "data_parallel": ("1", "2"),
                 "metadata": ("each", "each", "shared"),
                 "prefix_match_unit": ("0", "0", "0", "8"),
                 "admission": ("prompt", "chunk"),
+                "connector": LIMITED_CONNECTORS,
+                "load_failure": ("recompute", "fail"),
+                "replay": REPLAYS,
+                "conv_layout": CONV_LAYOUTS,
+                "sampling": SAMPLING,
                 **SERVING,
             },
             accepts={
-                "data_parallel": ("2",),
+                "attention": ("flash", "triton"),
+                "hashing": ("plain", "lookahead"),
+                "inputs": ("tokens",),
                 "dtype": ("bfloat16",),
                 "graphs": ("piecewise",),
                 "mixer": ("nemotron_h", "short_conv", "mamba1"),
+                "prefix_match_unit": ("4",),
             },
             traces_per_second=1.0,
             traces_per_configuration=24,
-            features=frozenset({"block-tables", "padding", "partial-hits", "stop-tokens"}),
-            features_with={"prefix_match_unit": {"8": frozenset({"partial-hits"})}},
+            features=frozenset({"block-tables", "padding", "partial-hits", "stop-tokens"}).union(*CONNECTED.values()),
+            features_with={
+                "prefix_match_unit": {"8": frozenset({"partial-hits"})},
+                "connector": CONNECTED,
+                "load_failure": {"fail": frozenset({"failing-loads"})},
+            },
             engine=("vllm",),
         )
 

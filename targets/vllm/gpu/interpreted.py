@@ -31,6 +31,7 @@ def prepare() -> None:
     _look_up_functions()
     _give_counters_types()
     interpreted_kernels.interpret()
+    as_on_gpu.sample_in_torch()
     mamba_utils._TEMPORAL_TILES = 1
     Sampler.greedy_sample = staticmethod(partial(torch.argmax, dim=-1))
 

@@ -34,9 +34,10 @@ class Lives:
         self.rows = self.states = 0
         self.left: Counter[str] = Counter()
 
-    def begin(self, name: str, hit: Sequence[int]) -> None:
-        """Admit a request that resumes after the tokens `hit`; again after a preemption."""
-        self._plans.begin(name, hit)
+    def begin(self, name: str, hit: Sequence[int], loaded: Sequence[int] = ()) -> None:
+        """Admit a request that resumes after the tokens `hit` and those that a connector loads behind them; again
+        after a preemption."""
+        self._plans.begin(name, hit, loaded)
         self._logprobs[name], self._states[name] = {}, {}
 
     def extend(self, segments: Sequence[tuple[str, Segment]], tokens: Callable[[str], Sequence[int]]) -> None:

@@ -34,11 +34,11 @@ Words = npt.NDArray[np.int64]
 
 
 class MirrorMamba(ShadowMamba):
-    """A state layer over words of the host: a convolution buffer, then the temporal state."""
+    """A state layer over words of the host: a convolution buffer, the temporal state, the ring of ReplaySSM."""
 
     def __init__(
-        self, name: str, recorder: MirrorRecorder, words: Words, window: int, drafts: int, contract: Contract,
-        place: tuple[int, int],
+        self, name: str, recorder: MirrorRecorder, words: Words, window: int, drafts: int, entries: int,
+        contract: Contract, place: tuple[int, int],
     ) -> None:  # fmt: skip
         nn.Module.__init__(self)
         self.prefix = self.layer_name = name
@@ -48,6 +48,7 @@ class MirrorMamba(ShadowMamba):
         self.window, self.buffer = window, window + drafts
         self.group, self.index = place
         self.conv, self.temporal = words[:, : self.buffer], words[:, self.buffer]
+        self.ring = words[:, self.buffer + 1 : self.buffer + 1 + entries]
 
     def run(self, forward: ModelForward, below: Tags | None) -> Tags:
         """Run all rows, and note which kernel computes each of them."""

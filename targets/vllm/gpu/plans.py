@@ -92,9 +92,13 @@ class Plans:
         self._prefixes: dict[tuple[int, ...], set[Plan | None]] = {}
         """By the tokens of a prefix; None stands for a plan that is not known."""
 
-    def begin(self, name: str, hit: Sequence[int]) -> None:
-        """Admit a request that resumes after the tokens `hit`, from blocks that any earlier request computed."""
-        self._running[name] = self._inherited(tuple(hit))
+    def begin(self, name: str, hit: Sequence[int], loaded: Sequence[int] = ()) -> None:
+        """Admit a request that resumes after the tokens `hit`, from blocks that any earlier request computed, and after
+        those `loaded` behind them, whose plan is not known."""
+        prefix = (*hit, *loaded)
+        self._running[name] = None if loaded else self._inherited(prefix)
+        for count in range(self._block_size, len(prefix) + 1, self._block_size) if loaded else ():
+            self._prefixes.setdefault(prefix[:count], set()).add(None)
 
     def extend(self, name: str, tokens: Sequence[int], segment: Segment) -> None:
         """Add a step; `tokens` are the request's own, at least up to the end of the segment."""

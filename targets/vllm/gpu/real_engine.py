@@ -65,13 +65,19 @@ class RealEngine(Engine):
             torch.accelerator.synchronize()
 
     def caches(self, layer_name: str) -> Sequence[torch.Tensor]:
-        """A layer's cache tensors: one of attention, window and temporal state of a state layer."""
+        """A layer's cache tensors: one of attention; window, temporal state and rings (ReplaySSM) of a state layer."""
         cached = self.vllm_config.compilation_config.static_forward_context[layer_name].kv_cache
         return (cached,) if isinstance(cached, torch.Tensor) else tuple(cached)
 
+    def layer_names(self, group: int) -> Sequence[str]:
+        """The layers of a group, by their index in it."""
+        names: Sequence[str] = self._plan.worker.kv_cache_groups[group].layer_names
+        return names
+
     def temporal(self, group: int, layer: int) -> torch.Tensor:
         """[blocks, ...] bits of a state layer's temporal states; of a layer with windows only: of these."""
-        state = self.caches(self.recorder.layers[group, layer].layer_name)[-1]
+        parts = self.caches(self.recorder.layers[group, layer].layer_name)
+        state = parts[min(1, len(parts) - 1)]
         return state.view({2: torch.int16, 4: torch.int32}[state.element_size()])
 
     def storages(self) -> list[torch.Tensor]:

@@ -18,13 +18,14 @@ from typing import Any
 
 import torch
 from vllm.config import VllmConfig
+from vllm.distributed.parallel_state import get_dp_group
 
 from ....reference.layout import Layout
 from ...base.trace import Config
 from .. import graphs
 from ..engine import begin_process
 from ..models import STATE_KIND, fill_weights, mixer
-from ..options import drafts_on_device, is_v2
+from ..options import drafts_on_device, is_v2, ring_entries
 from ..rows.contracts import contract
 from ..shadow import patches
 from ..shadow.drafter import Drafter, Speculator, device_proposer, ngram_proposer
@@ -54,6 +55,9 @@ def prepare_process(device: str) -> None:
     memories.install()  # before the hooks, which see work once
     patches.install()
     begin_process()
+    if device == "interpreter":
+        # Data-parallel ranks exchange the sizes of their batches on the device of their group: vLLM takes it for a GPU.
+        get_dp_group().device = torch.device("cpu")
     if device == "cuda":
         from vllm.v1.worker.workspace import init_workspace_manager
 
@@ -189,11 +193,15 @@ class RealKit:
     def attach(self, vllm_config: VllmConfig, layout: Layout, cache_config: Any) -> None:
         """Build the mirror: a shadow layer for each of the model's layers, over words of the host."""
         config, groups = self._config, cache_config.kv_cache_groups
+        # As `EngineCore` does once the groups are planned.
+        cached = [one.kv_cache_spec for one in groups if one.kv_cache_spec.prefix_cacheable]
+        vllm_config.cache_config.block_size = min(spec.block_size for spec in cached)
         window, k = config.conv_width - 1, config.num_speculative_tokens
         name = mixer(config)
         kind = contract(STATE_KIND.get(name, name), config.conv_width)
         block_size = max(group.block_size for group in layout.groups if group.kind == "attention")
-        words = max(2 * block_size, window + k + 1)
+        entries = ring_entries(config)
+        words = max(2 * block_size, window + k + 1 + entries)
         slots = max(group.layers for group in layout.groups)
         self.recorder.storages = storages(cache_config.num_blocks, slots, words, seed=1)
         layers: dict[str, MirrorMamba | MirrorAttention] = {}
@@ -203,7 +211,7 @@ class RealKit:
                 place, storage = (group, index), self.recorder.storages[index]
                 layer: MirrorMamba | MirrorAttention
                 if layout.groups[group].kind == "mamba":
-                    layer = MirrorMamba(name, self.recorder, storage, window, k, kind, place)
+                    layer = MirrorMamba(name, self.recorder, storage, window, k, entries, kind, place)
                 else:
                     layer = MirrorAttention(name, storage, layout.groups[group].block_size, place, contexts[name])
                 layers[name] = self.recorder.layers[place] = layer

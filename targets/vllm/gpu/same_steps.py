@@ -20,12 +20,13 @@ from vllm.v1.request import Request, RequestStatus
 
 from ...base.trace import Config, Group
 from ..models import mixer
+from ..options import ring_entries
 from ..pool_reader import pool_of
 from ..shadow import patches
 from ..versions import compat
 from .plans import Floats, Place, Plan, Segment, Solo
 from .real_engine import Fill, RealEngine
-from .same_tokens import LONGEST, alone_config
+from .same_tokens import LONGEST, alone_config, model_options
 from .stand_ins import BATCH_INVARIANT
 
 EXACT = ("mamba2", "gdn")
@@ -34,7 +35,8 @@ EXACT = ("mamba2", "gdn")
 
 def has_exact_reference(config: Config) -> bool:
     """Return True if this process runs vLLM's batch-invariant kernels, and a trace's steps can be repeated alone."""
-    return os.environ.get(BATCH_INVARIANT) == "1" and mixer(config) in EXACT and not config.async_depth
+    has_it = mixer(config) in EXACT and not config.async_depth and not ring_entries(config)
+    return os.environ.get(BATCH_INVARIANT) == "1" and has_it
 
 
 class SameSteps:
@@ -125,13 +127,12 @@ class SameSteps:
 def plain(config: Config) -> Config:
     """The configuration with only what `SameSteps` depends on."""
     groups = tuple(Group(group.kind, group.block_size, group.layers) for group in config.groups)
-    options = {name: value for name, value in config.options.items() if name in ("mixer", "dtype")}
     return Config(
         num_blocks=64,
         groups=groups,
         conv_width=config.conv_width,
         num_speculative_tokens=config.num_speculative_tokens,
-        options=options,
+        options=model_options(config),
     )
 
 

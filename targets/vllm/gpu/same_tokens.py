@@ -6,7 +6,7 @@ counts only if two fills of unused memory give the same bits here; the second on
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,9 @@ from vllm.sampling_params import SamplingParams
 from vllm.v1.request import Request
 
 from ...base.trace import Config, Group
+from ..models import dtype, mixer
 from ..options import options_of
+from ..pool_reader import pool_of
 from ..shadow import patches
 from ..versions import compat
 from .real_engine import Fill, RealEngine
@@ -27,6 +29,11 @@ LONGEST = 1024
 CHANGE = 2.0**-22
 """Relative change of each weight in `SameTokens.rounding`: four times the rounding of a float32."""
 PATTERNS = 4
+
+
+def model_options(config: Config) -> dict[str, str]:
+    """Return the options on which a model and its pages depend."""
+    return {"mixer": mixer(config), "dtype": dtype(config), "conv_layout": options_of(config).conv_layout}
 
 
 def alone_config(config: Config, drafts: int) -> Config:
@@ -45,7 +52,7 @@ def alone_config(config: Config, drafts: int) -> Config:
         long_prefill_token_threshold=0,
         async_depth=0,
         policy="fcfs",
-        options={name: config.options[name] for name in ("mixer", "dtype") if name in config.options},
+        options=model_options(config),
     )
 
 
@@ -60,6 +67,8 @@ class SameTokens:
         self._known: dict[tuple[int, ...], Floats] = {}
         self._is_sound: dict[tuple[int, ...], bool] = {}
         self._rounding: dict[tuple[int, ...], Floats] = {}
+        self._blocks: Sequence[Sequence[int]] = ()
+        """Of the last sequence, by group."""
         self._runs = 0
 
     def close(self) -> None:
@@ -72,6 +81,17 @@ class SameTokens:
         if key not in self._known:
             self._known[key] = self._run(key, "zero")
         return self._known[key]
+
+    def pages(self, tokens: Sequence[int]) -> Mapping[str, Sequence[torch.Tensor]]:
+        """Compute a sequence; return the parts of each layer's pages, [blocks, ...] each. A state layer has one block,
+        with the state behind the last token."""
+        engine, key = self._engine, tuple(tokens)
+        self._known[key] = self._run(key, "zero")
+        return {
+            name: [part[list(blocks)].clone() for part in engine.caches(name)]
+            for group, blocks in enumerate(self._blocks)
+            for name in engine.layer_names(group)
+        }
 
     def is_sound(self, tokens: Sequence[int]) -> bool:
         """Return True if the log-probabilities of a sequence do not depend on unused memory."""
@@ -117,6 +137,8 @@ class SameTokens:
         while scheduler.has_requests():
             plan = scheduler.schedule()
             scheduled = plan.total_num_scheduled_tokens
+            if scheduled:
+                self._blocks = pool_of(scheduler).tables()[f"alone-{self._runs}"]
             engine.recorder.begin_step(0)
             output: Any = engine.worker.execute(plan, 0)
             scheduler.update_from_output(plan, output)
@@ -128,10 +150,9 @@ class SameTokens:
 
 def plain(config: Config) -> Config:
     """The configuration with only what `SameTokens` depends on."""
-    options = options_of(config)
     return Config(
         num_blocks=64,
         groups=tuple(Group(group.kind, group.block_size, group.layers) for group in config.groups),
         conv_width=config.conv_width,
-        options={"mixer": options.mixer, "dtype": options.dtype},
+        options=model_options(config),
     )

@@ -9,16 +9,19 @@ other. `harness/face/commands/confirm.py` runs them on the CPU to find those tha
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice, product
+from typing import NamedTuple
 
 from msgspec import structs
 
-from ...base.trace import AnyEvent, Arrive, Config, Step, Trace, Turn
+from ....reference.layout import cdiv
+from ...base.trace import AnyEvent, Arrive, Config, ExternalLoad, Step, Trace, Turn
+from ..options import options_of
 
 LONGEST = 1024
 FORMS_MAX = 256
-"""Scaled forms of one trace."""
+"""Scaled forms of one trace for each scale."""
 Length = Callable[[int], int]
 
 
@@ -38,46 +41,87 @@ def nearest(size: int, old: int) -> Length:
     return lambda tokens: end(tokens) if tokens > old and tokens % old > old // 2 else start(tokens)
 
 
-def scaled(trace: Trace, size: int, forms: Sequence[Callable[[int, int], Length]] = (from_start,)) -> Trace:
-    """The trace with blocks of `size` tokens.
+class Scale(NamedTuple):
+    """Block sizes of a trace and those of its scaled forms.
+
+    old, new  tokens of what is counted in lengths: `old` of a trace become `new`
+    sizes     block size -> scaled block size
+    unit      scaled prefix_match_unit, 0 without one
+    """
+
+    old: int
+    new: int
+    sizes: Mapping[int, int]
+    unit: int
+
+
+def scales(trace: Trace, size: int) -> Iterator[Scale]:
+    """The ways in which blocks of at least `size` tokens come about, the most faithful first.
+
+    Everything grows alike; everything but the unit of hits inside blocks; or all groups get blocks of one size.
+    """
+    blocks = sorted({group.block_size for group in trace.config.groups})
+    unit = options_of(trace.config).prefix_match_unit
+    factor = cdiv(size, blocks[0])
+    grown = {block: block * factor for block in blocks}
+    if unit:
+        yield Scale(unit, unit * factor, grown, unit * factor)
+    yield Scale(blocks[0], grown[blocks[0]], grown, unit)
+    if len(blocks) > 1:
+        yield Scale(blocks[-1], size, dict.fromkeys(blocks, size), unit)
+
+
+def scaled(
+    trace: Trace, size: int, forms: Sequence[Callable[[int, int], Length]] = (from_start,), scale: Scale | None = None
+) -> Trace:
+    """The trace with blocks of `size` tokens, or of a scale's.
 
     `forms` are those of the prompts in turn; the last one serves the rest.
     """
-    old = max(group.block_size for group in trace.config.groups)
+    scale = scale or next(scales(trace, size))
+    old, new = scale.old, scale.new
+    part = from_start(new, old)
     events: list[AnyEvent] = []
     turns = 0
     for event in trace.events:
         if isinstance(event, Turn):
             form = forms[min(turns, len(forms) - 1)]
             turns += 1
-            events.append(_turn(event, form(size, old), from_start(size, old)))
-        elif isinstance(event, Step) and event.budget is not None:
-            events.append(structs.replace(event, budget=max(from_start(size, old)(event.budget), 1)))
+            events.append(_turn(event, form(new, old), part))
+        elif isinstance(event, ExternalLoad):
+            events.append(structs.replace(event, length=part(event.length)))
+        elif isinstance(event, Step):
+            budget = event.budget and max(part(event.budget), 1)
+            chunks = {name: max(part(most), 1) for name, most in event.chunks.items()}
+            events.append(structs.replace(event, budget=budget, chunks=chunks))
         else:
             events.append(event)
+    before, after = ("/".join(map(str, sizes)) for sizes in (scale.sizes, dict.fromkeys(scale.sizes.values())))
     return structs.replace(
         trace,
-        config=_config(trace.config, size, old, [event for event in events if isinstance(event, Turn)]),
+        config=_config(trace.config, scale, [event for event in events if isinstance(event, Turn)]),
         events=tuple(events),
-        origin=f"{trace.origin}, blocks of {old} scaled to {size}",
+        origin=f"{trace.origin}, blocks of {before} scaled to {after}",
     )
 
 
-def _config(config: Config, size: int, old: int, turns: Sequence[Turn]) -> Config:
+def _config(config: Config, scale: Scale, turns: Sequence[Turn]) -> Config:
     def limit(tokens: int) -> int:
-        return tokens if tokens <= old else min(LONGEST, -(-tokens // old) * size)
+        return tokens if tokens <= scale.old else min(LONGEST, cdiv(tokens, scale.old) * scale.new)
 
-    groups = tuple(structs.replace(group, block_size=size) for group in config.groups)
+    groups = tuple(structs.replace(group, block_size=scale.sizes[group.block_size]) for group in config.groups)
     lengths = Counter[str]()
     for one in turns:
         lengths[one.name] += sum(length for _, length in one.prompt) + one.max_new_tokens
     longest = max(lengths.values(), default=0)
+    unit = {"prefix_match_unit": str(scale.unit)} if scale.unit else {}
     made = structs.replace(
         config,
         groups=groups,
         max_model_len=min(max(limit(config.max_model_len), longest), LONGEST),
         max_num_batched_tokens=limit(config.max_num_batched_tokens),
         long_prefill_token_threshold=config.long_prefill_token_threshold and limit(config.long_prefill_token_threshold),
+        options=config.options | unit,
     )
     spare = max(config.num_blocks - config.smallest_pool(), 0)
     return structs.replace(made, num_blocks=made.smallest_pool() + spare)
@@ -122,23 +166,23 @@ def candidates(trace: Trace, size: int) -> Iterator[Trace]:
         yield trace
         return
     seen = set()
-    for made in islice(_forms(trace, size), FORMS_MAX):
-        key = repr(made.events)
-        if key not in seen:
-            seen.add(key)
-            yield made
+    for scale in scales(trace, size):
+        for made in islice(_forms(trace, size, scale), FORMS_MAX):
+            key = repr((made.config, made.events))
+            if key not in seen:
+                seen.add(key)
+                yield made
 
 
-def _forms(trace: Trace, size: int) -> Iterator[Trace]:
+def _forms(trace: Trace, size: int, scale: Scale) -> Iterator[Trace]:
     turns = [index for index, event in enumerate(trace.events) if isinstance(event, Turn)]
     for forms in ((from_start,), (nearest,)):
-        yield scaled(trace, size, forms)
-    old = max(group.block_size for group in trace.config.groups)
-    k = trace.config.num_speculative_tokens
-    plain = scaled(trace, size)
+        yield scaled(trace, size, forms, scale)
+    more, k = scale.new - scale.old, trace.config.num_speculative_tokens
+    plain = scaled(trace, size, scale=scale)
     for at in range(turns[0] + 1, len(trace.events) + 1) if turns else ():
-        yield delayed(plain, at, size - old, Step())
-        if (size - old) % (k + 1) == 0:
-            yield delayed(plain, at, (size - old) // (k + 1), Step(drafts=k, right=k))
+        yield delayed(plain, at, more, Step())
+        if more % (k + 1) == 0:
+            yield delayed(plain, at, more // (k + 1), Step(drafts=k, right=k))
     for mixed in product((from_start, to_boundary), repeat=min(len(turns), 8) or 1):
-        yield scaled(trace, size, mixed)
+        yield scaled(trace, size, mixed, scale)

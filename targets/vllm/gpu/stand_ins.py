@@ -132,6 +132,16 @@ def _stand_in_operators(device: str) -> None:
         residual.add_(values)
         rms_norm(values, residual, weight, epsilon)
 
+    def apply_repetition_penalties(logits: Any, in_prompt: Any, in_output: Any, penalties: Any) -> None:
+        from vllm._custom_ops import apply_repetition_penalties_torch
+
+        apply_repetition_penalties_torch(logits, in_prompt, in_output, penalties)
+
+    operator(
+        "apply_repetition_penalties_(Tensor! logits, Tensor prompt_mask, Tensor output_mask, "
+        "Tensor repetition_penalties) -> ()",
+        apply_repetition_penalties,
+    )
     operator("silu_and_mul(Tensor! result, Tensor input) -> ()", silu_and_mul)
     operator("rms_norm(Tensor! result, Tensor input, Tensor? weight, float epsilon) -> ()", rms_norm)
     operator(

@@ -30,9 +30,13 @@ from ...base.observe import (
     View,
 )
 from ...base.trace import Config, Event, Turn
+from ..counterparts import kv_connector
+from ..counterparts.kv_connector import Store
 from ..models import mixer
+from ..options import windows_are_last
 from ..shadow import patches
 from ..target import VllmTarget
+from ..versions import compat
 from . import memories, same_steps, same_tokens
 from .comparison import Comparison, tolerance
 from .kept import Closable, Kind
@@ -44,6 +48,7 @@ from .real_engine import Fill, RealEngine, fill_bytes
 from .real_model import Read
 from .same_steps import SameSteps, has_exact_reference
 from .same_tokens import SameTokens
+from .stored_pages import StoredPages
 from .turns import Place, Turns
 
 
@@ -84,12 +89,24 @@ class Lane(VllmTarget):
                 pages[:] = fill_bytes(pages.shape[1], engine.device, fill)
         self._states: dict[tuple[int, int], Sequence[torch.Tensor]] = {}
 
-    def happen(self, event: Event) -> Effect:
-        """Apply an event to the engine and all its memories."""
+    def connect(self, alone: SameTokens) -> None:
+        """Let a KV connector, if there is one, save and load real pages; `alone` computes those of other engines."""
+        if isinstance(self.store, Store):
+            self.store.copies = StoredPages(self.real_engine, self.memories, alone, self._activate)
+
+    def _activate(self) -> None:
+        """Make this engine the one of the process whose work is observed, repeated and connected."""
         patches.activate(self.real_engine.recorder)
         memories.activate(self.memories)
+        kv_connector.activate(self.real_engine.connector)
+
+    def happen(self, event: Event) -> Effect:
+        """Apply an event to the engine and all its memories."""
+        self._activate()
         self.computed.clear()
         effect = self.apply(event)
+        memories.activate(None)
+        kv_connector.activate(None)
         self._collect(effect.records)
         return effect
 
@@ -198,6 +215,8 @@ class RealTarget:
         self, config: Config, device: str, fills: Sequence[Fill], say: Callable[[str], None] = lambda what: None
     ) -> None:
         """`say` is told what is built."""
+        # All engines of a trace read it while they run.
+        compat.lay_out_windows("DS" if windows_are_last(config) else "SD")
         self._lent: list[Closable] = []
         self._say = say
         exact = (
@@ -208,6 +227,7 @@ class RealTarget:
         self._engine = self._lend("engine", config, device, RealEngine)
         self.fills = fills
         self.lane = Lane(self._engine, fills)
+        self.lane.connect(reference)
         self._sound = False
         self.comparison = comparison
         self.layout: Layout = self.lane.layout
@@ -229,7 +249,6 @@ class RealTarget:
         """Apply an event, and add what the real model computed to its records."""
         self._sound = False
         effect = self.lane.happen(event)
-        memories.activate(None)
         by_step = {one.step: one for one in self._real_forwards()}
         exact = self._repeat_alone(effect) if self.lives else {}
         self.lane.fill_freed()
@@ -251,6 +270,8 @@ class RealTarget:
             if isinstance(record, Planned):
                 for row in record.rows:
                     if row.admitted:
+                        own = lane.turns.tokens(row.name)
+                        self.lives.begin(row.name, own[: row.hit], own[row.hit : row.hit + row.external])
                         self.lives.begin(row.name, lane.turns.tokens(row.name)[: row.hit])
             elif isinstance(record, Forward) and record.step in computed:
                 # States are as the last step left them.
@@ -289,6 +310,7 @@ class RealTarget:
         """Give the engine and its references back; close them if an event raised an exception."""
         self.lane.close()
         memories.activate(None)
+        kv_connector.activate(None)
         for lent in self._lent:
             if self._sound:
                 kept().give_back(lent)

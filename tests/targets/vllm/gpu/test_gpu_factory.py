@@ -16,10 +16,9 @@ def test_a_plain_configuration_is_supported() -> None:
     assert GpuFactory("vllm", "cuda", ()).supports(config()) == ""
 
 
-@pytest.mark.parametrize("option", ["connector=store", "conv_layout=DS", "inputs=images", "replay=3"])
-def test_an_option_of_the_shadow_layers_is_refused(option: str) -> None:
-    name, value = option.split("=")
-    assert option in GpuFactory("vllm", "cuda", ()).supports(config(**{name: value}))
+@pytest.mark.parametrize("kind", ["images", "adapters"])
+def test_inputs_that_the_models_lack_are_refused(kind: str) -> None:
+    assert "no images and no adapters" in GpuFactory("vllm", "cuda", ()).supports(config(inputs=kind))
 
 
 @pytest.mark.parametrize(
@@ -32,6 +31,11 @@ def test_an_option_of_the_shadow_layers_is_refused(option: str) -> None:
         ("prefills=spaced", {}),
         ("admission=chunk", {}),
         ("pipeline=sync", {"async_depth": 1}),
+        ("connector=store", {}),
+        ("connector=sync", {}),
+        ("load_failure=fail", {}),
+        ("conv_layout=DS", {}),
+        ("data_parallel=2", {}),
     ],
 )
 def test_an_option_of_the_scheduler_is_for_real_models_too(option: str, more: dict[str, int]) -> None:
@@ -44,4 +48,15 @@ def test_limits_of_both_kinds_of_layers_hold() -> None:
     supports = GpuFactory("vllm", "cuda", ()).supports
     assert "must be a multiple of prefix_match_unit" in supports(config(prefix_match_unit="6"))
     assert "steps in flight" in supports(config(pipeline="sync"))
-    assert "on a GPU" in GpuFactory("vllm", "interpreter", ()).supports(config(data_parallel="2"))
+    assert "on a GPU" not in GpuFactory("vllm", "interpreter", ()).supports(config(data_parallel="2"))
+    assert "ReplaySSM needs" in supports(config(replay="3"))
+    assert supports(config(replay="3", runner="v1", mixer="mamba2")) == ""
+    assert "V1 runner without drafts" in supports(config(sampling="varied"))
+    assert supports(config(sampling="varied", runner="v1")) == ""
+
+
+def test_blocks_of_states_may_be_smaller_than_those_of_attention() -> None:
+    supports = GpuFactory("vllm", "cuda", ()).supports
+    groups = (Group("mamba", 16), Group("attention", 32))
+    assert supports(structs.replace(config(), groups=groups)) == ""
+    assert "or a multiple" in supports(structs.replace(config(), groups=(Group("mamba", 32), Group("attention", 16))))

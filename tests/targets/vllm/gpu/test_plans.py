@@ -36,6 +36,18 @@ def test_a_request_keeps_its_steps() -> None:
     assert plans.end("r0") is None
 
 
+def test_what_a_connector_loads_has_no_known_plan() -> None:
+    """Loaded blocks may hold what another plan computed: neither this request nor one that hits them is compared."""
+    plans = Plans(16)
+    plans.begin("r0", ())
+    plans.extend("r0", TOKENS, prompt(0, 48))
+    plans.begin("r1", TOKENS[:16], TOKENS[16:32])
+    plans.extend("r1", TOKENS, prompt(32, 8))
+    plans.begin("r2", TOKENS[:32])
+    plans.begin("r3", TOKENS[:48])
+    assert [plans.end(name) for name in ("r1", "r2", "r3")] == [None, None, None]
+
+
 def test_a_hit_inherits_the_plan_of_its_prefix_cut_at_the_boundary() -> None:
     plans = Plans(16)
     plans.begin("r0", ())

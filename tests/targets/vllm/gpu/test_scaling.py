@@ -8,7 +8,8 @@ from hybridfuzz.harness.draw.files import load_trace
 from hybridfuzz.harness.draw.grammar import draw_trace
 from hybridfuzz.targets.base.protocol import TargetError
 from hybridfuzz.targets.base.registry import on_device, parse
-from hybridfuzz.targets.base.trace import Arrive, Config, Group, Resume, Step, Trace, Turn, check_config
+from hybridfuzz.targets.base.trace import Arrive, Config, ExternalLoad, Group, Resume, Step, Trace, Turn, check_config
+from hybridfuzz.targets.vllm.confirmation import choices, configured
 from hybridfuzz.targets.vllm.gpu.factory import GpuFactory
 from hybridfuzz.targets.vllm.gpu.scaling import candidates, from_start, nearest, scaled, to_boundary
 from hybridfuzz.targets.vllm.gpu.stand_ins import ATTENTION, GPU, OPERATORS, stood_in_for
@@ -17,6 +18,15 @@ from hybridfuzz.targets.vllm.gpu.witness import write_witness
 CORPUS = Path(__file__).parents[4] / "corpus" / "vllm"
 TRACES = sorted(CORPUS.glob("0.33.0--*.json"))
 FACTORY = GpuFactory("vllm", "cuda", ())
+LACKING = {
+    "linear-": "no real model",
+    "encoder-output": "no images",
+    "session-keeps-encoder-output": "no images",
+    "session-slot-not-counted-images": "no images",
+    "short-window": "no EAGLE head",
+    "as-full-block-drafter": "the drafter has no layer",
+}
+"""Traces of the corpus that real models cannot run, and words of the reason."""
 
 
 def trace_of(*lengths: int) -> Trace:
@@ -69,20 +79,19 @@ def test_a_trace_with_such_blocks_is_kept() -> None:
 
 @pytest.mark.parametrize("path", TRACES, ids=lambda path: path.name)
 def test_the_corpus_scales_to_configurations_that_can_be_had(path: Path) -> None:
-    options = load_trace(path).config.options
-    features = {options.get(name) for name in ("connector", "conv_layout", "inputs", "replay", "sampling")}
+    lacking = [words for name, words in LACKING.items() if name in path.name]
     for trace in candidates(load_trace(path), 16):
-        check_config(trace.config)
-        if features - {None, "none", "SD", "tokens", "0", "greedy"} or options.get("mixer") == "linear":
-            assert "shadow layers" in FACTORY.supports(trace.config) or "no real model" in FACTORY.supports(
-                trace.config
-            )
-            continue
-        if trace.config.eagle_block_drop:
-            assert "EAGLE" in FACTORY.supports(trace.config)
-            continue
-        mamba2 = trace.config.options.get("mixer") == "mamba2"
-        assert not FACTORY.supports(trace.config) or (mamba2 and "spare" not in FACTORY.supports(trace.config))
+        reasons = set()
+        for options in choices(trace):
+            one = configured(trace, options).config
+            check_config(one)
+            reasons.add(FACTORY.supports(one))
+        assert "" in reasons or any(words in reason for words in lacking for reason in reasons), reasons
+
+
+def test_causes_that_no_real_model_can_show_are_few() -> None:
+    names = [path.name.split("--")[1] for path in TRACES]
+    assert all(any(name in one for one in names) for name in LACKING)
 
 
 def test_a_device_is_a_part_of_the_target_string() -> None:
@@ -115,6 +124,23 @@ def test_no_witness_for_what_the_public_api_cannot_do(name: str) -> None:
     [path] = [path for path in TRACES if f"--{name}--" in path.name]
     with pytest.raises(TargetError, match="no witness script"):
         write_witness(load_trace(path))
+
+
+def test_groups_grow_alike_with_the_unit_of_hits_and_what_is_stored() -> None:
+    """Boundaries of all groups stay boundaries: 12 tokens are three blocks of states, one and a half of attention."""
+    config = Config(
+        num_blocks=40,
+        groups=(Group("mamba", 4), Group("attention", 8)),
+        max_model_len=32,
+        options={"prefix_match_unit": "2"},
+    )
+    trace = Trace(config, (Arrive("r", (("a", 12),), 3), ExternalLoad("r", 9), Step(chunks={"r": 5})))
+    first, *_, last = candidates(trace, 16)
+    assert [group.block_size for group in first.config.groups] == [16, 32]
+    assert first.config.options["prefix_match_unit"] == "8"
+    assert first.events == (Arrive("r", (("a", 48),), 3), ExternalLoad("r", 33), Step(chunks={"r": 17}))
+    assert [group.block_size for group in last.config.groups] == [16, 16]
+    assert last.config.options["prefix_match_unit"] == "2"
 
 
 def test_a_request_can_reach_a_farther_boundary_in_more_steps() -> None:
