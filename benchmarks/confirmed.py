@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -149,9 +151,6 @@ class Runs:
 
 def end(running: subprocess.Popen[bytes]) -> None:
     """End a process and those that it started, which are in its session."""
-    import os
-    import signal
-
     os.killpg(running.pid, signal.SIGKILL)
     running.wait()
 

@@ -63,7 +63,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     "targets.vllm": (
         "confirmation | environment | factory | repro | repro_engine",
-        "gpu | deployment | capabilities",
+        "gpu | deployment",
+        "capabilities",
         "kit_limits | stock | front_door",
         "models | release",
         "target",

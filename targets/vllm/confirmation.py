@@ -16,6 +16,7 @@ from ..base.confirmation import ALONE, Rows
 from ..base.protocol import TargetError, open_supported
 from ..base.trace import Step, Trace
 from .gpu.scaling import candidates
+from .kit_limits import Case, refusal
 from .options import is_v2, options_of
 
 FILLS = ("random", "zero", "nan")
@@ -26,8 +27,16 @@ STEPS_MAX = 300
 
 
 def forms(trace: Trace) -> Iterator[Trace]:
-    """The trace in blocks of 16 tokens, in its several forms."""
-    yield from candidates(trace, BLOCK)
+    """The trace in blocks of 16 tokens, in those of its forms that a real model takes; the plainest one if there are
+    none, for the reason."""
+    plainest, *others = candidates(trace, BLOCK)
+    taken = [form for form in (plainest, *others) if not all(_refused(form, options) for options in choices(trace))]
+    yield from taken or [plainest]
+
+
+def _refused(form: Trace, options: Mapping[str, str]) -> str:
+    config = configured(form, options).config
+    return refusal("real", Case(config, options_of(config), device="cuda"))
 
 
 def choices(trace: Trace) -> Sequence[Mapping[str, str]]:

@@ -23,6 +23,7 @@ steps on a CPU and on a GPU. The real model is observed by its log-probabilities
     same_tokens       the same tokens alone, in one chunk, in an empty engine
     comparison        which differences from them count
     turns             which tokens of an executed row count
+    stored_pages      real pages in a KV connector's store
     plans             the steps by which each request was computed
     same_steps        the same steps alone, with batch-invariant kernels
     lives             what was computed for each request, compared with its steps alone

@@ -21,7 +21,7 @@ from ..options import options_of
 
 LONGEST = 1024
 FORMS_MAX = 256
-"""Scaled forms of one trace for each scale."""
+"""Scaled forms of one trace for each scale; as many again in smaller pools."""
 Length = Callable[[int], int]
 
 
@@ -167,11 +167,20 @@ def candidates(trace: Trace, size: int) -> Iterator[Trace]:
         return
     seen = set()
     for scale in scales(trace, size):
-        for made in islice(_forms(trace, size, scale), FORMS_MAX):
+        forms = list(islice(_forms(trace, size, scale), FORMS_MAX))
+        for made in (*forms, *islice(_in_smaller_pools(forms), FORMS_MAX)):
             key = repr((made.config, made.events))
             if key not in seen:
                 seen.add(key)
                 yield made
+
+
+def _in_smaller_pools(forms: Sequence[Trace]) -> Iterator[Trace]:
+    """Requests of a form may need fewer blocks than those of the trace: the pool gets full where it has fewer, too."""
+    for form in forms:
+        least = form.config.smallest_pool()
+        for count in range(form.config.num_blocks - 1, least - 1, -1):
+            yield structs.replace(form, config=structs.replace(form.config, num_blocks=count))
 
 
 def _forms(trace: Trace, size: int, scale: Scale) -> Iterator[Trace]:

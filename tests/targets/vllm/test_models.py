@@ -6,7 +6,7 @@ import pytest
 
 from hybridfuzz.targets.base.trace import Config, Group
 from hybridfuzz.targets.vllm.gpu.factory import GpuFactory
-from hybridfuzz.targets.vllm.models import KEY_VALUE, has_layers, layer_kinds, model_fields
+from hybridfuzz.targets.vllm.models import KEY_VALUE, has_layers, layer_kinds, mixer, model_fields
 
 FACTORY = GpuFactory("vllm", "cuda", ())
 
@@ -43,10 +43,13 @@ def test_models_that_vllm_runs_without_speculation_are_refused_with_it(name: str
     assert "speculation" in FACTORY.supports(config(1, 1, num_speculative_tokens=1, options={"mixer": name}))
 
 
-@pytest.mark.parametrize("options", [{"connector": "store"}, {"inputs": "images"}, {"replay": "3"}])
-def test_what_only_shadow_layers_are_driven_with_is_refused(options: dict[str, str]) -> None:
-    """It would be ignored."""
-    assert "shadow layers" in FACTORY.supports(config(1, 1, options=options))
+def test_replay_is_that_of_the_model_with_which_vllm_takes_it() -> None:
+    replaying = config(1, 1, options={"runner": "v1", "mixer": "mamba2", "replay": "3"})
+    assert FACTORY.supports(replaying) == ""
+    assert mixer(replaying) == "nemotron_h"
+    ignored = config(1, 1, options={"mixer": "mamba2", "replay": "3"})
+    assert "V1 runner" in FACTORY.supports(ignored)
+    assert mixer(ignored) == "mamba2"
 
 
 def test_piecewise_graphs_need_a_gpu() -> None:

@@ -9,7 +9,7 @@ from hybridfuzz.harness.draw.grammar import draw_trace
 from hybridfuzz.targets.base.protocol import TargetError
 from hybridfuzz.targets.base.registry import on_device, parse
 from hybridfuzz.targets.base.trace import Arrive, Config, ExternalLoad, Group, Resume, Step, Trace, Turn, check_config
-from hybridfuzz.targets.vllm.confirmation import choices, configured
+from hybridfuzz.targets.vllm.confirmation import choices, configured, forms
 from hybridfuzz.targets.vllm.gpu.factory import GpuFactory
 from hybridfuzz.targets.vllm.gpu.scaling import candidates, from_start, nearest, scaled, to_boundary
 from hybridfuzz.targets.vllm.gpu.stand_ins import ATTENTION, GPU, OPERATORS, stood_in_for
@@ -80,7 +80,7 @@ def test_a_trace_with_such_blocks_is_kept() -> None:
 @pytest.mark.parametrize("path", TRACES, ids=lambda path: path.name)
 def test_the_corpus_scales_to_configurations_that_can_be_had(path: Path) -> None:
     lacking = [words for name, words in LACKING.items() if name in path.name]
-    for trace in candidates(load_trace(path), 16):
+    for trace in forms(load_trace(path)):
         reasons = set()
         for options in choices(trace):
             one = configured(trace, options).config
@@ -135,12 +135,20 @@ def test_groups_grow_alike_with_the_unit_of_hits_and_what_is_stored() -> None:
         options={"prefix_match_unit": "2"},
     )
     trace = Trace(config, (Arrive("r", (("a", 12),), 3), ExternalLoad("r", 9), Step(chunks={"r": 5})))
-    first, *_, last = candidates(trace, 16)
+    forms = list(candidates(trace, 16))
+    first, last = forms[0], forms[-1]
     assert [group.block_size for group in first.config.groups] == [16, 32]
     assert first.config.options["prefix_match_unit"] == "8"
     assert first.events == (Arrive("r", (("a", 48),), 3), ExternalLoad("r", 33), Step(chunks={"r": 17}))
     assert [group.block_size for group in last.config.groups] == [16, 16]
     assert last.config.options["prefix_match_unit"] == "2"
+
+
+def test_a_form_may_have_a_smaller_pool() -> None:
+    """A request of 5 tokens has two blocks of 4; of 17 tokens two blocks of 16, but it takes longer to fill another."""
+    pools = [one.config.num_blocks for one in candidates(trace_of(5), 16)]
+    assert pools[0] == max(pools)
+    assert min(pools) == next(candidates(trace_of(5), 16)).config.smallest_pool()
 
 
 def test_a_request_can_reach_a_farther_boundary_in_more_steps() -> None:
