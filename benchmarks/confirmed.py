@@ -30,7 +30,14 @@ from hybridfuzz.targets.base.trace import Config
 
 CORPUS = Path(__file__).resolve().parents[1] / "corpus" / "vllm"
 RELEASE = "0.33.0"
-USUAL = {"retention": "dense", "graphs": "none", "prefix_match_unit": "0", "connector": "none", "data_parallel": "1"}
+USUAL = {
+    "retention": "dense",
+    "graphs": "none",
+    "prefix_match_unit": "0",
+    "connector": "none",
+    "data_parallel": "1",
+    "replay": "0",
+}
 """Options that the table shows unless they have these values."""
 ENDED, TIME = "confirmed", "time"
 
