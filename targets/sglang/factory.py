@@ -37,13 +37,12 @@ MIXED = (
 """Only of releases that are driven with them."""
 SERVING = {
     "mixed_chunk": ("no", "yes"),
-    "order": ("fcfs", "fcfs", "lpm", "lof", "hrrn", "shortest-prefill-first"),
+    "order": ("fcfs", "fcfs", "lpm", "dfs-weight", "lof", "hrrn", "shortest-prefill-first"),
     "eviction": ("lru", "lru", "lru", "lfu", "slru", "fifo", "filo", "mru", "priority"),
     "path_states": ("-1", "-1", "1", "2"),
 }
 """Options of such releases: `--enable-mixed-chunk`, `--schedule-policy`, `--radix-eviction-policy`,
-`--mamba-max-states-per-path`. dfs-weight is taken from a trace but not drawn: 0.5.23 ends with a KeyError where it
-sorts a turn that waits with its session's record (`_sort_by_dfs_weight` asks the tree for a node that it has not)."""
+`--mamba-max-states-per-path`."""
 DRAFTS = 3
 """Most drafts in a verification, for releases whose speculation the target can drive."""
 
@@ -89,10 +88,7 @@ class SglangFactory:
                 "spare_states": ("0", "0", "1", "2", "6"),
                 **(SERVING if mixes else {}),
             },
-            accepts={
-                "tree_core": (*TREE_CORES, "legacy") if tree_core else (),
-                **({"order": ("dfs-weight",)} if mixes else {}),
-            },
+            accepts={"tree_core": (*TREE_CORES, "legacy") if tree_core else ()},
         )
 
     def supports(self, config: Config) -> str:
