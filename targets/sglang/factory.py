@@ -33,16 +33,24 @@ MIXED = (
     Setting("--schedule-policy", {"order": "fcfs"}),
     Setting("--radix-eviction-policy", {"eviction": "lru"}, is_rare=True),
     Setting("--mamba-max-states-per-path", {"path_states": "-1"}, is_rare=True),
+    Setting("--enable-hierarchical-cache", {"hicache": "no"}),
 )
 """Only of releases that are driven with them."""
+POLICIES = ("write_through", "write_through_selective", "write_back")
+HOST = frozenset({"stores", "loads-back"})
+"""Features with HiCache."""
 SERVING = {
     "mixed_chunk": ("no", "yes"),
     "order": ("fcfs", "fcfs", "lpm", "dfs-weight", "lof", "hrrn", "shortest-prefill-first"),
     "eviction": ("lru", "lru", "lru", "lfu", "slru", "fifo", "filo", "mru", "priority"),
     "path_states": ("-1", "-1", "1", "2"),
+    "hicache": ("no", "no", *POLICIES),
+    "host_ratio": ("2", "1", "0.5"),
+    "host_copies": ("early", "late"),
 }
 """Options of such releases: `--enable-mixed-chunk`, `--schedule-policy`, `--radix-eviction-policy`,
-`--mamba-max-states-per-path`."""
+`--mamba-max-states-per-path`, `--hicache-write-policy` ("no": no HiCache), `--hicache-ratio`; and when copies between
+host and device run (host_copies.py)."""
 DRAFTS = 3
 """Most drafts in a verification, for releases whose speculation the target can drive."""
 
@@ -77,7 +85,8 @@ class SglangFactory:
             # Releases without snapshots allow overlap only without prefix cache, and then free a delayed token late.
             max_async_depth=1 if "snapshots" in features else 0,
             conv_widths=(4,),
-            features=features | {"pool", "reset-when-idle", "stop-tokens"},
+            features=features | {"pool", "reset-when-idle", "stop-tokens"} | (HOST if mixes else set()),
+            features_with={"hicache": dict.fromkeys(POLICIES, HOST), "tree_core": {"python": HOST}} if mixes else {},
             engine=("sglang",),
             stock=STOCK + (MIXED if mixes else ()) if "snapshots" in features else None,
             has_server="snapshots" in features,

@@ -11,6 +11,7 @@ from .compat import scheduler_api, tree_api
 from .compat.engine import SglangEngine
 from .compat.sizes import Sizes
 from .device import Device
+from .host_tier import HostTier
 from .scheduling import Skeleton
 from .sessions import Sessions
 
@@ -34,6 +35,7 @@ class Server:
         self.max_tokens = max_tokens
         self.engine = SglangEngine(sizes)
         self.device = Device(self.engine, graphs and graphs(self.engine))
+        self.tier = self.device.tier = HostTier(self.engine, self.device) if sizes.hicache != "no" else None
         self.scheduler = Skeleton(self.engine, self.device, max_tokens, worker)
         self.sessions: Any = sessions and sessions(self.engine)
         self.requests: dict[str, Any] = {}
@@ -82,11 +84,11 @@ class Server:
         """
         scheduler = self.scheduler
         scheduler.chunked_prefill_size = self.budget(budget)
+        self.device.step, self.device.pad_to = self.steps, pad_to
         batch = scheduler.plan()
         if scheduler.model_worker is not None:
             corpus = scheduler.model_worker.ngram_corpus
             corpus.count, corpus.right, corpus.per_request = drafts, right, per_request or {}
-        self.device.step, self.device.pad_to = self.steps, pad_to
         return batch
 
     def budget(self, wanted: int) -> int:
@@ -111,7 +113,11 @@ class Server:
         return outputs, ended
 
     def tick(self) -> None:
-        """Let sessions end, and time out for lack of room."""
+        """End a turn: sessions end, and time out for lack of room; copies go on."""
+        if self.tier is not None:
+            self.tier.tick()
+            if not self.scheduler.busy:
+                self.engine.cache.check_hicache_events()
         if self.sessions is not None:
             self.sessions.tick({one.client_name for one in self.scheduler.live()})
 
@@ -132,6 +138,9 @@ class Server:
     def flush(self) -> None:
         """Flush the cache, which SGLang does only when it is idle."""
         if not self.scheduler.busy:
+            if self.tier is not None:
+                self.tier.finish()
+                self.engine.cache.check_hicache_events()
             scheduler_api.flush(self.scheduler)
 
     def evict(self, pages: int) -> None:

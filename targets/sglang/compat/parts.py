@@ -23,6 +23,13 @@ def publish(sizes: Sizes) -> Any:
         "speculative_num_steps": sizes.drafts,
         "speculative_eagle_topk": 1,
     }
+    hierarchy: dict[str, Any] = {
+        "enable_hierarchical_cache": True,
+        "hicache_ratio": sizes.host_ratio,
+        "hicache_write_policy": sizes.hicache,
+        "hicache_io_backend": "direct",
+        "hicache_mem_layout": "page_first_direct",
+    }
     arguments = scheduler_api.call(
         ServerArgs,
         model_path="dummy",
@@ -39,6 +46,7 @@ def publish(sizes: Sizes) -> Any:
         radix_eviction_policy=sizes.eviction,
         mamba_max_states_per_path=sizes.path_states,
         enable_priority_scheduling=sizes.priorities,
+        **(hierarchy if sizes.hicache != "no" else {}),
         schedule_low_priority_values_first=True,
         priority_scheduling_preemption_threshold=0,
         # Without Triton: request rows are written by plain Torch.
@@ -129,7 +137,7 @@ def make_allocator(sizes: Sizes, kv: Any) -> Any:
     )
 
 
-def make_cache(sizes: Sizes, rows: Any, allocator: Any) -> Any:
+def make_cache(sizes: Sizes, rows: Any, allocator: Any, arguments: Any) -> Any:
     """Return the radix tree with its components, or without prefix caching the cache that replaces it."""
     from sglang.srt.environ import envs
 
@@ -156,7 +164,12 @@ def make_cache(sizes: Sizes, rows: Any, allocator: Any) -> Any:
     if not hasattr(envs, "SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND"):
         return UnifiedRadixCache(params=parameters)
     with envs.SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND.override(sizes.tree_core):
-        return UnifiedRadixCache(params=parameters)
+        cache = UnifiedRadixCache(params=parameters)
+    if sizes.hicache != "no":
+        from ..host_copies import attach
+
+        attach(cache, parameters, arguments)
+    return cache
 
 
 def model_config(sizes: Sizes) -> Any:

@@ -111,6 +111,7 @@ def complete(scheduler: Any, sizes: Sizes) -> None:
     scheduler.is_mixed_chunk = sizes.mixed
     scheduler.abort_on_priority_when_disabled = False
     scheduler.schedule_low_priority_values_first = True
+    scheduler.enable_hierarchical_cache = sizes.hicache != "no"
     scheduler.max_queued_requests = None
     old_releases.settle(scheduler)
     # Up to 0.5.20 aborts go there directly, later through `send_abort_output`.

@@ -31,6 +31,9 @@ class Sizes:
     order        how waiting requests are sorted (`schedule_policy`)
     eviction     which leaf of the tree goes first (`radix_eviction_policy`)
     path_states  most cached states on a path of the tree, -1 for any number
+    hicache      when content is copied to the host (`hicache_write_policy`), "no" without a host tier
+    host_ratio   size of the host's pools in sizes of the device's (`hicache_ratio`)
+    late_copies  True if copies between device and host run as late as they may, else as early
     graphs       rows of the captured decode graphs; without any, batches run as they are
     priorities   True if more important requests come first, and take the place of others
     """
@@ -56,6 +59,9 @@ class Sizes:
     order: str = "fcfs"
     eviction: str = "lru"
     path_states: int = -1
+    hicache: str = "no"
+    host_ratio: float = 2.0
+    late_copies: bool = False
 
     @cached_property
     def tree_core(self) -> str:
@@ -127,4 +133,7 @@ def sizes_of(config: Config) -> Sizes:
         order=options.get("order", "fcfs"),
         eviction=options.get("eviction", "lru"),
         path_states=int(options.get("path_states", "-1")),
+        hicache=options.get("hicache", "no") if caching else "no",
+        host_ratio=float(options.get("host_ratio", "2")),
+        late_copies=options.get("host_copies", "early") == "late",
     )
