@@ -197,18 +197,20 @@ SERVED = (
         "            self.tree_cache.ready_to_load_host_cache()\n"),
     Break("load-before-the-forward-in-flight", CONTROLLER, HOST | OVERLAP, "a load does not wait for the last forward",
         "        if self.load_fence_stream is not None:\n", "        if False:\n"),
-    Break("backup-before-the-forward-in-flight", CONTROLLER, HOST | OVERLAP, "a backup does not wait for the last forward",
-        "        if self.write_fence_stream is not None:\n", "        if False:\n"),
+    Break("backup-before-the-forward-in-flight", CONTROLLER, HOST | OVERLAP, "a backup does not wait for a forward",
+        "        if self.write_fence_stream is not None:\n", "        if False:\n",
+        why="A state beside the keys names what is cached, and no step in flight writes to that: not met in this time."),
     Break("host-copy-not-split", FULL, HOST, "a split leaves both nodes with the first node's places on the host",
         "            child_cd.host_value = child_cd.host_value[split_len:].clone()\n",
         "            child_cd.host_value = child_cd.host_value[: len(child_cd.host_value) - split_len].clone()\n"),
     Break("host-state-leaks", STATES, HOST, "an evicted state keeps its place on the host",
         "            host_frees[self.component_type].append(cd.host_value)\n", "            pass\n"),
-    Break("host-state-kept-by-prefix-node", STATES, HOST, "a split gives the state on the host to the shorter node, too",
+    Break("host-state-kept-by-prefix-node", STATES, HOST, "a split leaves the host's state with the prefix, too",
         "        new_parent.component_data[ct].host_value = None\n",
         "        new_parent.component_data[ct].host_value = child.component_data[ct].host_value\n"),
     Break("loaded-node-stays-locked", TREE, HOST, "the lock of a load-back outlives it",
-        "                self.dec_lock_ref(node, lock_params)\n                self.dec_host_lock_ref(node, host_lock_params)\n",
+        "                self.dec_lock_ref(node, lock_params)\n"
+        "                self.dec_host_lock_ref(node, host_lock_params)\n",
         "                self.dec_host_lock_ref(node, host_lock_params)\n"),
     Break("state-not-loaded-for-its-request", STATES, HOST, "a state is loaded for the tree, not for its request",
         "            if mamba_pool_idx is not None and cd.host_value is not None:\n", "            if False:\n"),
@@ -216,9 +218,9 @@ SERVED = (
         "                self.tree_core.set_component_device_value(\n"
         "                    node.id, ct, transfer.device_indices.clone()\n                )\n",
         "                pass\n"),
-    Break("backup-without-state", STATES, HOST, "a backup leaves the state behind, and counts as one with it",
-        "                    device_indices=cd.value,\n                )\n            ]\n\n        if phase == CacheTransferPhase.LOAD_BACK",
-        "                    device_indices=cd.value * 0 + 1,\n                )\n            ]\n\n        if phase == CacheTransferPhase.LOAD_BACK"),
+    Break("backup-of-another-state", STATES, HOST, "a backup stores the state of another slot",
+        "                    device_indices=cd.value,\n                )\n            ]\n",
+        "                    device_indices=cd.value * 0 + 1,\n                )\n            ]\n"),
 )
 """Of priorities, mixed chunks, captured graphs and the host tier; behind the fixes of the release's own bugs."""
 # fmt: on
