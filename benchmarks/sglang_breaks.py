@@ -37,6 +37,7 @@ VERIFY, RELAY = "srt/speculative/spec_utils.py", "srt/managers/overlap_utils.py"
 DRAFTING = "srt/speculative/eagle_utils.py"
 POLICY, REGISTRY = "srt/managers/schedule_policy.py", "srt/model_executor/cuda_graph_buffer_registry.py"
 CONTROLLER = "srt/managers/cache_controller.py"
+CORE = "srt/mem_cache/unified_cache/unified_tree_core.py"
 FULL = "srt/mem_cache/unified_cache/components/full.py"
 BACKEND = "srt/layers/attention/hybrid_linear_attn_backend.py"
 
@@ -190,6 +191,18 @@ SERVED = (
     Break("snapshots-of-last-replay", BACKEND, DECODES, "the first snapshot slot of a replay is that of the one before",
         "            track_buf.copy_(self._translate_mamba_indices(mamba_track_indices[:bs]))\n",
         "            track_buf[1:].copy_(self._translate_mamba_indices(mamba_track_indices[1:bs]))\n"),
+    # Sessions that requests name, requests without an end
+    Break("named-session-never-evicted", CORE, {"session_tags": "yes", "tree_core": "python"},
+        "states that a named session keeps are not evicted even for lack of memory",
+        "        if x is self.head:\n            return None\n        self._remove_node(self.cursor)\n",
+        "        if x is self.head or x.component_data[ct].session_ref:\n            return None\n"
+        "        self._remove_node(self.cursor)\n"),
+    Break("endless-chunk-forgotten", POLICY, {"ignore_eos": "yes", "mamba_cache_mode": "none"},
+        "the rest of a prompt without an end token is not computed",
+        "            assert req.prefix_len == 0\n            req.extend_end = req.prefix_len + trunc_len\n"
+        "            self.can_run_list.append(req)\n            self.new_chunked_req = req\n",
+        "            assert req.prefix_len == 0\n            req.extend_end = req.prefix_len + trunc_len\n"
+        "            self.can_run_list.append(req)\n"),
     # Host tier
     Break("load-not-waited-for", SCHEDULER, HOST | LATE, "a batch does not say which load from the host it waits for",
         "            new_batch.hicache_consumer_index = (\n                self.tree_cache.ready_to_load_host_cache()\n"
@@ -199,7 +212,7 @@ SERVED = (
         "        if self.load_fence_stream is not None:\n", "        if False:\n"),
     Break("backup-before-the-forward-in-flight", CONTROLLER, HOST | OVERLAP, "a backup does not wait for a forward",
         "        if self.write_fence_stream is not None:\n", "        if False:\n",
-        why="A state beside the keys names what is cached, and no step in flight writes to that: not met in this time."),
+        why="The state beside the keys bounds what is cached; no step in flight writes there: not met."),
     Break("host-copy-not-split", FULL, HOST, "a split leaves both nodes with the first node's places on the host",
         "            child_cd.host_value = child_cd.host_value[split_len:].clone()\n",
         "            child_cd.host_value = child_cd.host_value[: len(child_cd.host_value) - split_len].clone()\n"),

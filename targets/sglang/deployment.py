@@ -87,6 +87,8 @@ def _flags(trace: Trace) -> Iterator[str]:
             yield from (flag, config.options[option])
     if config.options.get("hicache", "no") != "no":
         yield from ("--enable-hierarchical-cache", "--hicache-ratio", config.options.get("host_ratio", "2"))
+    if config.options.get("session_tags") == "yes":
+        yield "--enable-session-radix-cache"
     if config.policy == "priority":
         yield from ("--enable-priority-scheduling", "--schedule-low-priority-values-first")
         yield from ("--priority-scheduling-preemption-threshold", "0")

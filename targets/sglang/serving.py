@@ -15,6 +15,9 @@ from .host_tier import HostTier
 from .scheduling import Skeleton
 from .sessions import Sessions
 
+TAGS = 2
+"""Sessions that requests name, by their first token."""
+
 
 class Server:
     """One engine with its scheduler. A request has the name of its client."""
@@ -41,6 +44,8 @@ class Server:
         self.requests: dict[str, Any] = {}
         """The last request of each client."""
         self.priorities: dict[str, int | None] = {}
+        self.tags: dict[str, str] = {}
+        """The session that a request names; one that is aborted closes it."""
         self.steps = 0
 
     def add(
@@ -61,7 +66,11 @@ class Server:
             self.scheduler.client.begin(name)
             request = self.sessions.turn(name, tokens, max_new_tokens, stop_token)
         else:
-            request = scheduler_api.make_request(name, tokens, max_new_tokens, stop_token)
+            endless, tags = self.engine.sizes.endless, self.engine.sizes.tags
+            request = scheduler_api.make_request(name, tokens, max_new_tokens, stop_token, endless)
+            if tags:
+                request.session_id = self.tags[name] = str(tokens[0] % TAGS)
+                request.session_generation = self.engine.cache.ensure_session_generation(request.session_id)
         if self.scheduler.model_worker is not None:
             self.scheduler.model_worker.ngram_corpus.truths[name] = truth
         request.priority = self.priorities.setdefault(name, priority)
@@ -131,6 +140,8 @@ class Server:
         if name in self.requests:
             self.scheduler.abort_request(scheduler_api.abort_message(name))
             self.scheduler.client.take()
+        if name in self.tags:
+            self.engine.cache.release_radix_session(self.tags[name])
         # A session that timed out holds nothing, but its client could still come back.
         if self.sessions is not None:
             self.sessions.close(name)

@@ -46,6 +46,7 @@ def publish(sizes: Sizes) -> Any:
         radix_eviction_policy=sizes.eviction,
         mamba_max_states_per_path=sizes.path_states,
         enable_priority_scheduling=sizes.priorities,
+        enable_session_radix_cache=sizes.tags,
         **(hierarchy if sizes.hicache != "no" else {}),
         schedule_low_priority_values_first=True,
         priority_scheduling_preemption_threshold=0,
@@ -148,6 +149,7 @@ def make_cache(sizes: Sizes, rows: Any, allocator: Any, arguments: Any) -> Any:
         page_size=sizes.page,
         disable=not sizes.caching,
         eviction_policy=sizes.eviction,
+        enable_session_radix_cache=sizes.tags,
         enable_mamba_extra_buffer=sizes.strategy != "no_buffer",
         enable_mamba_extra_buffer_lazy=sizes.strategy == "extra_buffer_lazy",
     )
