@@ -12,8 +12,6 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-import torch
-
 
 class Event:
     """An event of a stream: over once its operation has copied `layers` layers, and if it has no operation."""
@@ -132,4 +130,6 @@ def attach(cache: Any, parameters: Any, arguments: Any) -> None:
 
 
 def _plain(dims: Any, *, dtype: Any, device: str, **options: Any) -> Any:
+    import torch
+
     return torch.empty(dims, dtype=dtype, device=device)

@@ -56,6 +56,8 @@ class Case(NamedTuple):
                 "mixed_chunk": "no",
                 "order": "fcfs",
                 "hicache": "no",
+                "session_tags": "no",
+                "ignore_eos": "no",
                 **self.config.options,
             }
         )
@@ -116,6 +118,8 @@ ROWS: tuple[Row[Case], ...] = (
         "hicache={options.hicache} needs tree_core=python: the other one does not show what is on the host"),
     # ---- Scripts.
     Row("script", "hicache", lambda c: c.options.hicache != "no", "a host tier (hicache) yet"),
+    Row("script", "session_tags", lambda c: c.options.session_tags == "yes", "sessions that requests name yet"),
+    Row("script", "ignore_eos", lambda c: c.options.ignore_eos == "yes", "requests without an end token yet"),
     Row("script", "assertions", lambda c: not shown(c.failure), "{failure.oracle} ({failure.field}) on SGLang yet"),
 )  # fmt: skip
 
