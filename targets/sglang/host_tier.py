@@ -13,9 +13,9 @@ import numpy as np
 from ...reference.prefix_cache import Key
 from ...reference.tokens import EMPTY, chain
 from ..base.observe import Content, Loaded, SlotContent, StateContent
-from .compat import tree_api
+from .compat import parts, tree_api
 from .compat.engine import ATTENTION, STATES, SglangEngine
-from .host_copies import Operation, Transfers
+from .host_copies import Operation, Transfers, attach
 
 NOTHING = -1
 """In places of the host to which nothing was copied."""
@@ -28,6 +28,9 @@ class HostTier:
         self.engine, self.device = engine, device
         self.states = engine.states
         self.cache = engine.cache
+        parameters = parts.tree_parameters(engine.sizes, engine.rows, engine.allocator)
+        parameters.tree_components = engine.cache.tree_components
+        attach(engine.cache, parameters, engine.arguments)
         self.controller = engine.cache.cache_controller
         self.transfers: Transfers = self.controller.l2_transfer_engine
         self.transfers.tier = self

@@ -11,7 +11,6 @@ from .compat import scheduler_api, tree_api
 from .compat.engine import SglangEngine
 from .compat.sizes import Sizes
 from .device import Device
-from .host_tier import HostTier
 from .scheduling import Skeleton
 from .sessions import Sessions
 
@@ -29,16 +28,17 @@ class Server:
         sessions: type[Sessions] | None = None,
         worker: Any = None,
         graphs: Any = None,
+        tier: Any = None,
     ) -> None:
         """`max_tokens`: most prompt tokens of a step. The others are classes: of sessions, of speculation's worker, of
-        the runner of captured decode graphs.
+        the runner of captured decode graphs, of the host tier.
 
         Each may be None where it is not used, and must be on a release that does not have it.
         """
         self.max_tokens = max_tokens
         self.engine = SglangEngine(sizes)
         self.device = Device(self.engine, graphs and graphs(self.engine))
-        self.tier = self.device.tier = HostTier(self.engine, self.device) if sizes.hicache != "no" else None
+        self.tier = self.device.tier = tier and tier(self.engine, self.device)
         self.scheduler = Skeleton(self.engine, self.device, max_tokens, worker)
         self.sessions: Any = sessions and sessions(self.engine)
         self.requests: dict[str, Any] = {}

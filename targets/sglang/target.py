@@ -23,7 +23,7 @@ class SglangTarget:
         self.config = config
         sizes = sizes_of(config)
         self.layout = layout_of(sizes)
-        classes = _sessions(), _worker(sizes), _graphs(sizes)
+        classes = _sessions(), _worker(sizes), _graphs(sizes), _tier(sizes)
         self.server = server = Server(sizes, config.max_num_batched_tokens, *classes)
         self.engine, self.device, self.scheduler = server.engine, server.device, server.scheduler
         self.sessions = server.sessions
@@ -146,6 +146,15 @@ def _graphs(sizes: Sizes) -> Any:
     from .graphs import Graphs
 
     return Graphs
+
+
+def _tier(sizes: Sizes) -> Any:
+    """Return the class of the host tier, None without one: not every release can import it."""
+    if sizes.hicache == "no":
+        return None
+    from .host_tier import HostTier
+
+    return HostTier
 
 
 def _sessions() -> type[Sessions] | None:

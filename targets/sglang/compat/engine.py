@@ -54,7 +54,7 @@ class SglangEngine:
         self.rows = parts.make_row_pool(sizes, state_layers)
         self.kv = parts.make_kv_pool(sizes, attention_layers, self.rows.mamba_pool)
         self.allocator = parts.make_allocator(sizes, self.kv)
-        self.cache = parts.make_cache(sizes, self.rows, self.allocator, self.arguments)
+        self.cache = parts.make_cache(sizes, self.rows, self.allocator)
         self.states = Storage(self.rows, self.kv, sizes)
 
 

@@ -138,11 +138,9 @@ def make_allocator(sizes: Sizes, kv: Any) -> Any:
     )
 
 
-def make_cache(sizes: Sizes, rows: Any, allocator: Any, arguments: Any) -> Any:
-    """Return the radix tree with its components, or without prefix caching the cache that replaces it."""
-    from sglang.srt.environ import envs
-
-    parameters = scheduler_api.call(
+def tree_parameters(sizes: Sizes, rows: Any, allocator: Any) -> Any:
+    """Return what the radix tree is made from, its components left out."""
+    return scheduler_api.call(
         old_releases.cache_parameters(),
         req_to_token_pool=rows,
         token_to_kv_pool_allocator=allocator,
@@ -153,6 +151,13 @@ def make_cache(sizes: Sizes, rows: Any, allocator: Any, arguments: Any) -> Any:
         enable_mamba_extra_buffer=sizes.strategy != "no_buffer",
         enable_mamba_extra_buffer_lazy=sizes.strategy == "extra_buffer_lazy",
     )
+
+
+def make_cache(sizes: Sizes, rows: Any, allocator: Any) -> Any:
+    """Return the radix tree with its components, or without prefix caching the cache that replaces it."""
+    from sglang.srt.environ import envs
+
+    parameters = tree_parameters(sizes, rows, allocator)
     if not sizes.caching and (stand_in := tree_api.chunk_cache()):
         return old_releases.plain_cache(stand_in, parameters)
     if sizes.tree_core == "legacy":
@@ -166,12 +171,7 @@ def make_cache(sizes: Sizes, rows: Any, allocator: Any, arguments: Any) -> Any:
     if not hasattr(envs, "SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND"):
         return UnifiedRadixCache(params=parameters)
     with envs.SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND.override(sizes.tree_core):
-        cache = UnifiedRadixCache(params=parameters)
-    if sizes.hicache != "no":
-        from ..host_copies import attach
-
-        attach(cache, parameters, arguments)
-    return cache
+        return UnifiedRadixCache(params=parameters)
 
 
 def model_config(sizes: Sizes) -> Any:
