@@ -24,6 +24,8 @@ OVERLAP = {"strategy": "extra_buffer", "async_depth": "1"}
 DRAFTS = {"num_speculative_tokens": "3", "mamba_cache_mode": "slots", "track": "2"}
 PRIORITIES, DECODES = {"policy": "priority"}, {"strategy": "extra_buffer", "num_speculative_tokens": "0"}
 MIXED = {"mixed_chunk": "yes", "num_speculative_tokens": "0"}
+HOST = {"hicache": "write_through", "tree_core": "python", "num_speculative_tokens": "0"}
+LATE = {"host_copies": "late"}
 LAZY = {"strategy": "extra_buffer_lazy", "async_depth": "1"}
 STATES = "srt/mem_cache/unified_cache/components/mamba.py"
 TREE = "srt/mem_cache/unified_radix_cache.py"
@@ -34,6 +36,9 @@ RESULTS = "srt/managers/scheduler_components/batch_result_processor.py"
 VERIFY, RELAY = "srt/speculative/spec_utils.py", "srt/managers/overlap_utils.py"
 DRAFTING = "srt/speculative/eagle_utils.py"
 POLICY, REGISTRY = "srt/managers/schedule_policy.py", "srt/model_executor/cuda_graph_buffer_registry.py"
+CONTROLLER = "srt/managers/cache_controller.py"
+CORE = "srt/mem_cache/unified_cache/unified_tree_core.py"
+FULL = "srt/mem_cache/unified_cache/components/full.py"
 BACKEND = "srt/layers/attention/hybrid_linear_attn_backend.py"
 
 # fmt: off
@@ -186,8 +191,51 @@ SERVED = (
     Break("snapshots-of-last-replay", BACKEND, DECODES, "the first snapshot slot of a replay is that of the one before",
         "            track_buf.copy_(self._translate_mamba_indices(mamba_track_indices[:bs]))\n",
         "            track_buf[1:].copy_(self._translate_mamba_indices(mamba_track_indices[1:bs]))\n"),
+    # Sessions that requests name, requests without an end
+    Break("named-session-never-evicted", CORE, {"session_tags": "yes", "tree_core": "python"},
+        "states that a named session keeps are not evicted even for lack of memory",
+        "        if x is self.head:\n            return None\n        self._remove_node(self.cursor)\n",
+        "        if x is self.head or x.component_data[ct].session_ref:\n            return None\n"
+        "        self._remove_node(self.cursor)\n"),
+    Break("endless-chunk-forgotten", POLICY, {"ignore_eos": "yes", "mamba_cache_mode": "none"},
+        "the rest of a prompt without an end token is not computed",
+        "            assert req.prefix_len == 0\n            req.extend_end = req.prefix_len + trunc_len\n"
+        "            self.can_run_list.append(req)\n            self.new_chunked_req = req\n",
+        "            assert req.prefix_len == 0\n            req.extend_end = req.prefix_len + trunc_len\n"
+        "            self.can_run_list.append(req)\n"),
+    # Host tier
+    Break("load-not-waited-for", SCHEDULER, HOST | LATE, "a batch does not say which load from the host it waits for",
+        "            new_batch.hicache_consumer_index = (\n                self.tree_cache.ready_to_load_host_cache()\n"
+        "            )\n",
+        "            self.tree_cache.ready_to_load_host_cache()\n"),
+    Break("load-before-the-forward-in-flight", CONTROLLER, HOST | OVERLAP, "a load does not wait for the last forward",
+        "        if self.load_fence_stream is not None:\n", "        if False:\n"),
+    Break("backup-before-the-forward-in-flight", CONTROLLER, HOST | OVERLAP, "a backup does not wait for a forward",
+        "        if self.write_fence_stream is not None:\n", "        if False:\n",
+        why="The state beside the keys bounds what is cached; no step in flight writes there: not met."),
+    Break("host-copy-not-split", FULL, HOST, "a split leaves both nodes with the first node's places on the host",
+        "            child_cd.host_value = child_cd.host_value[split_len:].clone()\n",
+        "            child_cd.host_value = child_cd.host_value[: len(child_cd.host_value) - split_len].clone()\n"),
+    Break("host-state-leaks", STATES, HOST, "an evicted state keeps its place on the host",
+        "            host_frees[self.component_type].append(cd.host_value)\n", "            pass\n"),
+    Break("host-state-kept-by-prefix-node", STATES, HOST, "a split leaves the host's state with the prefix, too",
+        "        new_parent.component_data[ct].host_value = None\n",
+        "        new_parent.component_data[ct].host_value = child.component_data[ct].host_value\n"),
+    Break("loaded-node-stays-locked", TREE, HOST, "the lock of a load-back outlives it",
+        "                self.dec_lock_ref(node, lock_params)\n"
+        "                self.dec_host_lock_ref(node, host_lock_params)\n",
+        "                self.dec_host_lock_ref(node, host_lock_params)\n"),
+    Break("state-not-loaded-for-its-request", STATES, HOST, "a state is loaded for the tree, not for its request",
+        "            if mamba_pool_idx is not None and cd.host_value is not None:\n", "            if False:\n"),
+    Break("loaded-state-not-on-its-node", STATES, HOST, "the tree does not take the slot of a state that was loaded",
+        "                self.tree_core.set_component_device_value(\n"
+        "                    node.id, ct, transfer.device_indices.clone()\n                )\n",
+        "                pass\n"),
+    Break("backup-of-another-state", STATES, HOST, "a backup stores the state of another slot",
+        "                    device_indices=cd.value,\n                )\n            ]\n",
+        "                    device_indices=cd.value * 0 + 1,\n                )\n            ]\n"),
 )
-"""Of priorities, mixed chunks and captured graphs; behind the fixes of the release's own bugs."""
+"""Of priorities, mixed chunks, captured graphs and the host tier; behind the fixes of the release's own bugs."""
 # fmt: on
 
 PAGE = Path(__file__).parents[1] / "build/sglang-breaks.md"

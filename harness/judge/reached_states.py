@@ -91,6 +91,7 @@ class ReachedStates:
             self.counts["blocks zeroed"] += 1
         elif isinstance(record, Loaded):
             self.counts["loaded from outside the pool"] += 1
+            self.counts["content loaded back into the cache"] += record.column < 0
             earlier = any(step < record.step for step in context.reference.pending)
             self.counts["load overtook a step in flight"] += earlier and record.request in context.reference.loading
         elif isinstance(record, Delivered):
@@ -378,6 +379,9 @@ class ReachedStates:
         if len(view.stored) > len(context.before.stored):
             counts["stored outside the pool"] += isinstance(event, Step)
             counts["cached content moved to another tier"] += isinstance(event, MoveTier)
+        if view.stored and not counts["cached content kept outside the pool alone"]:
+            alone = view.stored.keys() - set(view.published.values())
+            counts["cached content kept outside the pool alone"] += bool(alone)
         if view.parked or context.before.parked:
             self._parked(event, context, view)
         if isinstance(event, Abort) and event.name in self._loading:

@@ -118,6 +118,8 @@ REQUIRES: dict[str, str] = {
     "hit extended by a load": "external_load caching",
     "load joined the step of its request": "sync-loads caching",
     "stored outside the pool": "stores caching",
+    "cached content kept outside the pool alone": "loads-back caching",
+    "content loaded back into the cache": "loads-back caching",
     "request computed after it waited for a load": "async-loads caching",
     "request computed after its load broke off": "async-loads caching",
     "load tried again after it broke off": "async-loads caching",

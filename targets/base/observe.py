@@ -155,7 +155,8 @@ class Copied(Struct, frozen=True, gc=False):
 class Loaded(Struct, frozen=True, gc=False):
     """Content was loaded from outside the pool into one layer's page of a block: parts of a state, or the first `slots`
     slots. `step` is the step that planned the load. A load for a waiting request (`PlannedRow.loads_apart`) may happen
-    later, or before the forwards of earlier steps that are in flight."""
+    later, or before the forwards of earlier steps that are in flight. `column` is -1 and `request` "" where the block
+    belongs to the cache, or to whichever request hits it."""
 
     step: int
     request: str

@@ -34,6 +34,7 @@ FLAGS = (
     ("order", "--schedule-policy", "fcfs"),
     ("eviction", "--radix-eviction-policy", "lru"),
     ("path_states", "--mamba-max-states-per-path", "-1"),
+    ("hicache", "--hicache-write-policy", "no"),
 )
 """Options of a trace that are flags of the server, with the server's own values."""
 CORES = ("rust", "python")
@@ -84,6 +85,10 @@ def _flags(trace: Trace) -> Iterator[str]:
     for option, flag, usual in FLAGS:
         if config.options.get(option, usual) != usual:
             yield from (flag, config.options[option])
+    if config.options.get("hicache", "no") != "no":
+        yield from ("--enable-hierarchical-cache", "--hicache-ratio", config.options.get("host_ratio", "2"))
+    if config.options.get("session_tags") == "yes":
+        yield "--enable-session-radix-cache"
     if config.policy == "priority":
         yield from ("--enable-priority-scheduling", "--schedule-low-priority-values-first")
         yield from ("--priority-scheduling-preemption-threshold", "0")

@@ -54,6 +54,8 @@ class KernelLaunch:
         self.tracks: Any = None
         self.metadata: Any = None
         """Of the linear-attention backend for a captured graph, None without one."""
+        self.consumer = -1
+        """The load from the host that the batch waits for, -1 for none."""
         self.accesses: list[Access] = []
         self.inputs: list[tuple[int, ...]] = []
         self.execute = execute
@@ -84,6 +86,8 @@ class Device:
         self.records: list[Record] = []
         self.pending: deque[KernelLaunch] = deque()
         self.last: KernelLaunch | None = None
+        self.tier: Any = None
+        """The `HostTier`, None without HiCache."""
         self.step = -1
         self.pad_to = 0
         self._relay: dict[int, int] = {}
@@ -128,6 +132,7 @@ class Device:
         rows = [row._replace(outside=self.bounds.row(index, row)) for index, row in enumerate(rows)]
         launch = self.last = KernelLaunch(self.step, rows, self.pending, execute)
         launch.metadata = loaded and loaded.metadata
+        launch.consumer = getattr(batch, "hicache_consumer_index", -1)
         self._track(batch, launch, loaded)
         self._defer(batch, launch)
         return launch
@@ -193,6 +198,8 @@ class Device:
 
     def compute(self, launch: KernelLaunch) -> list[tuple[int, ...]]:
         """Run clears, copies and layers; return, by row, the token that the model samples after each token."""
+        if self.tier is not None:
+            self.tier.begin(launch.consumer)
         launch.moves()
         if launch.clears:
             self.records.append(Zeroed(launch.step, launch.clears))
@@ -206,9 +213,13 @@ class Device:
             None if row.has_state else (POISON,) * len(tokens) for row, tokens in zip(launch.rows, inputs, strict=True)
         ]
         for layer in range(self.sizes.state_layers):
+            if self.tier is not None:
+                self.tier.wait_for_states(layer)
             self._state_layer(layer, launch, inputs, hidden)
         self._snapshot(launch)
         for layer in range(self.sizes.attention_layers):
+            if self.tier is not None:
+                self.tier.wait_for_keys(layer)
             self._attention_layer(layer, launch, inputs, hidden)
         return [tuple([sample(tag) for tag in tags or ()]) for tags in hidden]
 
@@ -218,7 +229,11 @@ class Device:
             ForwardRow(row.name, row.prefix, tokens, row.drafts, said)
             for row, tokens, said in zip(launch.rows, launch.inputs, sampled, strict=True)
         ]
+        if self.tier is not None:
+            self.records.extend(self.tier.loaded(launch.step))
         self.records.append(Forward(launch.step, tuple(rows), launch.accesses))
+        if self.tier is not None:
+            self.tier.settle()
 
     def _report_copies(self, launch: KernelLaunch) -> None:
         owners = {row.slot: row.name or "" for row in launch.rows}

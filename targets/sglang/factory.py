@@ -33,17 +33,30 @@ MIXED = (
     Setting("--schedule-policy", {"order": "fcfs"}),
     Setting("--radix-eviction-policy", {"eviction": "lru"}, is_rare=True),
     Setting("--mamba-max-states-per-path", {"path_states": "-1"}, is_rare=True),
+    Setting("--enable-session-radix-cache", {"session_tags": "no"}, is_rare=True),
+    Setting("--enable-hierarchical-cache", {"hicache": "no"}),
 )
 """Only of releases that are driven with them."""
+POLICIES = ("write_through", "write_through_selective", "write_back")
+HOST = frozenset({"stores", "loads-back"})
+"""Features with HiCache."""
 SERVING = {
     "mixed_chunk": ("no", "yes"),
-    "order": ("fcfs", "fcfs", "lpm", "lof", "hrrn", "shortest-prefill-first"),
-    "eviction": ("lru", "lru", "lru", "lfu", "slru", "fifo", "filo", "mru", "priority"),
+    "order": ("fcfs", "fcfs", "lpm", "dfs-weight", "lof", "hrrn", "shortest-prefill-first"),
+    "eviction": ("lru", "lru", "lru", "lfu", "slru", "fifo", "filo", "mru", "tlru", "priority"),
     "path_states": ("-1", "-1", "1", "2"),
+    "session_tags": ("no", "yes"),
+    "ignore_eos": ("no", "no", "yes"),
 }
 """Options of such releases: `--enable-mixed-chunk`, `--schedule-policy`, `--radix-eviction-policy`,
-`--mamba-max-states-per-path`. dfs-weight is taken from a trace but not drawn: 0.5.23 ends with a KeyError where it
-sorts a turn that waits with its session's record (`_sort_by_dfs_weight` asks the tree for a node that it has not)."""
+`--mamba-max-states-per-path`, `--enable-session-radix-cache`, and `ignore_eos` of requests."""
+HIERARCHY = {
+    "hicache": ("no", "no", *POLICIES),
+    "host_ratio": ("2", "1", "0.5"),
+    "host_copies": ("early", "late"),
+}
+"""Options of the host tier, for trees whose core shows what is on the host: `--hicache-write-policy` ("no": no
+HiCache), `--hicache-ratio`; and when copies between host and device run (host_copies.py)."""
 DRAFTS = 3
 """Most drafts in a verification, for releases whose speculation the target can drive."""
 
@@ -64,6 +77,7 @@ class SglangFactory:
     ) -> None:
         self.name = name
         self.tree_core = tree_core
+        has_host = mixes and tree_core != "rust"
         self.capabilities = Capabilities(
             events=EVENTS | {"resume"} if sessions else EVENTS,
             modes=("slots", "slots", "none"),
@@ -78,7 +92,8 @@ class SglangFactory:
             # Releases without snapshots allow overlap only without prefix cache, and then free a delayed token late.
             max_async_depth=1 if "snapshots" in features else 0,
             conv_widths=(4,),
-            features=features | {"pool", "reset-when-idle", "stop-tokens"},
+            features=features | {"pool", "reset-when-idle", "stop-tokens"} | (HOST if has_host else frozenset()),
+            features_with={"hicache": dict.fromkeys(POLICIES, HOST), "tree_core": {"python": HOST}} if has_host else {},
             engine=("sglang",),
             stock=STOCK + (MIXED if mixes else ()) if "snapshots" in features else None,
             has_server="snapshots" in features,
@@ -88,11 +103,9 @@ class SglangFactory:
                 "track": ("1", "2"),
                 "spare_states": ("0", "0", "1", "2", "6"),
                 **(SERVING if mixes else {}),
+                **(HIERARCHY if has_host else {}),
             },
-            accepts={
-                "tree_core": (*TREE_CORES, "legacy") if tree_core else (),
-                **({"order": ("dfs-weight",)} if mixes else {}),
-            },
+            accepts={"tree_core": (*TREE_CORES, "legacy") if tree_core else ()},
         )
 
     def supports(self, config: Config) -> str:

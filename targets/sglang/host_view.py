@@ -23,6 +23,7 @@ class Host:
     def __init__(self, server: Server) -> None:
         self.engine, self.scheduler, self.sessions = server.engine, server.scheduler, server.sessions
         self.tree = tree_of(server.engine)
+        self.tier = server.tier
         self.requests = server.requests
         """Every request that may hold anything: one that holds nothing any more is removed."""
 
@@ -80,6 +81,8 @@ class Host:
             parked=tuple(self.sessions.parked()) if self.sessions is not None else (),
             pins=pins,
             leftovers={"request rows": sizes.rows - engine.rows.available_size()},
+            drained=self.tier.astray() if self.tier is not None else {},
+            stored=self.tier.stored() if self.tier is not None else {},
         )
 
     def _references(self, tables: dict[str, Table], owned: list[Owned], pins: Counter[int]) -> list[int]:
@@ -98,7 +101,11 @@ class Host:
         return references
 
     def _pins(self, owned: list[Owned]) -> Counter[int]:
-        """Return locks on states: a request locks the state of the node at which its prefix ends."""
+        """Return locks that are not from tables.
+
+        A request locks the state of the node at which its prefix ends; a copy to or from the host that is under way
+        locks the path to its node.
+        """
         states = {one.node: one.block for one in owned if one.key.group == STATES}
         pins: Counter[int] = Counter()
         owners = [self.owner(request) for request in self.requests.values()]
@@ -108,4 +115,8 @@ class Host:
             node = tree_api.state_lock_of(owner)
             if node in states:
                 pins[states[node]] += 1
+        for path in self.tier.paths() if self.tier is not None else ():
+            names = {node.id for node in path}
+            locked = [one for one in owned if one.node in names]
+            pins.update(one.block for one in locked if one.key.group != STATES or one.node == path[0].id)
         return pins

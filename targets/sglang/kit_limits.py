@@ -50,7 +50,16 @@ class Case(NamedTuple):
     def options(self) -> SimpleNamespace:
         """The options of the trace, with defaults."""
         return SimpleNamespace(
-            **{"strategy": "no_buffer", "tree_core": "", "mixed_chunk": "no", "order": "fcfs", **self.config.options}
+            **{
+                "strategy": "no_buffer",
+                "tree_core": "",
+                "mixed_chunk": "no",
+                "order": "fcfs",
+                "hicache": "no",
+                "session_tags": "no",
+                "ignore_eos": "no",
+                **self.config.options,
+            }
         )
 
     @property
@@ -103,7 +112,14 @@ ROWS: tuple[Row[Case], ...] = (
         "order={options.order} excludes priorities: the server takes fcfs and lof with them"),
     Row("shadow", "order", lambda c: c.options.order == "shortest-prefill-first" and not c.caches,
         "order=shortest-prefill-first needs prefix caching"),
+    Row("shadow", "hicache", lambda c: c.options.hicache != "no" and not c.caches,
+        "hicache={options.hicache} needs prefix caching"),
+    Row("shadow", "hicache", lambda c: c.options.hicache != "no" and "rust" in (c.core, c.options.tree_core),
+        "hicache={options.hicache} needs tree_core=python: the other one does not show what is on the host"),
     # ---- Scripts.
+    Row("script", "hicache", lambda c: c.options.hicache != "no", "a host tier (hicache) yet"),
+    Row("script", "session_tags", lambda c: c.options.session_tags == "yes", "sessions that requests name yet"),
+    Row("script", "ignore_eos", lambda c: c.options.ignore_eos == "yes", "requests without an end token yet"),
     Row("script", "assertions", lambda c: not shown(c.failure), "{failure.oracle} ({failure.field}) on SGLang yet"),
 )  # fmt: skip
 

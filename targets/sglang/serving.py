@@ -14,6 +14,9 @@ from .device import Device
 from .scheduling import Skeleton
 from .sessions import Sessions
 
+TAGS = 2
+"""Sessions that requests name, by their first token."""
+
 
 class Server:
     """One engine with its scheduler. A request has the name of its client."""
@@ -25,20 +28,24 @@ class Server:
         sessions: type[Sessions] | None = None,
         worker: Any = None,
         graphs: Any = None,
+        tier: Any = None,
     ) -> None:
         """`max_tokens`: most prompt tokens of a step. The others are classes: of sessions, of speculation's worker, of
-        the runner of captured decode graphs.
+        the runner of captured decode graphs, of the host tier.
 
         Each may be None where it is not used, and must be on a release that does not have it.
         """
         self.max_tokens = max_tokens
         self.engine = SglangEngine(sizes)
         self.device = Device(self.engine, graphs and graphs(self.engine))
+        self.tier = self.device.tier = tier and tier(self.engine, self.device)
         self.scheduler = Skeleton(self.engine, self.device, max_tokens, worker)
         self.sessions: Any = sessions and sessions(self.engine)
         self.requests: dict[str, Any] = {}
         """The last request of each client."""
         self.priorities: dict[str, int | None] = {}
+        self.tags: dict[str, str] = {}
+        """The session that a request names; one that is aborted closes it."""
         self.steps = 0
 
     def add(
@@ -59,7 +66,11 @@ class Server:
             self.scheduler.client.begin(name)
             request = self.sessions.turn(name, tokens, max_new_tokens, stop_token)
         else:
-            request = scheduler_api.make_request(name, tokens, max_new_tokens, stop_token)
+            endless, tags = self.engine.sizes.endless, self.engine.sizes.tags
+            request = scheduler_api.make_request(name, tokens, max_new_tokens, stop_token, endless)
+            if tags:
+                request.session_id = self.tags[name] = str(tokens[0] % TAGS)
+                request.session_generation = self.engine.cache.ensure_session_generation(request.session_id)
         if self.scheduler.model_worker is not None:
             self.scheduler.model_worker.ngram_corpus.truths[name] = truth
         request.priority = self.priorities.setdefault(name, priority)
@@ -82,11 +93,11 @@ class Server:
         """
         scheduler = self.scheduler
         scheduler.chunked_prefill_size = self.budget(budget)
+        self.device.step, self.device.pad_to = self.steps, pad_to
         batch = scheduler.plan()
         if scheduler.model_worker is not None:
             corpus = scheduler.model_worker.ngram_corpus
             corpus.count, corpus.right, corpus.per_request = drafts, right, per_request or {}
-        self.device.step, self.device.pad_to = self.steps, pad_to
         return batch
 
     def budget(self, wanted: int) -> int:
@@ -111,7 +122,11 @@ class Server:
         return outputs, ended
 
     def tick(self) -> None:
-        """Let sessions end, and time out for lack of room."""
+        """End a turn: sessions end, and time out for lack of room; copies go on."""
+        if self.tier is not None:
+            self.tier.tick()
+            if not self.scheduler.busy:
+                self.engine.cache.check_hicache_events()
         if self.sessions is not None:
             self.sessions.tick({one.client_name for one in self.scheduler.live()})
 
@@ -125,6 +140,8 @@ class Server:
         if name in self.requests:
             self.scheduler.abort_request(scheduler_api.abort_message(name))
             self.scheduler.client.take()
+        if name in self.tags:
+            self.engine.cache.release_radix_session(self.tags[name])
         # A session that timed out holds nothing, but its client could still come back.
         if self.sessions is not None:
             self.sessions.close(name)
@@ -132,6 +149,9 @@ class Server:
     def flush(self) -> None:
         """Flush the cache, which SGLang does only when it is idle."""
         if not self.scheduler.busy:
+            if self.tier is not None:
+                self.tier.finish()
+                self.engine.cache.check_hicache_events()
             scheduler_api.flush(self.scheduler)
 
     def evict(self, pages: int) -> None:

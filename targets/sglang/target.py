@@ -23,14 +23,14 @@ class SglangTarget:
         self.config = config
         sizes = sizes_of(config)
         self.layout = layout_of(sizes)
-        classes = _sessions(), _worker(sizes), _graphs(sizes)
+        classes = _sessions(), _worker(sizes), _graphs(sizes), _tier(sizes)
         self.server = server = Server(sizes, config.max_num_batched_tokens, *classes)
         self.engine, self.device, self.scheduler = server.engine, server.device, server.scheduler
         self.sessions = server.sessions
         self.host = Host(server)
         self._truths: dict[str, Truth] = {}
         """What each client knows and what the model will say."""
-        self._handlers: dict[type[Event], Callable[[Any], list[Record]]] = {
+        self._handlers: dict[type[Event], Callable[[Any], None]] = {
             Arrive: self.arrive,
             Resume: self.resume,
             Step: self.run_step,
@@ -41,34 +41,35 @@ class SglangTarget:
         }
 
     def apply(self, event: Event) -> Effect:
-        """Apply an event."""
-        return Effect(self._handlers[type(event)](event))
+        """Apply an event. Launches are executed in it if it makes SGLang wait for them."""
+        records: list[Record] = []
+        self.device.records = records
+        self._handlers[type(event)](event)
+        return Effect(records)
 
-    def arrive(self, event: Arrive) -> list[Record]:
+    def arrive(self, event: Arrive) -> None:
         """Queue a request; no-op for a name that was used before."""
         if event.name not in self._truths and fits(self.config, event):
             truth = self._truths[event.name] = Truth(event.prompt)
             stop_token = truth.stop_token(event.stop_at)
             priority = event.priority if self.config.policy == "priority" else None
             self.server.add(event.name, truth, event.max_new_tokens, event.session, stop_token, priority)
-        return []
 
-    def resume(self, event: Resume) -> list[Record]:
+    def resume(self, event: Resume) -> None:
         """Queue the next turn of a parked session."""
         name, sessions = event.name, self.sessions
         if sessions is not None and name in sessions.parked() and fits(self.config, event, sessions.known(name)):
             truth = self._truths[name] = self._truths[name].continued(sessions.known(name), event.prompt)
             stop_token = truth.stop_token(event.stop_at)
             self.server.add(name, truth, event.max_new_tokens, session=True, stop_token=stop_token)
-        return []
 
-    def run_step(self, event: Step) -> list[Record]:
+    def run_step(self, event: Step) -> None:
         """Plan, execute, process. With overlap, the processed batch is the previous one."""
         scheduler, server = self.scheduler, self.server
         if not scheduler.busy:
             server.tick()
-            return []
-        records = self.device.records = []
+            return
+        records = self.device.records
         waiting = {one.client_name for one in scheduler.waiting_queue}
         before = {one.client_name for one in scheduler.live()}
         kept = self.sessions.records() if self.sessions is not None else {}
@@ -81,7 +82,6 @@ class SglangTarget:
         outputs, ended = server.turn(batch)
         if outputs or ended:
             records.append(Delivered(step, outputs, ended))
-        return records
 
     def _row(self, batch: Any, index: int, waiting: set[str], kept: dict[str, Any]) -> PlannedRow:
         name = batch.reqs[index].client_name
@@ -97,25 +97,21 @@ class SglangTarget:
             return PlannedRow(name, start, count, 0, True, 0, kept=start)
         return PlannedRow(name, start, count, 0, admitted, start if admitted else 0)
 
-    def preempt(self, event: Preempt) -> list[Record]:
+    def preempt(self, event: Preempt) -> None:
         """Retract a request when the next decode is prepared."""
         self.server.retract(event.name)
-        return []
 
-    def abort(self, event: Abort) -> list[Record]:
+    def abort(self, event: Abort) -> None:
         """Abort a request: a waiting one ends at once, a running one with its next result."""
         self.server.abort(event.name)
-        return []
 
-    def reset_prefix_cache(self, event: ResetPrefixCache) -> list[Record]:
+    def reset_prefix_cache(self, event: ResetPrefixCache) -> None:
         """Flush the cache, which SGLang does only when it is idle."""
         self.server.flush()
-        return []
 
-    def evict(self, event: Evict) -> list[Record]:
+    def evict(self, event: Evict) -> None:
         """Evict the given number of pages of tokens, and as many states."""
         self.server.evict(event.blocks)
-        return []
 
     def view(self) -> View:
         """Return the host's metadata."""
@@ -150,6 +146,15 @@ def _graphs(sizes: Sizes) -> Any:
     from .graphs import Graphs
 
     return Graphs
+
+
+def _tier(sizes: Sizes) -> Any:
+    """Return the class of the host tier, None without one: not every release can import it."""
+    if sizes.hicache == "no":
+        return None
+    from .host_tier import HostTier
+
+    return HostTier
 
 
 def _sessions() -> type[Sessions] | None:

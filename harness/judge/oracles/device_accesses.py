@@ -78,6 +78,8 @@ class TableMirror(Oracle):
         return None
 
     def on_loaded(self, context: Context, loaded: Loaded) -> Violation | None:
+        if loaded.column < 0:
+            return None  # into a block of the cache
         return self._named_column(context, loaded.request, loaded.group, loaded.column, loaded.block, "loads-into")
 
     def _column(self, context: Context, access: StateRead | StateWrite, verb: str) -> Violation | None:
@@ -272,7 +274,7 @@ class Writer(Oracle):
         return self._brought(context, copied, copied.destination, for_cache)
 
     def on_loaded(self, context: Context, loaded: Loaded) -> Violation | None:
-        return self._brought(context, loaded, loaded.block)
+        return self._brought(context, loaded, loaded.block, for_cache=loaded.column < 0)
 
     def _brought(
         self, context: Context, record: Copied | Loaded, block: int, for_cache: bool = False
@@ -287,6 +289,8 @@ class Writer(Oracle):
             key = facts.published.get(block)
             life = facts.lives.get(record.request)
             own = for_cache or self._is_own(context, record.request, block)
+            if key is not None and for_cache and not record.request:
+                return None  # for whoever hits it: its content is checked by its key (S1)
             if key is None or not own or life is None or not has_key(context.layout, key, life.truth):
                 return self._shared(context, record, block)
             return None

@@ -23,6 +23,13 @@ def publish(sizes: Sizes) -> Any:
         "speculative_num_steps": sizes.drafts,
         "speculative_eagle_topk": 1,
     }
+    hierarchy: dict[str, Any] = {
+        "enable_hierarchical_cache": True,
+        "hicache_ratio": sizes.host_ratio,
+        "hicache_write_policy": sizes.hicache,
+        "hicache_io_backend": "direct",
+        "hicache_mem_layout": "page_first_direct",
+    }
     arguments = scheduler_api.call(
         ServerArgs,
         model_path="dummy",
@@ -39,6 +46,8 @@ def publish(sizes: Sizes) -> Any:
         radix_eviction_policy=sizes.eviction,
         mamba_max_states_per_path=sizes.path_states,
         enable_priority_scheduling=sizes.priorities,
+        enable_session_radix_cache=sizes.tags,
+        **(hierarchy if sizes.hicache != "no" else {}),
         schedule_low_priority_values_first=True,
         priority_scheduling_preemption_threshold=0,
         # Without Triton: request rows are written by plain Torch.
@@ -129,20 +138,26 @@ def make_allocator(sizes: Sizes, kv: Any) -> Any:
     )
 
 
-def make_cache(sizes: Sizes, rows: Any, allocator: Any) -> Any:
-    """Return the radix tree with its components, or without prefix caching the cache that replaces it."""
-    from sglang.srt.environ import envs
-
-    parameters = scheduler_api.call(
+def tree_parameters(sizes: Sizes, rows: Any, allocator: Any) -> Any:
+    """Return what the radix tree is made from, its components left out."""
+    return scheduler_api.call(
         old_releases.cache_parameters(),
         req_to_token_pool=rows,
         token_to_kv_pool_allocator=allocator,
         page_size=sizes.page,
         disable=not sizes.caching,
         eviction_policy=sizes.eviction,
+        enable_session_radix_cache=sizes.tags,
         enable_mamba_extra_buffer=sizes.strategy != "no_buffer",
         enable_mamba_extra_buffer_lazy=sizes.strategy == "extra_buffer_lazy",
     )
+
+
+def make_cache(sizes: Sizes, rows: Any, allocator: Any) -> Any:
+    """Return the radix tree with its components, or without prefix caching the cache that replaces it."""
+    from sglang.srt.environ import envs
+
+    parameters = tree_parameters(sizes, rows, allocator)
     if not sizes.caching and (stand_in := tree_api.chunk_cache()):
         return old_releases.plain_cache(stand_in, parameters)
     if sizes.tree_core == "legacy":

@@ -111,6 +111,7 @@ def complete(scheduler: Any, sizes: Sizes) -> None:
     scheduler.is_mixed_chunk = sizes.mixed
     scheduler.abort_on_priority_when_disabled = False
     scheduler.schedule_low_priority_values_first = True
+    scheduler.enable_hierarchical_cache = sizes.hicache != "no"
     scheduler.max_queued_requests = None
     old_releases.settle(scheduler)
     # Up to 0.5.20 aborts go there directly, later through `send_abort_output`.
@@ -153,17 +154,22 @@ def client_tokens(request: Any) -> Any:
     return getattr(request, "output_ids_through_stop", request.output_ids)
 
 
-def make_sampling(max_new_tokens: int, stop_token: int) -> Any:
-    """Return greedy sampling until `max_new_tokens` or the stop token, 0 for none."""
+def make_sampling(max_new_tokens: int, stop_token: int, endless: bool = False) -> Any:
+    """Return greedy sampling until `max_new_tokens` or the stop token, 0 for none.
+
+    `endless`: without a stop token the server counts on the full length.
+    """
     from sglang.srt.sampling.sampling_params import SamplingParams
 
     stops = [stop_token] if stop_token else None
-    sampling = SamplingParams(temperature=0, max_new_tokens=max_new_tokens, stop_token_ids=stops)
+    sampling = SamplingParams(
+        temperature=0, max_new_tokens=max_new_tokens, stop_token_ids=stops, ignore_eos=endless and not stops
+    )
     sampling.normalize(None)
     return sampling
 
 
-def make_request(name: str, tokens: list[int], max_new_tokens: int, stop_token: int = 0) -> Any:
+def make_request(name: str, tokens: list[int], max_new_tokens: int, stop_token: int = 0, endless: bool = False) -> Any:
     """Return a request as the tokenizer would pass it.
 
     The mark after the name distinguishes r1 from r10, since aborts match requests by prefix.
@@ -174,7 +180,7 @@ def make_request(name: str, tokens: list[int], max_new_tokens: int, stop_token: 
         rid=f"{name}.",
         origin_input_text="",
         origin_input_ids=old_releases.token_list(tokens),
-        sampling_params=make_sampling(max_new_tokens, stop_token),
+        sampling_params=make_sampling(max_new_tokens, stop_token, endless),
         vocab_size=VOCABULARY,
     )
     request.client_name = name

@@ -31,6 +31,12 @@ class Sizes:
     order        how waiting requests are sorted (`schedule_policy`)
     eviction     which leaf of the tree goes first (`radix_eviction_policy`)
     path_states  most cached states on a path of the tree, -1 for any number
+    tags         True if requests name a session, for whose sake the tree keeps what they leave
+                 (`enable_session_radix_cache`)
+    endless      True if only their length ends requests that have no stop token (`ignore_eos`)
+    hicache      when content is copied to the host (`hicache_write_policy`), "no" without a host tier
+    host_ratio   size of the host's pools in sizes of the device's (`hicache_ratio`)
+    late_copies  True if copies between device and host run as late as they may, else as early
     graphs       rows of the captured decode graphs; without any, batches run as they are
     priorities   True if more important requests come first, and take the place of others
     """
@@ -56,6 +62,11 @@ class Sizes:
     order: str = "fcfs"
     eviction: str = "lru"
     path_states: int = -1
+    tags: bool = False
+    endless: bool = False
+    hicache: str = "no"
+    host_ratio: float = 2.0
+    late_copies: bool = False
 
     @cached_property
     def tree_core(self) -> str:
@@ -127,4 +138,9 @@ def sizes_of(config: Config) -> Sizes:
         order=options.get("order", "fcfs"),
         eviction=options.get("eviction", "lru"),
         path_states=int(options.get("path_states", "-1")),
+        tags=options.get("session_tags") == "yes" and caching,
+        endless=options.get("ignore_eos") == "yes",
+        hicache=options.get("hicache", "no") if caching else "no",
+        host_ratio=float(options.get("host_ratio", "2")),
+        late_copies=options.get("host_copies", "early") == "late",
     )

@@ -56,6 +56,21 @@ def values_of(node: Any) -> tuple[Any, int, Any, int]:
     return full.value, full.lock_ref, state.value, state.lock_ref
 
 
+def host_values_of(node: Any) -> tuple[Any, Any]:
+    """Return a node's places in the host's pools: of its KV locations, and of its state."""
+    kinds = component_types()
+    return node.component_data[kinds.FULL].host_value, node.component_data[kinds.MAMBA].host_value
+
+
+def path_of(cache: Any, name: int) -> list[Any]:
+    """Return the nodes from one, given by its id, to the root, which is left out."""
+    node, path = cache.tree_core.node_by_id(name), []
+    while node is not root_of(cache):
+        path.append(node)
+        node = node.parent
+    return path
+
+
 def state_lock_of(request: Any) -> Any:
     """Return the id of the node whose state a request has locked, None if there is none."""
     lock = getattr(request, "lock", None)

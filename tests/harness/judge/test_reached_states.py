@@ -225,6 +225,7 @@ ELSEWHERE = {
     "failing-loads",
     "held-for-transfer",
     "sync-loads",
+    "loads-back",
     "images",
     *BATCH_EVENTS,
     "near-stock",

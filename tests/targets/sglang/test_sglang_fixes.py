@@ -23,7 +23,7 @@ write to the slot of a snapshot at its last token, or one behind a stop token to
 DATA = Path(__file__).parents[2] / "data"
 
 
-@pytest.mark.parametrize(("target", "count"), [("sglang@0.5.20", 2), ("sglang:sessions@0.5.23", 9)])
+@pytest.mark.parametrize(("target", "count"), [("sglang@0.5.20", 2), ("sglang:sessions@0.5.23", 11)])
 def test_all_apply_together_and_silence_all_traces(target: str, count: int) -> None:
     fixes = apply_fixes(prepare(target, print), read_fixes(BUILTIN, target), target, datetime.date.today())
     assert fixes.problems == {} and len(fixes.in_effect) == count

@@ -17,7 +17,7 @@ from hybridfuzz.harness.draw.ratios import with_ratios
 from hybridfuzz.harness.judge.outcome import Outcome
 from hybridfuzz.harness.workers.worker_client import WorkerClient
 from hybridfuzz.targets.base.registry import prepare
-from hybridfuzz.targets.base.trace import Arrive, Config, Group, Resume, Step, Trace
+from hybridfuzz.targets.base.trace import Arrive, Config, Evict, Group, Resume, Step, Trace
 from hybridfuzz.targets.sglang.factory import SglangFactory
 
 pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("engine")]
@@ -131,6 +131,21 @@ def test_a_turn_ends_with_its_stop_token(workers: dict[str, WorkerClient], depth
     outcome = worker_of(workers, LATEST).run(trace)
     assert outcome.violation is None, outcome.violation.message
     assert outcome.reached["turn ended by a stop token"] == 2
+
+
+@pytest.mark.parametrize("policy", ["write_through", "write_back"])
+@pytest.mark.parametrize("copies", ["early", "late"])
+def test_evicted_content_comes_back_from_the_host(workers: dict[str, WorkerClient], policy: str, copies: str) -> None:
+    """A second request with the prompt of one whose cache was evicted goes on from what the host has."""
+    config = config_of(0, 1)
+    options = {"hicache": policy, "host_copies": copies, "tree_core": "python"}
+    config = msgspec.structs.replace(config, options={**config.options, **options})
+    first, second = (Arrive(name, (("a", 13),), 4) for name in ("r0", "r1"))
+    trace = Trace(config, (first, *(Step(),) * 8, Evict(20), second, *(Step(),) * 8))
+    outcome = worker_of(workers, LATEST).run(trace)
+    assert outcome.violation is None, outcome.violation.message
+    assert outcome.reached["cached content kept outside the pool alone"]
+    assert outcome.reached["content loaded back into the cache"] and outcome.reached["prefix hit"]
 
 
 @pytest.mark.parametrize("graph_sizes", [(4,), ()])
