@@ -86,13 +86,13 @@ class Alias:
         setattr(instance, self.new, value)
 
 
-def old_name(instance: object, name: str) -> str:
+def old_name(instance: Any, name: str) -> str:
     """Return the name that the adapter knows for an attribute of an object, which may have been renamed."""
     return _old_names(type(instance)).get(name, name)
 
 
 @cache
-def _old_names(kind: type) -> Mapping[str, str]:
+def _old_names(kind: type[Any]) -> Mapping[str, str]:
     """Return the aliases of a class and its bases: new name -> old one. `install` forgets what was found before."""
     members = [member for base in reversed(kind.__mro__) for member in vars(base).items()]
     return {value.new: old for old, value in members if isinstance(value, Alias)}

@@ -63,7 +63,7 @@ def _check_triton() -> None:
 
 def _look_for_plugins_once() -> None:
     """Let vLLM find plugins of samplers among the installed packages once, not for each engine."""
-    once = cache(metadata.entry_points)
+    once: Any = cache(metadata.entry_points)
     metadata.entry_points = once
     with suppress(ImportError):  # V2 has them since 0.31
         from vllm.v1.worker.gpu.sample.logits_processor import loader
