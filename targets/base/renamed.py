@@ -86,9 +86,10 @@ class Alias:
         setattr(instance, self.new, value)
 
 
-def old_name(instance: Any, name: str) -> str:
+def old_name(instance: object, name: str) -> str:
     """Return the name that the adapter knows for an attribute of an object, which may have been renamed."""
-    return _old_names(type(instance)).get(name, name)
+    kind: Any = type(instance)  # mypy takes no class for hashable
+    return _old_names(kind).get(name, name)
 
 
 @cache
