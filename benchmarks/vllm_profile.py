@@ -4,6 +4,9 @@ A sampling profiler: a timer fires every two milliseconds of CPU time, and the t
 the innermost function that is not a library's (torch, numpy, standard library); what our observation of the host asks
 of vLLM counts as ours. Imports and the compilation of kernels are excluded: every trace has run once before. Shares are
 of everything, and of everything but the opening of engines, which is mostly vLLM's.
+
+`--proof` compares instead: each trace runs with what engines of one process share, then again without; the exit status
+is 1 if any outcome differs. `--leak` shows that it would be noticed: the shared model configuration changes once.
 """
 
 from __future__ import annotations
@@ -11,14 +14,18 @@ from __future__ import annotations
 import argparse
 import dis
 import os
+import pickle
 import signal
 import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from functools import cache
+from importlib import metadata
 from pathlib import Path
 from types import CodeType, FrameType
+from typing import Any
 
 from hybridfuzz.harness.draw.grammar import draw_trace
 from hybridfuzz.harness.judge.run import run_trace
@@ -119,19 +126,65 @@ def measure(traces: int, overrides: dict[str, object]) -> None:
         print(f"  {both / opened:6.1%}  {seconds[name, False] / total:6.1%}  {title}")
 
 
+class Leak:
+    """A shared configuration that an engine changes: each but the first gets half of the model's length."""
+
+    def __init__(self, fresh: Callable[..., bytes]) -> None:
+        self._fresh = fresh
+        self._is_used = False
+
+    def __call__(self, *arguments: Any) -> bytes:
+        """Return the pickled configuration of the model."""
+        model = pickle.loads(self._fresh(*arguments))
+        if self._is_used:
+            model.max_model_len //= 2
+        self._is_used = True
+        return pickle.dumps(model)
+
+    def cache_clear(self) -> None:
+        """Begin anew."""
+        self._is_used = False
+
+
+def prove(traces: int, leak: bool) -> int:
+    """Run each trace with what is shared between engines, then with all of it made anew. Return 1 if any differs."""
+    from hybridfuzz.targets.vllm import shadow_config
+    from hybridfuzz.targets.vllm.versions import features, old_releases
+
+    factory = load_factory("vllm")
+    model: Any = Leak(shadow_config._pickled_model) if leak else shadow_config._pickled_model
+    shadow_config._pickled_model = model
+    shared: list[Any] = [model, old_releases.v1_runner, features.has_conv_layouts, metadata.entry_points]
+    drawn = [draw_trace(factory.capabilities, 5, index, {}, factory.supports) for index in range(traces)]
+    outcomes = [run_trace(factory, trace) for trace in drawn]
+    differing = []
+    for index, (trace, outcome) in enumerate(zip(drawn, outcomes, strict=True)):
+        for one in shared:
+            one.cache_clear()
+        if run_trace(factory, trace) != outcome:
+            differing.append(index)
+    steps = sum(outcome.steps for outcome in outcomes)
+    print(f"{traces} traces, {steps} steps, run twice; differing: {differing or 'none'}")
+    return 1 if differing else 0
+
+
 def main() -> int:
     """Start ourselves again in the engine's interpreter, or measure if this is it."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--target", default="vllm@0.33.0")
     parser.add_argument("--traces", type=int, default=40)
+    parser.add_argument("--proof", action="store_true", help="compare with engines that share nothing")
+    parser.add_argument("--leak", action="store_true", help="with --proof: plant a leak")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.inside and arguments.proof:
+        return prove(arguments.traces, arguments.leak)
     if arguments.inside:
         for runner in ("v2", "v1"):
             measure(arguments.traces, {"runner": runner})
         return 0
     launch = prepare(arguments.target, print)
-    command = [str(launch.python), __file__, "--inside", "--traces", str(arguments.traces)]
+    command = [str(launch.python), __file__, "--inside", *sys.argv[1:]]
     return subprocess.run(command, env={**os.environ, **launch.env}, check=False).returncode
 
 

@@ -18,7 +18,8 @@ from __future__ import annotations
 import ast
 import importlib
 import sys
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -87,11 +88,15 @@ class Alias:
 
 def old_name(instance: object, name: str) -> str:
     """Return the name that the adapter knows for an attribute of an object, which may have been renamed."""
-    for base in type(instance).__mro__:
-        for old, value in vars(base).items():
-            if isinstance(value, Alias) and value.new == name:
-                return old
-    return name
+    kind: Any = type(instance)  # mypy takes no class for hashable
+    return _old_names(kind).get(name, name)
+
+
+@cache
+def _old_names(kind: type[Any]) -> Mapping[str, str]:
+    """Return the aliases of a class and its bases: new name -> old one. `install` forgets what was found before."""
+    members = [member for base in reversed(kind.__mro__) for member in vars(base).items()]
+    return {value.new: old for old, value in members if isinstance(value, Alias)}
 
 
 def put(owner: object, name: str, value: object) -> None:
@@ -118,6 +123,7 @@ def install(renames: Iterable[Renamed]) -> None:
             owner = getattr(owner, part)
         setattr(owner, one.old, Alias(one.new))
         _hand_down(owner, one)
+    _old_names.cache_clear()
 
 
 def _hand_down(owner: Any, one: Renamed) -> None:

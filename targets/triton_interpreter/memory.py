@@ -102,7 +102,7 @@ def _places(name: str, base: int, offsets: NDArray[Any], low: int, high: int) ->
         first, last = base + int(offsets.min()) * size, base + int(offsets.max()) * size
     if not (low <= first and last + size <= high):
         check(first, last + size - first, low)
-    return offsets.astype(np.int64) + (base - PAGE) // size
+    return offsets.astype(np.int64, copy=False) + (base - PAGE) // size
 
 
 def load_at(name: str, base: int, offsets: NDArray[Any], low: int, high: int) -> NDArray[Any]:
@@ -120,9 +120,12 @@ def store_at(name: str, base: int, offsets: NDArray[Any], value: Any, low: int, 
 def elements(name: str, addresses: NDArray[Any]) -> NDArray[Any]:
     """Addresses in bytes as offsets in elements from 0."""
     size = SIZE[name]
-    if size > 1 and (addresses % size).any():
+    if size == 1:
+        return addresses
+    if np.bitwise_or.reduce(addresses) & (size - 1):
         raise Host.error(f"kernel {Launch.kernel}: scattered access at an odd address")
-    return addresses // size
+    shifted: NDArray[Any] = addresses >> (size.bit_length() - 1)
+    return shifted
 
 
 def pick(value: Any, lanes: NDArray[Any]) -> Any:

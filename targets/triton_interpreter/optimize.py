@@ -8,8 +8,10 @@ a greedy rejection step never draws the random number that only a sampled one ne
 from __future__ import annotations
 
 import ast
-import collections
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import NamedTuple
 
 Statements = list[ast.stmt]
 
@@ -18,7 +20,8 @@ def optimize(source: str) -> str:
     tree = ast.parse(source)
     program = next(node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == "program")
     program.body = drop_dead(program.body, live_names(program.body))
-    sink(program.body, collections.Counter(all_loaded(program)))
+    known: dict[ast.stmt, Names] = {}
+    sink(program.body, count_names(program.body, known), known)
     return ast.unparse(tree)
 
 
@@ -113,35 +116,71 @@ def assignment(members: list[tuple[str, ast.expr]]) -> ast.stmt:
     return ast.parse(f"{target} = {value}").body[0]
 
 
-def reads_memory(names: set[str]) -> bool:
+def reads_memory(names: Iterable[str]) -> bool:
     return any(name.startswith(("scalars_", "load")) for name in names)
 
 
-def sink(nodes: Statements, reads: collections.Counter[str]) -> None:
-    """Move assignments down into the one branch that reads them; then the same inside branches."""
+class Names(NamedTuple):
+    """What a statement reads (how often) and stores, and what each of its branches reads."""
+
+    loaded: Counter[str]
+    stored: set[str]
+    branches: list[Counter[str]]
+
+
+def count_names(nodes: Statements, known: dict[ast.stmt, Names]) -> Counter[str]:
+    """Fill `known` for statements and those inside them; return what all of them read."""
+    total = Counter[str]()
+    for node in nodes:
+        inner = bodies(node)
+        known[node] = names = Names(Counter(), set(), [count_names(body, known) for body in inner])
+        for one in chain.from_iterable(inner):
+            names.stored.update(known[one].stored)
+        for branch in names.branches:
+            names.loaded.update(branch)
+        for head in [one for one in ast.iter_child_nodes(node) if isinstance(one, ast.expr)] if inner else [node]:
+            names.loaded.update(all_loaded(head))
+            names.stored.update(stored(head))
+        total.update(names.loaded)
+    return total
+
+
+def sink(nodes: Statements, reads: Counter[str], known: dict[ast.stmt, Names]) -> None:
+    """Move assignments down into the one branch that reads them; then the same inside branches.
+
+    reads  how often the whole program reads each name
+    known  the names of every statement, which are kept up to date: a search for a reader looks at each statement behind
+    """
     for place in range(len(nodes) - 1, -1, -1):
         assignments = pairs(nodes[place])
         if assignments is None or len(assignments) != 1:
             continue
         ((name, value),) = assignments
-        names = loaded(value)
-        if reads_memory(names):  # a store may lie between
+        moved = known[nodes[place]]
+        if reads_memory(moved.loaded):  # a store may lie between
             continue
-        body = only_reader(name, reads[name], nodes[place + 1 :], names | stored(value) | {name})
-        if body is not None:
-            body.insert(0, nodes.pop(place))
+        found = only_reader(name, reads[name], nodes[place + 1 :], moved.loaded.keys() | stored(value) | {name}, known)
+        if found is not None:
+            node, branch = found
+            bodies(node)[branch].insert(0, nodes.pop(place))
+            for counted in (known[node].loaded, known[node].branches[branch]):
+                counted.update(moved.loaded)
+            known[node].stored.update(moved.stored)
     for node in nodes:
         for body in bodies(node):
-            sink(body, reads)
+            sink(body, reads, known)
 
 
-def only_reader(name: str, reads: int, following: Statements, fixed: set[str]) -> Statements | None:
-    """The one branch that reads a name, if nothing assigns the names of `fixed` on the way to it."""
+def only_reader(
+    name: str, reads: int, following: Statements, fixed: set[str], known: dict[ast.stmt, Names]
+) -> tuple[ast.stmt, int] | None:
+    """The statement and the number of its one branch that reads a name, if nothing assigns the names of `fixed` on the
+    way to it."""
     for node in following:
-        for body in bodies(node) if isinstance(node, ast.If) else ():
-            inside = sum(other == name for n in body for other in all_loaded(n))
-            if inside:
-                return body if inside == reads else None
-        if stored(node) & fixed:
+        names = known[node]
+        for number, branch in enumerate(names.branches if isinstance(node, ast.If) else ()):
+            if inside := branch[name]:
+                return (node, number) if inside == reads else None
+        if not fixed.isdisjoint(names.stored):
             return None
     return None

@@ -23,12 +23,14 @@ def _variables(home: Path) -> dict[str, str]:
     """Return environment variables: no GPU, no network, no usage statistics, no files shared with another version.
 
     vLLM inspects the model's architecture in a process of its own and caches the result under VLLM_CACHE_ROOT, where
-    two versions would overwrite each other's. TRITON_INTERPRET: kernels are never compiled.
+    two versions would overwrite each other's. TRITON_INTERPRET: kernels are never compiled. TORCH_COMPILE_DISABLE:
+    nor are the sampler's small functions, which takes seconds in each worker.
     """
     return {
         "CUDA_VISIBLE_DEVICES": "",
         "HF_HUB_OFFLINE": "1",
         "OMP_NUM_THREADS": "1",
+        "TORCH_COMPILE_DISABLE": "1",
         "TRITON_CACHE_DIR": str(home / "triton"),
         "TRITON_INTERPRET": "1",
         "VLLM_CACHE_ROOT": str(home / "cache"),

@@ -8,9 +8,10 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from copy import copy
 from functools import cache, partial
+from importlib import metadata
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import Any
@@ -60,6 +61,16 @@ def _check_triton() -> None:
     raise TargetError(f"vLLM cannot be driven here: it has disabled Triton ({why})")
 
 
+def _look_for_plugins_once() -> None:
+    """Let vLLM find plugins of samplers among the installed packages once, not for each engine."""
+    once: Any = cache(metadata.entry_points)
+    metadata.entry_points = once
+    with suppress(ImportError):  # V2 has them since 0.31
+        from vllm.v1.worker.gpu.sample.logits_processor import loader
+
+        loader.entry_points = once
+
+
 @cache
 def prepare_process() -> None:
     """Patch vLLM and set up its "distributed" environment of one process, once. Raises TargetError without Triton."""
@@ -76,6 +87,7 @@ def prepare_process() -> None:
     as_on_gpu.sample_in_torch()
     # The only compiled operator on the greedy path of the V1 runner.
     Sampler.greedy_sample = staticmethod(partial(torch.argmax, dim=-1))
+    _look_for_plugins_once()
     begin_process()
 
 

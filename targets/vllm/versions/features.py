@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from functools import cache
 from importlib.util import find_spec
 from typing import Any, get_args
 
@@ -283,8 +284,12 @@ def has_replay() -> bool:
     return "replayssm_state_indices_d" in mamba_attn.BaseMambaAttentionMetadata.__dataclass_fields__
 
 
+@cache
 def has_conv_layouts() -> bool:
-    """Return True if the layout of windows can be chosen and states in both can be moved (0.26 and later)."""
+    """Return True if the layout of windows can be chosen and states in both can be moved (0.26 and later).
+
+    Kept, since each engine asks, and reading the source takes longer than building the rest of it.
+    """
     try:
         from vllm.v1.worker.mamba_utils import MambaSpecDecodeGPUContext as Context
     except ImportError:

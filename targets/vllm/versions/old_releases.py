@@ -12,6 +12,7 @@ V1 runner       up to 0.23 `CPUModelRunner` replaces Triton kernels by compiled 
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import sys
 import types
@@ -133,8 +134,10 @@ def _as_on_a_gpu(runner: Any) -> type:
     return type("Runner", (runner,), {name: vars(GPUModelRunner)[name] for name in names})
 
 
+@functools.cache
 def v1_runner() -> type:
-    """Return the class of the V1 runner: vLLM's own for a CPU where that runs Triton kernels."""
+    """Return the class of the V1 runner: vLLM's own for a CPU where that runs Triton kernels. Finding out reads source
+    text, once."""
     from vllm.v1.worker import cpu_model_runner
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 

@@ -9,6 +9,7 @@ from interpreter_support import both, launch, ours, torch
 
 from hybridfuzz.targets import triton_interpreter
 from hybridfuzz.targets.triton_interpreter.host import Host
+from hybridfuzz.targets.triton_interpreter.optimize import optimize
 
 triton: Any = pytest.importorskip("triton")
 tl: Any = pytest.importorskip("triton.language")
@@ -428,3 +429,41 @@ def test_the_host_chooses_the_exception_of_a_wrong_access_and_hears_of_lines() -
     finally:
         triton_interpreter.install()
         triton_interpreter.uninstall()
+
+
+CHAINED = """
+def kernel(p0, p1):
+    def program(pid0):
+        a = pid0 + 1
+        b = a * 2
+        both = b + 1
+        stays = pid0 + p1
+        pid0 = 0
+        if p0:
+            store_row(both)
+            if p1:
+                store_row(b)
+        else:
+            store_row(stays)
+"""
+MOVED = """
+def kernel(p0, p1):
+
+    def program(pid0):
+        a = pid0 + 1
+        stays = pid0 + p1
+        pid0 = 0
+        if p0:
+            b = a * 2
+            both = b + 1
+            store_row(both)
+            if p1:
+                store_row(b)
+        else:
+            store_row(stays)
+"""
+
+
+def test_a_name_that_moved_is_counted_where_it_is_then() -> None:
+    # `b` follows its reader `both`; what reads `pid0` stays before the place that changes it.
+    assert optimize(CHAINED) == MOVED.strip()
