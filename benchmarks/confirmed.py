@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from hybridfuzz.harness.draw.files import load_trace
+from hybridfuzz.harness.draw.trace_files import load_trace
 from hybridfuzz.targets.base.trace import Config
 
 CORPUS = Path(__file__).resolve().parents[1] / "corpus" / "vllm"

@@ -166,7 +166,7 @@ def mutate_bytes(data: bytes, rng: random.Random) -> bytes:
 
 def trace_seeds() -> list[bytes]:
     """Return real traces, short ones of every target."""
-    from hybridfuzz.harness.draw.files import json_below
+    from hybridfuzz.harness.draw.trace_files import json_below
 
     return [path.read_bytes() for path in json_below(CORPUS)[::6]]
 
@@ -242,7 +242,7 @@ def campaign_folder() -> Path:
 def read_trace(path: Path) -> object:
     """Read a trace and use it as `replay --port` does before any engine runs."""
     from hybridfuzz.harness.draw.adapt import refusal
-    from hybridfuzz.harness.draw.files import encode_trace, load_trace
+    from hybridfuzz.harness.draw.trace_files import encode_trace, load_trace
     from hybridfuzz.targets.base.registry import load_factory
 
     trace = load_trace(path)
@@ -501,7 +501,7 @@ def run_atheris(name: str, count: int) -> None:
 
     with atheris.instrument_imports(include=["hybridfuzz.harness", "hybridfuzz.targets.base", "hybridfuzz.reports"]):
         import hybridfuzz.harness.campaign.rare_traces
-        import hybridfuzz.harness.draw.files
+        import hybridfuzz.harness.draw.trace_files
         import hybridfuzz.harness.group.bug_history
         import hybridfuzz.harness.group.known
         import hybridfuzz.reports.page  # noqa: F401

@@ -52,8 +52,8 @@ def tree_of(options: argparse.Namespace) -> Path | None:
 
 def campaign(options: argparse.Namespace, factory: Any) -> dict[str, Any]:
     """Random traces for a while."""
-    from hybridfuzz.harness.draw.files import save_trace
     from hybridfuzz.harness.draw.grammar import draw_trace
+    from hybridfuzz.harness.draw.trace_files import save_trace
     from hybridfuzz.targets.base.protocol import TargetError
     from hybridfuzz.targets.base.trace import TraceError
 
@@ -202,7 +202,7 @@ def digest_of(outcome: Any, records: list[Any]) -> str:
 def proof(options: argparse.Namespace, factory: Any) -> dict[str, Any]:
     """The same traces on new engines, and on engines that other traces have used."""
     from hybridfuzz.harness.draw.grammar import draw_trace
-    from hybridfuzz.targets.vllm.gpu.kept_engines import kept
+    from hybridfuzz.targets.vllm.gpu.engines_of_process import kept
 
     overrides = dict(pair.split("=", 1) for pair in options.config.split(",")) if options.config else {}
     traces = [
@@ -238,7 +238,7 @@ def proof(options: argparse.Namespace, factory: Any) -> dict[str, Any]:
 
 def rerun(options: argparse.Namespace, factory: Any) -> dict[str, Any]:
     """Each trace of a folder: the signature of its violation, "" for none."""
-    from hybridfuzz.harness.draw.files import load_trace
+    from hybridfuzz.harness.draw.trace_files import load_trace
 
     verdicts = {}
     for path in sorted(options.run.glob("*.json")):
@@ -326,7 +326,7 @@ def print_crashes() -> None:
 
 def corpus(options: argparse.Namespace, factory: Any) -> list[dict[str, Any]]:
     """Known causes: each trace scaled, judged by everything and by the real model's numbers alone."""
-    from hybridfuzz.harness.draw.files import load_trace
+    from hybridfuzz.harness.draw.trace_files import load_trace
     from hybridfuzz.targets.vllm.gpu.scaling import candidates
 
     rows = []

@@ -31,7 +31,7 @@ import msgspec
 from msgspec import Struct
 from vllm_campaign import fixes_of, overrides_of
 
-from hybridfuzz.harness.draw.files import load_trace, save_trace
+from hybridfuzz.harness.draw.trace_files import load_trace, save_trace
 from hybridfuzz.harness.group import same_cause as grouping
 from hybridfuzz.harness.group.evidence import Evidence, FindingEvidence
 from hybridfuzz.harness.group.investigate import Investigation

@@ -20,7 +20,7 @@ import msgspec
 from identity import Sorted, cpu_seconds, load_evidence, load_truth
 from vllm_campaign import fixes_of
 
-from hybridfuzz.harness.draw.files import load_trace
+from hybridfuzz.harness.draw.trace_files import load_trace
 from hybridfuzz.harness.group.evidence import FindingEvidence
 from hybridfuzz.harness.group.fixes import BUILTIN, read_fixes
 from hybridfuzz.harness.group.investigate import Investigation

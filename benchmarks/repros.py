@@ -24,7 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from hybridfuzz.harness.draw.files import load_trace
+from hybridfuzz.harness.draw.trace_files import load_trace
 from hybridfuzz.harness.group.fixes import BUILTIN, read_fixes
 from hybridfuzz.harness.tell.script import ScriptVerdict, failure_of, run_script, run_test
 from hybridfuzz.harness.workers.worker_client import WorkerClient

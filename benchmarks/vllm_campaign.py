@@ -17,7 +17,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from hybridfuzz.harness.draw.files import save_trace
+from hybridfuzz.harness.draw.trace_files import save_trace
 from hybridfuzz.harness.group.fixes import BUILTIN, read_fixes
 from hybridfuzz.harness.group.known import fitting
 from hybridfuzz.harness.workers.messages import Fuzz

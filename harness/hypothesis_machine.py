@@ -23,8 +23,8 @@ from ..targets.base.protocol import TargetFactory
 from ..targets.base.registry import load_factory
 from ..targets.base.trace import Config, Event, Trace
 from .defaults import REDUCE_SECONDS
-from .draw.files import save_trace
-from .draw.serving_rules import ServingRules
+from .draw.hypothesis_rules import ServingRules
+from .draw.trace_files import save_trace
 from .group.finding_store import replay_command
 from .group.reduce import reduce_trace
 from .judge.lockstep import Lockstep
@@ -67,7 +67,7 @@ class ViolationError(AssertionError):
 class HybridCacheMachine(ServingRules):
     """One lockstep run. Use `for_target`.
 
-    There is one rule for each kind of serving event, named as in a trace file (`generate/serving_rules.py`). A subclass
+    There is one rule for each kind of serving event, named as in a trace file (`draw/hypothesis_rules.py`). A subclass
     may replace a rule, switch it off (`preempt = None`), add rules that call `happen`, and add Hypothesis's invariants,
     which find the target's view in `engine.view()` and the reference in `lockstep`.
     """

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..targets.base.trace import TraceError
-from .draw.files import read_toml
+from .draw.trace_files import read_toml
 from .quoting import one_line
 from .suggestions import did_you_mean
 

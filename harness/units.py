@@ -13,7 +13,7 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kMGT]?)(i?)B?", re.IGNORECASE)
 _MOST = 1e15
 """Larger numbers are typing errors, and do not fit into every field."""
 SEED_MIN, SEED_MAX = -(1 << 63), (1 << 64) - 1
-"""State files have no other numbers (`draw.files.read_json`)."""
+"""State files have no other numbers (`draw.trace_files.read_json`)."""
 _SECONDS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 
 

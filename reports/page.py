@@ -8,7 +8,7 @@ from importlib.resources import files
 from pathlib import Path
 from string import Template
 
-from ..harness.draw.files import write_atomically
+from ..harness.draw.trace_files import write_atomically
 from ..harness.markup import Markup, Section, join, tag
 from ..harness.tell.timeline_svg import stylesheet
 from .data import Data

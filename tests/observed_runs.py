@@ -7,8 +7,8 @@ import json
 import sys
 from pathlib import Path
 
-from hybridfuzz.harness.draw.files import load_trace
 from hybridfuzz.harness.draw.grammar import draw_trace
+from hybridfuzz.harness.draw.trace_files import load_trace
 from hybridfuzz.harness.judge import lockstep, run
 from hybridfuzz.targets.base.registry import load_factory
 

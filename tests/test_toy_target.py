@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from hybridfuzz.harness.draw.files import decode_trace
 from hybridfuzz.harness.draw.grammar import draw_trace
+from hybridfuzz.harness.draw.trace_files import decode_trace
 from hybridfuzz.harness.judge.run import run_trace
 from hybridfuzz.harness.judge.state_catalogue import missing_states, required_oracles
 

@@ -1,20 +1,20 @@
 """A campaign: many traces on several workers for a budget.
 
-campaign      starts the workers, yields events until the budget is spent
-shared_state  what all workers share, behind one lock; also what is written to disk
-worker_loop   one thread for each worker: takes traces, runs them, looks into what fails
-schedule      hands out the work that is left
-nodes         totals of each node of a cluster
-species       what the traces have shown, for estimates of what is left
-trace_counts  which traces are counted
-refusals      traces that the target refused when it was opened
-faults        traces that could not run for want of memory or a device
-resume        whether a folder holds a campaign to continue
-rare_traces   traces that reach rare states, kept for the next campaign
-triage        which failure is looked into next, within a share of the workers' time
-backlog       failing traces that are kept until there is time for them
-recheck       runs a new finding again, reduces and explains it
-comparison    two targets on the same traces, for `--against`
-sorting       sorts failing traces into findings by cause
-canary        the self-test of every campaign: one planted bug that must be found
+campaign       starts the workers, yields events until the budget is spent
+shared_state   what all workers share, behind one lock; also what is written to disk
+worker_loop    one thread for each worker: takes traces, runs them, looks into what fails
+schedule       hands out the work that is left
+nodes          totals of each node of a cluster
+species        what the traces have shown, for estimates of what is left
+trace_counts   which traces are counted
+refusals       traces that the target refused when it was opened
+could_not_run  traces that could not run for want of memory or a device
+resume         whether a folder holds a campaign to continue
+rare_traces    traces that reach rare states, kept for the next campaign
+triage         which failure is looked into next, within a share of the workers' time
+backlog        failing traces that are kept until there is time for them
+recheck        runs a new finding again, reduces and explains it
+comparison     two targets on the same traces, for `--against`
+sorting        sorts failing traces into findings by cause
+canary         the self-test of every campaign: one planted bug that must be found
 """

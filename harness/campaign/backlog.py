@@ -17,7 +17,7 @@ from msgspec import structs
 
 from ...targets.base.trace import Trace
 from ..campaign_events import Waiting
-from ..draw.files import save_trace
+from ..draw.trace_files import save_trace
 from ..group.finding_store import WAITING_FOLDER, OutputError, make_folder
 
 KEPT_MAX = 1000

@@ -38,8 +38,8 @@ from ..campaign_events import (
 )
 from ..group.finding_store import OutputError
 from ..group.retest import retest, unmet
+from ..workers.device_sharing import served
 from ..workers.protocol import OpenWorker
-from ..workers.service import served
 from ..workers.worker_client import InternalError, Stopped, WorkerClient
 from .canary import CanaryRun, share
 from .schedule import Schedule

@@ -20,9 +20,9 @@ from ...targets.base.launch import Launch
 from ...targets.base.protocol import Capabilities
 from ...targets.base.trace import Config, Trace, TraceError, check_config
 from ..campaign_events import Canary
-from ..draw.files import decode_trace
 from ..draw.overrides import apply_overrides
 from ..draw.ratios import DEFAULT, Workload
+from ..draw.trace_files import decode_trace
 from ..measure.detection.matrix import mutants_of
 from ..measure.detection.statistics import Detection
 from ..measure.detection.trial import Trial, run_trial

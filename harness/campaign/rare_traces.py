@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ...targets.base.trace import Trace, TraceError
-from ..draw.files import encode_trace, load_trace, write_atomically
+from ..draw.trace_files import encode_trace, load_trace, write_atomically
 from ..group.finding_store import OutputError
 
 PER_STATE = 2

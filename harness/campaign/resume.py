@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ..campaign_events import Summary
-from ..draw.files import sweep
+from ..draw.trace_files import sweep
 from ..group.finding_store import OWN_FOLDERS, OutputError, refuse_links
 
 LOCK_FILE = ".lock"

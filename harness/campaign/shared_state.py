@@ -65,7 +65,7 @@ from ..workers.lost_process import Counts, Ran
 from ..workers.messages import Fuzz, Overrides, Ready
 from ..workers.worker_client import WorkerClient
 from .backlog import Backlog, Symptom
-from .faults import EnvironmentFaults
+from .could_not_run import EnvironmentFaults
 from .nodes import NodeTotals
 from .rare_traces import CampaignCorpus
 from .refusals import Refusals

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from ...targets.base.trace import Trace
 from ..campaign_events import Cause, Finding, Found, Improved, Merged, Recognized
-from ..draw.files import load_trace
+from ..draw.trace_files import load_trace
 from ..group.evidence import Evidence
 from ..group.finding_store import FindingStore
 from ..group.investigate import Investigation
@@ -23,7 +23,7 @@ from ..workers.protocol import Worker
 from .shared_state import CampaignState, Claim, Unsorted
 
 SORT_SECONDS = 10.0
-DIFFERENT = 0.7
+UNLIKE_KNOWN = 0.7
 """A trace is worth keeping beside others if it is less like each of them than this."""
 
 
@@ -37,7 +37,7 @@ def learn(store: FindingStore, name: str, evidence: Evidence, trace: Trace) -> N
 
 def differ(seen: Sequence[Evidence], known: Sequence[Evidence]) -> bool:
     """Return True if any of `seen` is unlike all of `known`; False if nothing is known."""
-    return bool(known) and any(max(likeness(each, its) for its in known) < DIFFERENT for each in seen)
+    return bool(known) and any(max(likeness(each, its) for its in known) < UNLIKE_KNOWN for each in seen)
 
 
 class Sorter:

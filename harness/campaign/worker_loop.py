@@ -30,7 +30,7 @@ from ..campaign_events import (
     WorkerLost,
     WorkerState,
 )
-from ..draw.files import load_trace
+from ..draw.trace_files import load_trace
 from ..group.conditions import evidence_of, with_conditions
 from ..group.finding_store import OutputError
 from ..group.fixes import packaged_traces

@@ -6,10 +6,10 @@ configurations     draws the configuration of a trace
 ratios             the table of ratios by which both are drawn
 near_stock         the configurations that most servers run
 grammar            draws its events
-serving_rules      the grammar as rules for Hypothesis, one for each kind of event
+hypothesis_rules   the grammar as rules for Hypothesis, one for each kind of event
 hypothesis_traces  traces drawn by Hypothesis, by number
 aim                draws traces that are like those which did what is wanted
 avoid              keeps most traces away from the circumstances of known bugs
-files              reads and writes trace files, and state files
+trace_files        reads and writes trace files, and state files
 adapt              changes a trace of one engine so that another takes it
 """

@@ -36,8 +36,8 @@ from ...targets.base.regular_file import start_of_regular
 from ...targets.base.trace import Config, Trace
 from .avoid import REDRAWS_MAX, Circumstances
 from .choices import RandomChoices
+from .hypothesis_rules import ServingRules
 from .ratios import DEFAULT, Workload
-from .serving_rules import ServingRules
 
 ROUND = 50
 EXAMPLES = 64

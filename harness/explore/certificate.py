@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from ...targets.base.trace import AnyEvent, Trace, TraceError
-from ..draw.files import file_name, read_json, write_atomically
+from ..draw.trace_files import file_name, read_json, write_atomically
 from ..quoting import one_line
 from ..units import plural
 from .form import UNSEEN, UNSEEN_WITHOUT_INSPECTION

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from ...targets.base.protocol import Capabilities
 from ...targets.base.trace import Trace
-from ..draw.files import load_trace
+from ..draw.trace_files import load_trace
 from ..judge.outcome import Outcome
 from .certificate import Certificate
 from .expand import Expand, Expanded, Parent

@@ -39,7 +39,7 @@ from ...targets.base.trace import (
     needed_features,
     tag_of,
 )
-from ..draw.files import ERROR_LENGTH_MAX, read_toml
+from ..draw.trace_files import ERROR_LENGTH_MAX, read_toml
 from ..quoting import one_line
 
 SCOPE_BYTES_MAX = 1 << 20

@@ -27,8 +27,8 @@ from ..judge.state_catalogue import missing_states, required_oracles
 from ..quoting import markdown_fence, markdown_text, terminal_line
 from ..record.changed_lines import ChangedTally, changed_for
 from ..tell.changed_words import changed_lines_text, changed_markdown, changed_title
+from ..tell.github_step_summary import append_section, step_summary
 from ..tell.silence import failing_line
-from ..tell.step_summary import append_section, step_summary
 from ..units import plural
 from .causes import Cause, ItemFailure
 from .items import Check, GateCollector, TraceItem, as_printed

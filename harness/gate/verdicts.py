@@ -17,8 +17,8 @@ from msgspec import Struct
 
 from ...targets.base.protocol import Capabilities, MisfitError
 from ...targets.base.trace import Trace, TraceError, check_config
-from ..draw.files import json_below, load_trace
 from ..draw.overrides import check_overrides
+from ..draw.trace_files import json_below, load_trace
 from ..group.conditions import evidence_of, matching, with_conditions
 from ..group.evidence import FindingEvidence
 from ..group.finding_store import replay_command

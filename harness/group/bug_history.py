@@ -19,7 +19,7 @@ from msgspec import Struct, structs
 
 from ...targets.base.trace import TraceError
 from ..campaign_events import Finding, Summary
-from ..draw.files import read_json, write_atomically
+from ..draw.trace_files import read_json, write_atomically
 from ..quoting import one_line
 from .finding_store import trace_path
 from .known import Known, reason_for

@@ -36,7 +36,7 @@ from msgspec import Struct, structs
 from ...targets.base.patches import PATCH_BYTES_MAX, Patch, parse_patch
 from ...targets.base.pip import version_numbers
 from ...targets.base.trace import Trace, TraceError
-from ..draw.files import file_name, load_trace, read_json, read_regular, read_toml, write_atomically
+from ..draw.trace_files import file_name, load_trace, read_json, read_regular, read_toml, write_atomically
 from ..quoting import clean, one_line, toml_string
 from .evidence import EVIDENCE_SUFFIX, Condition, FindingEvidence
 from .finding_store import OutputError, make_folder

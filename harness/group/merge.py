@@ -31,7 +31,7 @@ from msgspec import Struct, structs
 
 from ...targets.base.trace import TraceError
 from ..campaign_events import Canary, Finding, KnownBug, Node, Seen, Summary
-from ..draw.files import (
+from ..draw.trace_files import (
     NAME_LENGTH_MAX,
     STATE_BYTES_MAX,
     encode_trace,

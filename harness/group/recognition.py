@@ -30,7 +30,7 @@ from ...targets.base.launch import Launch
 from ...targets.base.patched_copy import patched
 from ...targets.base.trace import Trace, TraceError
 from ..campaign_events import Cause, Severity
-from ..draw.files import read_json, read_regular
+from ..draw.trace_files import read_json, read_regular
 from ..judge.violation import Violation
 from ..workers.worker_client import WorkerClient
 from .fixes import Fixes

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from ...targets.base.protocol import TargetError
 from ...targets.base.trace import Trace, TraceError
 from ..campaign_events import Retested, Summary
-from ..draw.files import load_trace
+from ..draw.trace_files import load_trace
 from ..judge.violation import Violation
 from ..workers.protocol import Worker
 from .bug_history import Bug, BugHistory

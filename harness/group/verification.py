@@ -26,7 +26,7 @@ from msgspec import Struct, field, structs
 from ...targets.base.protocol import Capabilities
 from ...targets.base.trace import Config, Trace, TraceError
 from ..defaults import REDUCE_SECONDS
-from ..draw.files import file_name, save_trace
+from ..draw.trace_files import file_name, save_trace
 from ..judge.outcome import Outcome
 from ..judge.violation import Violation
 from ..suggestions import did_you_mean

@@ -29,11 +29,6 @@ SAME = 0.55
 SAME_RELATED = 0.25
 """The same for two findings that need the same switches, or show the same symptoms: at least SHARED_MIN of them."""
 SHARED_MIN = 2
-DIFFERENT = 0.03
-"""Likeness below which the gate takes a failure for another cause than the nearest. A checkout is new in one place, so
-one cause is far more probable there than in a campaign: of 24 pairs of failures of one planted bug two were at 0.07 and
-0.09 (`M3` beside `M6` of `skipped-off-by-one`, `benchmarks/vllm_breaks.py`), the others above 0.2."""
-
 FACTS = {
     "own now was preempted": 5.0,
     "now graph": 4.5,

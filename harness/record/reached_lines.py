@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from ...targets.base.trace import TraceError
-from ..draw.files import read_json, write_atomically
+from ..draw.trace_files import read_json, write_atomically
 
 COVERAGE_FOLDER = "coverage"
 LINES_FILE = "lines.json"

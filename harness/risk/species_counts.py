@@ -20,7 +20,7 @@ from msgspec import Meta, Struct, structs
 
 from ..campaign_events import Number as Count
 from ..campaign_events import Seen, Summary
-from ..draw.files import read_json, write_atomically
+from ..draw.trace_files import read_json, write_atomically
 
 SPECIES_FILE = "species.json"
 SPECIES_MAX = 1 << 16

@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from ...targets.base.protocol import TargetError
 from ...targets.base.trace import Trace, TraceError
-from ..draw.files import file_name
+from ..draw.trace_files import file_name
 from ..judge.outcome import Outcome
 from ..judge.target_exception import misfit
 from ..workers.messages import Ported
@@ -125,7 +125,7 @@ def bisect(
     """Yield each release as it is tried, `first` at the beginning; all of them if `everything`.
 
     Without a signature the first failure is the one that is looked for. One that is the name of a file may have
-    characters replaced (`draw.files.file_name`).
+    characters replaced (`draw.trace_files.file_name`).
     """
     tried: dict[str, Tried] = {}
     while (release := _next(releases, tried, first, everything)) is not None:

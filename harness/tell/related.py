@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from ...targets.base.patches import PATCH_BYTES_MAX
 from ...targets.base.trace import Trace, TraceError
-from ..draw.files import load_trace, read_regular
+from ..draw.trace_files import load_trace, read_regular
 from ..group.fixes import BUILTIN, read_fixes
 from ..group.known import Known, fitting
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from msgspec import structs
 
-from ..draw.files import encode_trace, write_atomically
+from ..draw.trace_files import encode_trace, write_atomically
 from .bug_report import ReproCase, report
 
 PYTEST = '''\

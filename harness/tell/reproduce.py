@@ -25,7 +25,7 @@ from ...targets.base.protocol import TargetError
 from ...targets.base.registry import describe, write_scripts, write_test
 from ...targets.base.repro import Script
 from ...targets.base.trace import Trace, TraceError
-from ..draw.files import write_atomically
+from ..draw.trace_files import write_atomically
 from ..group.evidence import Place
 from ..group.reach import answers_of, severity_of
 from ..group.still_fails import UNEXPLAINED

@@ -22,7 +22,7 @@ from ..judge.violation import Violation, wanted_depth
 from ..quoting import clean
 from ..record.history import History
 from ..record.tag_names import Names
-from ..workers.process import worker_environment
+from ..workers.worker_process import worker_environment
 from ..workers.worker_rights import Home
 
 PACKAGE = "hybridfuzz"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ...targets.base.launch import Launch
 from ..quoting import clean
-from ..workers.process import worker_environment
+from ..workers.worker_process import worker_environment
 from ..workers.worker_rights import Home
 
 SECONDS = 60.0

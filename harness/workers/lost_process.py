@@ -22,7 +22,7 @@ from ..judge.environment_fault import EnvironmentFault
 from ..judge.outcome import Outcome
 from ..judge.verdict import Quoted, Value
 from ..judge.violation import Violation
-from .process import TIME_LIMIT, Lost
+from .worker_process import TIME_LIMIT, Lost
 
 MEMORY_LIMIT = "memory-limit"
 """Field of the violation of a process that takes too much memory."""

@@ -58,7 +58,7 @@ from .messages import (
     Supported,
     Supports,
 )
-from .process import TIME_LIMIT, Limit, Lost, Process
+from .worker_process import TIME_LIMIT, Limit, Lost, Process
 
 Kind = TypeVar("Kind", bound=Reply)
 START_SECONDS = 600.0

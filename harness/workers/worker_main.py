@@ -1,6 +1,6 @@
 """The first code of a worker process: `python -m hybridfuzz.harness.workers.worker_main TARGET`.
 
-Gives up rights before anything heavy is imported (`worker_rights`), then serves requests (`server`).
+Gives up rights before anything heavy is imported (`worker_rights`), then serves requests (`request_loop`).
 """
 
 from __future__ import annotations
@@ -15,6 +15,6 @@ if __name__ == "__main__":
     adopt_orphans()
     if not wants_network(os.environ):  # set by the coordinator where namespaces are not permitted
         enter_namespaces()
-    from .server import main
+    from .request_loop import main
 
     sys.exit(main())

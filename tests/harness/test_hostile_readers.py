@@ -15,8 +15,8 @@ from hybridfuzz.harness.campaign.rare_traces import CampaignCorpus
 from hybridfuzz.harness.campaign.resume import exclusive
 from hybridfuzz.harness.campaign.trace_counts import Progress
 from hybridfuzz.harness.campaign_events import Summary
-from hybridfuzz.harness.draw.files import write_atomically
 from hybridfuzz.harness.draw.hypothesis_traces import EXAMPLE_BYTES_MAX, ExampleFiles, HypothesisTraces
+from hybridfuzz.harness.draw.trace_files import write_atomically
 from hybridfuzz.harness.group.finding_store import check_counted
 from hybridfuzz.harness.group.known import KNOWN_BYTES_MAX, load_known
 from hybridfuzz.targets.base.checkout import _version
@@ -195,7 +195,7 @@ def test_few_file_descriptors(environment: dict[str, str], tmp_path: Path, limit
 def test_what_a_killed_process_left_is_swept(tmp_path: Path) -> None:
     """Temporary files stayed for ever."""
     code = (
-        "import os, sys, pathlib, hybridfuzz.harness.draw.files as f\n"
+        "import os, sys, pathlib, hybridfuzz.harness.draw.trace_files as f\n"
         "os.fsync = lambda _: os.kill(os.getpid(), 9)\n"
         "f.write_atomically(pathlib.Path(sys.argv[1]), b'x')\n"
     )

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import settings
 from support import CLEAN
 
-from hybridfuzz.harness.draw.files import load_trace
-from hybridfuzz.harness.draw.serving_rules import ServingRules
+from hybridfuzz.harness.draw.hypothesis_rules import ServingRules
+from hybridfuzz.harness.draw.trace_files import load_trace
 from hybridfuzz.harness.hypothesis_machine import PROFILE_VARIABLE, HybridCacheMachine, ViolationError, profile
 from hybridfuzz.harness.judge.run import run_trace
 from hybridfuzz.targets.base.registry import load_factory

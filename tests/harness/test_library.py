@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from hybridfuzz.harness.campaign_events import CampaignEnded, Found
-from hybridfuzz.harness.draw.files import load_trace
+from hybridfuzz.harness.draw.trace_files import load_trace
 from hybridfuzz.harness.library import Engine, fuzz
 from hybridfuzz.targets.base.trace import TraceError
 

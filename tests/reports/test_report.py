@@ -25,7 +25,7 @@ from hybridfuzz.harness.campaign_events import (
     Summary,
     Tick,
 )
-from hybridfuzz.harness.draw.files import file_name, load_trace, save_trace
+from hybridfuzz.harness.draw.trace_files import file_name, load_trace, save_trace
 from hybridfuzz.harness.face.outputs.handler import CampaignInfo
 from hybridfuzz.harness.face.outputs.rates import Rates, load_samples
 from hybridfuzz.harness.group.bug_history import merge, save_bug_history

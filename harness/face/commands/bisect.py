@@ -53,7 +53,7 @@ def run(options: argparse.Namespace) -> int:
     """Try releases, print a line for each, then the changes."""
     import msgspec
 
-    from ...draw.files import load_trace
+    from ...draw.trace_files import load_trace
     from ...exit_status import CLEAN, USAGE, VIOLATION
     from ...tell.bisect import Nearest, bisect, changes
     from ...tell.commits import subject

@@ -92,7 +92,7 @@ def target_of(options: argparse.Namespace) -> str:
 def _remembered(path: Path) -> str:
     """Return the target of a campaign's folder, of a trace's file, or of the campaign that a trace is a finding of."""
     from ....targets.base.trace import TraceError
-    from ...draw.files import load_trace
+    from ...draw.trace_files import load_trace
     from ...group.finding_store import FINDINGS_FOLDER, read_state
 
     with suppress(TraceError):  # the command says what is wrong with it
@@ -188,7 +188,7 @@ def printer(json_wanted: bool) -> Callable[[str], None]:
 def trace_files(paths: list[str]) -> list[Path]:
     """Files as they are, folders as all *.json below them but what campaigns keep beside them."""
     from ....targets.base.trace import TraceError
-    from ...draw.files import json_below
+    from ...draw.trace_files import json_below
 
     files: list[Path] = []
     for path in map(Path, paths):

@@ -53,7 +53,7 @@ def run(options: argparse.Namespace) -> int:
     from ....targets.base.patched_copy import patched
     from ....targets.base.protocol import TargetError
     from ....targets.base.registry import confirmation, parse
-    from ...draw.files import load_trace
+    from ...draw.trace_files import load_trace
     from ...exit_status import CLEAN, USAGE, VIOLATION
     from ...group.known import patch_from
     from .common import launch_target, print_json, printer
@@ -138,7 +138,7 @@ def run_on_device(
     from ....targets.base.confirmation import Shown, Wanted
     from ....targets.base.protocol import TargetError
     from ...quoting import clean
-    from ...workers.process import worker_environment
+    from ...workers.worker_process import worker_environment
     from ...workers.worker_rights import Home
 
     try:
@@ -161,7 +161,7 @@ def write_section(
     folder: Path, versions: str, stock: Sequence[Shown], fixed: Sequence[Shown], patches: Sequence[str]
 ) -> None:
     """Write the section to the folder's REPORT.md, in place of an earlier one. Raises OutputError."""
-    from ...draw.files import write_atomically
+    from ...draw.trace_files import write_atomically
     from ...group.finding_store import OutputError
     from ...tell.on_device import paragraphs
 

@@ -36,8 +36,8 @@ def end_with_report(options: argparse.Namespace, out: Path, launch: Launch, stat
     from ...measure.coverage.report import HTML_FOLDER, ReportError, write_report
     from ...measure.coverage.terminal import report_text
     from ...record.reached_lines import COVERAGE_FOLDER, load_lines
-    from ...workers.process import worker_environment
     from ...workers.worker_client import InternalError
+    from ...workers.worker_process import worker_environment
     from ...workers.worker_rights import Home
     from ..outputs.console import Terminal
 

@@ -184,7 +184,7 @@ def severity(options: argparse.Namespace) -> int:
 
     from ....targets.base.trace import TraceError
     from ...campaign_events import Severity
-    from ...draw.files import write_atomically
+    from ...draw.trace_files import write_atomically
     from ...exit_status import CLEAN
     from ...group.finding_store import OutputError
     from ...group.recognition import SEVERITIES
@@ -229,7 +229,7 @@ def add(options: argparse.Namespace) -> int:
     import datetime
 
     from ....targets.base.trace import TraceError
-    from ...draw.files import load_trace
+    from ...draw.trace_files import load_trace
     from ...exit_status import CLEAN
     from ...group.finding_store import make_folder
     from ...group.known import append_entry, entry_for, load_known

@@ -171,7 +171,7 @@ def progress(console: Console, matrix: Matrix) -> Iterator[Callable[[Detection],
 
 def write_document(options: argparse.Namespace, rows: Sequence[MutantRow]) -> str:
     """Write the table of the documentation; return a line that names it."""
-    from ...draw.files import write_atomically
+    from ...draw.trace_files import write_atomically
     from ...measure.detection.tables import markdown
 
     command = f"hybridfuzz mutants --time {options.time:g}s --seeds {options.seeds} --seed {options.seed} --write-docs"

@@ -16,7 +16,7 @@ def read_all(files: Sequence[Path], line: Callable[[str], None]) -> dict[Path, T
     Raises TraceError if there is only one file and it is no trace.
     """
     from ....targets.base.trace import TraceError
-    from ...draw.files import load_trace
+    from ...draw.trace_files import load_trace
 
     read: dict[Path, Trace | str] = {}
     for file in dict.fromkeys(files):

@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Reduce; print a line for each improvement that drops events."""
     from ....targets.base.trace import Trace
-    from ...draw.files import load_trace, save_trace
+    from ...draw.trace_files import load_trace, save_trace
     from ...exit_status import CLEAN
     from ...group.finding_store import OutputError, replay_command
     from ...group.reduce import reduce_trace

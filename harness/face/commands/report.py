@@ -45,7 +45,7 @@ def run(options: argparse.Namespace) -> int:
 
 def run_trace(options: argparse.Namespace) -> Any:
     """Run one trace, record its history, and find out how much its failure matters."""
-    from ...draw.files import load_trace
+    from ...draw.trace_files import load_trace
     from ...group.reach import severity_on
     from ...group.severity import severity_words
     from .common import open_worker, ours, printer

@@ -52,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
     from msgspec import structs
 
     from ....targets.base.protocol import TargetError
-    from ...draw.files import load_trace
+    from ...draw.trace_files import load_trace
     from ...exit_status import CLEAN, INTERNAL, USAGE
     from ...group.finding_store import OutputError
     from ...group.severity import severity_words
@@ -124,7 +124,7 @@ def again(launch: Launch, script: Path) -> str:
 def witness(spec: str, trace: Trace, folder: Path, line: Callable[[str], None]) -> int:
     """Write witness.py, which serves the trace's requests on a real engine. TargetError if there is none."""
     from ....targets.base.registry import confirmation
-    from ...draw.files import write_atomically
+    from ...draw.trace_files import write_atomically
     from ...exit_status import CLEAN
     from ...group.finding_store import OutputError
 
@@ -149,7 +149,7 @@ def tried_fix(given: Path | None, subject: Subject, folder: Path, case: ReproCas
 def chosen_patch(given: Path | None, entries: Sequence[RelatedEntry]) -> tuple[str, str]:
     """Return a patch and its source in words: the one given, or that of the entry that lists the trace; else "", ""."""
     from ....targets.base.patches import PATCH_BYTES_MAX
-    from ...draw.files import read_regular
+    from ...draw.trace_files import read_regular
     from ...tell.reproduce import packaged_patch
 
     if given:

@@ -61,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
     import msgspec
 
     from ....targets.base.trace import TraceError
-    from ...draw.files import load_trace
+    from ...draw.trace_files import load_trace
     from ...exit_status import CLEAN, VIOLATION
     from ...group.verification import Verifier, others_of, traces_of
     from ...units import plural, spell

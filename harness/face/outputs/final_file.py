@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ...campaign_events import CampaignEnded, CampaignEvent, Summary
-from ...draw.files import write_atomically
+from ...draw.trace_files import write_atomically
 from ...group.finding_store import OutputError
 from .handler import CampaignInfo
 

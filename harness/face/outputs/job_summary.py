@@ -9,8 +9,8 @@ from pathlib import Path
 from ...campaign_events import CampaignEnded, CampaignEvent, Summary
 from ...group.finding_store import title_line
 from ...quoting import markdown_text
+from ...tell.github_step_summary import append_section, step_summary
 from ...tell.silence import silence_lines
-from ...tell.step_summary import append_section, step_summary
 from .console import verdict
 from .handler import CampaignInfo
 

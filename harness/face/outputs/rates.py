@@ -15,7 +15,7 @@ from msgspec import Struct, structs
 
 from ....targets.base.trace import TraceError
 from ...campaign_events import CampaignEnded, CampaignEvent, Summary, Tick
-from ...draw.files import read_regular, write_atomically
+from ...draw.trace_files import read_regular, write_atomically
 from ...risk.estimates import chance_of_new
 from .handler import CampaignInfo
 

@@ -23,7 +23,7 @@ import msgspec
 from ....targets.base.registry import parse
 from ....targets.base.trace import TraceError
 from ...campaign_events import Finding, Summary
-from ...draw.files import encode_trace, load_trace
+from ...draw.trace_files import encode_trace, load_trace
 from ...group.finding_store import load_evidence, replay_command
 from ...group.severity import ranked, severity_known, severity_words
 from ...judge.oracles import titles

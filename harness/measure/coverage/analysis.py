@@ -20,7 +20,7 @@ from coverage.plugin import CodeRegion, CoveragePlugin, FileReporter
 from coverage.plugin_support import Plugins
 from coverage.types import TSourceTokenLines
 
-from ...draw.files import write_atomically
+from ...draw.trace_files import write_atomically
 from ...record.engine_source import body_lines, files_of, functions, is_kernel
 from .report import (
     HTML_FOLDER,

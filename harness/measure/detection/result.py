@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from ....targets.base.trace import TraceError
-from ...draw.files import read_json, write_atomically
+from ...draw.trace_files import read_json, write_atomically
 from ...group.finding_store import OutputError
 from .matrix import Matrix
 from .statistics import Detection, MutantChange, MutantRow, Saved, overall, summarise

@@ -12,8 +12,8 @@ steps on a CPU and on a GPU. The real model is observed by its log-probabilities
     replay            the same for captured CUDA graphs
     real_kit          the model, its runner and its graphs, for `targets.vllm.engine`; the mirror beside them
     real_engine       one such engine, kept for several traces and reset between them
-    kept              what waits for its next trace, within a budget of device memory
-    kept_engines      what waits in this process
+    memory_budget     what waits for its next trace, within a budget of device memory
+    engines_of_process  what waits in this process
     compiler          says which kernel is compiled
     autotuning        chooses the configurations of kernels without timing them
     sharing           the daemon through which workers share the device
@@ -34,6 +34,6 @@ steps on a CPU and on a GPU. The real model is observed by its log-probabilities
     witness           a script of vLLM's public API for a trace
     witness_template  its text
 
-`comparison`, `compiler`, `factory`, `kept`, `plans`, `scaling`, `stand_ins` and `witness` may be imported where vLLM is
+`comparison`, `compiler`, `factory`, `memory_budget`, `plans`, `scaling`, `stand_ins` and `witness` may be imported where vLLM is
 not installed.
 """

@@ -52,7 +52,7 @@ class RealEngine(Engine):
 
     def close(self) -> None:
         """Let go of model, graphs, caches and snapshot. Their parts refer to each other: the garbage collector takes
-        them, once nothing of this process refers to them (`kept_engines`)."""
+        them, once nothing of this process refers to them (`engines_of_process`)."""
         self._synchronize()
         patches.activate(None)
         memories.activate(None)

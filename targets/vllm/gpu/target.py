@@ -39,10 +39,10 @@ from ..target import VllmTarget
 from ..versions import compat
 from . import memories, same_steps, same_tokens
 from .comparison import Comparison, tolerance
-from .kept import Closable, Kind
-from .kept_engines import kept
+from .engines_of_process import kept
 from .lives import Lives
 from .memories import Memories
+from .memory_budget import Closable, Kind
 from .plans import Floats, Segment
 from .real_engine import Fill, RealEngine, fill_bytes
 from .real_model import Read

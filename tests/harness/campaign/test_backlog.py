@@ -8,7 +8,7 @@ from support import arrive, make_trace, steps
 
 from hybridfuzz.harness.campaign.backlog import EXPLAINED_ENOUGH, KEPT_MAX, PER_SYMPTOM, Backlog
 from hybridfuzz.harness.campaign_events import Waiting
-from hybridfuzz.harness.draw.files import load_trace
+from hybridfuzz.harness.draw.trace_files import load_trace
 
 TRACE = make_trace(arrive("r0", 3), *steps(1))
 SYMPTOM = "S3-step-mamba-conv", "relation"

@@ -14,7 +14,7 @@ from msgspec import structs
 from test_campaign import state
 
 from hybridfuzz.harness import cli
-from hybridfuzz.harness.draw.files import load_trace
+from hybridfuzz.harness.draw.trace_files import load_trace
 from hybridfuzz.harness.exit_status import CLEAN, USAGE, VACUOUS, VIOLATION
 from hybridfuzz.targets.base import registry
 from hybridfuzz.targets.base.launch import Launch, Service
@@ -27,7 +27,7 @@ def _quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", f"{Path(__file__).parents[2]}:{os.environ.get('PYTHONPATH', '')}")
     monkeypatch.setenv("HYBRIDFUZZ_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("HYBRIDFUZZ_TEST_DEVICE", str(tmp_path / "device"))
-    monkeypatch.setattr("hybridfuzz.harness.campaign.faults.WAITS", (0.0,) * 5)
+    monkeypatch.setattr("hybridfuzz.harness.campaign.could_not_run.WAITS", (0.0,) * 5)
     monkeypatch.setattr("hybridfuzz.harness.workers.worker_client.RESTART_WAITS", (0.0,))
 
 
@@ -81,7 +81,7 @@ def test_a_campaign_of_which_nothing_can_run_ends(
 ) -> None:
     """It does not loop for ever, has no finding and no trace, and says why."""
     monkeypatch.setenv("HYBRIDFUZZ_TEST_ROOM", "0")
-    monkeypatch.setattr("hybridfuzz.harness.campaign.faults.ALONE_MAX", 3)
+    monkeypatch.setattr("hybridfuzz.harness.campaign.could_not_run.ALONE_MAX", 3)
     status, result, said = fuzz(capsys, "SMALL_DEVICE", "--jobs", jobs, "--time", "60s")
     assert status == USAGE
     assert (result["findings"], result["traces"], result["steps"]) == ([], 0, 0)

@@ -6,7 +6,7 @@ from threading import Lock
 from msgspec import structs
 
 from hybridfuzz.harness.campaign.recheck import Confirmation
-from hybridfuzz.harness.draw.files import load_trace
+from hybridfuzz.harness.draw.trace_files import load_trace
 from hybridfuzz.harness.group.finding_store import FindingStore
 from hybridfuzz.harness.group.investigate import Investigation
 from hybridfuzz.harness.judge.outcome import Outcome

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from hybridfuzz.harness.draw.adapt import port, refusal
-from hybridfuzz.harness.draw.files import json_below, load_trace
 from hybridfuzz.harness.draw.overrides import check_overrides
+from hybridfuzz.harness.draw.trace_files import json_below, load_trace
 from hybridfuzz.harness.judge.run import run_trace
 from hybridfuzz.reference.tokens import plain_name
 from hybridfuzz.targets.base.protocol import TargetFactory

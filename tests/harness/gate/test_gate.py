@@ -12,7 +12,7 @@ from threading import current_thread, main_thread
 
 import pytest
 
-from hybridfuzz.harness.draw.files import load_trace, save_trace
+from hybridfuzz.harness.draw.trace_files import load_trace, save_trace
 from hybridfuzz.harness.gate import verdicts
 from hybridfuzz.harness.gate.packaged_bugs import packaged_fixes, shipped
 from hybridfuzz.harness.gate.settings import combine

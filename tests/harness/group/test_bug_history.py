@@ -10,7 +10,7 @@ from msgspec import structs
 from support import arrive, make_trace
 
 from hybridfuzz.harness.campaign_events import Finding, Summary
-from hybridfuzz.harness.draw.files import save_trace
+from hybridfuzz.harness.draw.trace_files import save_trace
 from hybridfuzz.harness.group.bug_history import (
     Bug,
     BugHistory,

@@ -11,7 +11,7 @@ import pytest
 from support import arrive, make_trace, steps
 
 from hybridfuzz.harness.campaign_events import Finding, Reach, Severity, Summary
-from hybridfuzz.harness.draw.files import file_name, load_trace
+from hybridfuzz.harness.draw.trace_files import file_name, load_trace
 from hybridfuzz.harness.group import finding_store as module
 from hybridfuzz.harness.group.evidence import Evidence, FindingEvidence
 from hybridfuzz.harness.group.finding_store import STATE_FILE, FindingStore, read_state, trace_path

@@ -8,7 +8,7 @@ from msgspec import structs
 from support import arrive, make_trace
 
 from hybridfuzz.harness.campaign_events import Reach, Severity
-from hybridfuzz.harness.draw.files import load_trace
+from hybridfuzz.harness.draw.trace_files import load_trace
 from hybridfuzz.harness.group.reach import MORE_BLOCKS, RUNS_MAX, answers_of, severity_of, with_more_steps
 from hybridfuzz.harness.group.severity import effect_of
 from hybridfuzz.harness.judge.outcome import Outcome

@@ -7,7 +7,7 @@ from cli_process import Cli
 from support import CLEAN, arrive, drawn, make_trace, steps
 
 from hybridfuzz.harness.draw.adapt import port
-from hybridfuzz.harness.draw.files import encode_trace
+from hybridfuzz.harness.draw.trace_files import encode_trace
 from hybridfuzz.harness.group.reduce import reduce_trace
 from hybridfuzz.harness.judge.lockstep import Lockstep
 from hybridfuzz.harness.judge.ranks import Ranks, home, on_ranks, run_ranks

@@ -6,8 +6,8 @@ import pytest
 from msgspec import structs
 from support import CLEAN, arrive, make_trace, steps
 
-from hybridfuzz.harness.draw.files import load_trace
 from hybridfuzz.harness.draw.grammar import draw_trace
+from hybridfuzz.harness.draw.trace_files import load_trace
 from hybridfuzz.harness.record.answers import Answer, Answers, _answers, collect_answers
 from hybridfuzz.targets.base.registry import load_factory
 from hybridfuzz.targets.base.trace import Abort, Arrive, Fork, Resume, Trace

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from support import CLEAN, arrive, drawn, make_trace, steps, watch
 
-from hybridfuzz.harness.draw.files import load_trace
+from hybridfuzz.harness.draw.trace_files import load_trace
 from hybridfuzz.harness.judge.run import run_trace
 from hybridfuzz.harness.record.history import History
 from hybridfuzz.harness.record.history_builder import HistoryBuilder

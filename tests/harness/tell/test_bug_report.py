@@ -13,7 +13,7 @@ from markdown_it.token import Token
 from msgspec import structs
 from support import CLEAN, HOSTILE, arrive, make_trace, steps
 
-from hybridfuzz.harness.draw.files import load_trace
+from hybridfuzz.harness.draw.trace_files import load_trace
 from hybridfuzz.harness.group.evidence import Place
 from hybridfuzz.harness.judge.oracles import consequence, oracle_ids
 from hybridfuzz.harness.judge.verdict import Prefix, StateOf

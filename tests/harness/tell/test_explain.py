@@ -9,7 +9,7 @@ from cli_process import Cli
 from msgspec import structs
 from support import CLEAN, arrive, drawn, make_trace, steps
 
-from hybridfuzz.harness.draw.files import load_trace
+from hybridfuzz.harness.draw.trace_files import load_trace
 from hybridfuzz.harness.judge.oracles import ORACLES, contract
 from hybridfuzz.harness.judge.violation import Violation
 from hybridfuzz.harness.record.history import History, Mark, Moment, RequestStep

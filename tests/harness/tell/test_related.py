@@ -4,7 +4,7 @@ from pathlib import Path
 
 from msgspec import structs
 
-from hybridfuzz.harness.draw.files import load_trace
+from hybridfuzz.harness.draw.trace_files import load_trace
 from hybridfuzz.harness.tell.related import public_reports, related
 
 CORPUS = Path(__file__).parents[3] / "corpus" / "vllm"

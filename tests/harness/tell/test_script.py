@@ -11,7 +11,7 @@ from cli_process import Cli
 from msgspec import structs
 from support import arrive, make_trace, steps
 
-from hybridfuzz.harness.draw.files import encode_trace, load_trace
+from hybridfuzz.harness.draw.trace_files import encode_trace, load_trace
 from hybridfuzz.harness.group.evidence import Evidence, FindingEvidence, Place
 from hybridfuzz.harness.record.recorder import record_history
 from hybridfuzz.harness.tell.bug_report import ReproCase

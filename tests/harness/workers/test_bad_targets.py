@@ -12,7 +12,7 @@ import pytest
 from cli_process import MUTANT, Cli, Ran, children, command, ended, wait_for
 from support import arrive, make_trace, steps
 
-from hybridfuzz.harness.draw.files import encode_trace, load_trace
+from hybridfuzz.harness.draw.trace_files import encode_trace, load_trace
 from hybridfuzz.harness.workers.worker_client import InternalError, WorkerClient
 from hybridfuzz.targets.base.launch import Launch
 from hybridfuzz.targets.base.trace import DummyRun

@@ -11,7 +11,7 @@ import pytest
 from cli_process import Cli, Ran, ended
 from support import arrive, make_trace, steps
 
-from hybridfuzz.harness.draw.files import encode_trace
+from hybridfuzz.harness.draw.trace_files import encode_trace
 from hybridfuzz.harness.workers.worker_client import WorkerClient
 from hybridfuzz.targets.base.launch import Launch
 
@@ -48,7 +48,7 @@ def test_a_finding(hybridfuzz: Cli, name: str, status: int, signature: str, word
         ("SUPPORTS_RAISES", "supports() raised KeyError: 'no such model\\nsecond line' at hostile_targets.py:"),
         ("SUPPORTS_SEVEN", "supports() returned a int, expected a text"),
         ("SUPPORTS_LEAVES", "ended its process with exit status 9 while "),
-        ("REPLACES_RUN", "it replaced hybridfuzz.harness.workers.server.run_taken"),
+        ("REPLACES_RUN", "it replaced hybridfuzz.harness.workers.request_loop.run_taken"),
     ],
 )
 def test_an_error_of_the_target(hybridfuzz: Cli, name: str, words: str) -> None:

@@ -14,7 +14,7 @@ from hybridfuzz.harness.record.line_recorder import LineRecorder
 from hybridfuzz.harness.record.watched_lines import WatchedLines
 from hybridfuzz.harness.workers.messages import Done, Drawn, Fuzz, Reply, Request, Run
 from hybridfuzz.harness.workers.outbox import Outbox
-from hybridfuzz.harness.workers.server import serve
+from hybridfuzz.harness.workers.request_loop import serve
 from hybridfuzz.targets.base.protocol import TargetError, TargetFactory, open_supported
 from hybridfuzz.targets.base.proxy import FactoryProxy
 from hybridfuzz.targets.base.registry import load_factory

@@ -9,7 +9,7 @@ import pytest
 from support import arrive, make_trace, steps
 
 from hybridfuzz.harness import cli
-from hybridfuzz.harness.draw.files import encode_trace, load_trace
+from hybridfuzz.harness.draw.trace_files import encode_trace, load_trace
 from hybridfuzz.harness.workers.messages import Fuzz
 from hybridfuzz.harness.workers.worker_client import WorkerClient
 from hybridfuzz.targets.base.protocol import TargetError

@@ -13,8 +13,8 @@ import pytest
 from cli_process import Cli
 from support import arrive, make_trace, steps
 
-from hybridfuzz.harness.draw.files import encode_trace
-from hybridfuzz.harness.workers.process import Process
+from hybridfuzz.harness.draw.trace_files import encode_trace
+from hybridfuzz.harness.workers.worker_process import Process
 from hybridfuzz.harness.workers.worker_rights import (
     YOUNG_SECONDS,
     Home,

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hybridfuzz.harness.draw.files import load_trace
 from hybridfuzz.harness.draw.grammar import draw_trace
+from hybridfuzz.harness.draw.trace_files import load_trace
 from hybridfuzz.harness.judge.run import run_trace
 from hybridfuzz.harness.judge.state_catalogue import missing_states, required_oracles
 from hybridfuzz.targets.base.declarations import fault

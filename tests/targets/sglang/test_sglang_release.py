@@ -11,9 +11,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from hybridfuzz.harness.draw.files import load_trace
 from hybridfuzz.harness.draw.grammar import draw_trace
 from hybridfuzz.harness.draw.ratios import with_ratios
+from hybridfuzz.harness.draw.trace_files import load_trace
 from hybridfuzz.harness.judge.outcome import Outcome
 from hybridfuzz.harness.workers.worker_client import WorkerClient
 from hybridfuzz.targets.base.registry import prepare

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from cli_process import Cli
 
-from hybridfuzz.harness.draw.files import load_trace
 from hybridfuzz.harness.draw.grammar import draw_trace
+from hybridfuzz.harness.draw.trace_files import load_trace
 from hybridfuzz.harness.workers.worker_client import WorkerClient
 from hybridfuzz.targets.base.environment import cache_folder
 from hybridfuzz.targets.base.protocol import TargetError
@@ -38,7 +38,7 @@ JAMBA = "5.23.0--jamba-later-chunk-forgets-the-state--S6-step-logprobs.json"
 INSTALLED = """
 import sys
 from pathlib import Path
-from hybridfuzz.harness.draw.files import load_trace
+from hybridfuzz.harness.draw.trace_files import load_trace
 from hybridfuzz.harness.workers.worker_client import WorkerClient
 from hybridfuzz.targets.base.registry import prepare
 launch = prepare("transformers", print)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from hybridfuzz.harness.draw.files import load_trace
 from hybridfuzz.harness.draw.ratios import with_ratios
+from hybridfuzz.harness.draw.trace_files import load_trace
 from hybridfuzz.harness.workers.messages import Fuzz
 from hybridfuzz.harness.workers.worker_client import WorkerClient
 from hybridfuzz.targets.base.protocol import TargetError

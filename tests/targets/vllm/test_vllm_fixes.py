@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hybridfuzz.harness.draw.files import load_trace
+from hybridfuzz.harness.draw.trace_files import load_trace
 from hybridfuzz.harness.group.fixes import BUILTIN, Fixes, apply_fixes, read_fixes
 from hybridfuzz.harness.workers.worker_client import WorkerClient
 from hybridfuzz.targets.base.patched_copy import patched

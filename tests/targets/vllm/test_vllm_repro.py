@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from hybridfuzz.harness.draw.files import load_trace
+from hybridfuzz.harness.draw.trace_files import load_trace
 from hybridfuzz.harness.group.fixes import BUILTIN, read_fixes
 from hybridfuzz.harness.tell.script import failure_of, run_script
 from hybridfuzz.harness.workers.worker_client import WorkerClient

@@ -12,7 +12,7 @@ from cli_process import Cli, command, wait_for
 from support import arrive, make_trace
 
 from hybridfuzz.harness import units
-from hybridfuzz.harness.draw.files import encode_trace, load_trace
+from hybridfuzz.harness.draw.trace_files import encode_trace, load_trace
 from hybridfuzz.harness.face.commands.against import pair_of
 from hybridfuzz.harness.face.commands.bisect import started
 from hybridfuzz.harness.face.commands.common import trace_files

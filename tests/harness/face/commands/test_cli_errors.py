@@ -13,8 +13,8 @@ from cli_process import Cli, command
 
 from hybridfuzz.harness import cli
 from hybridfuzz.harness.cli import COMMANDS
-from hybridfuzz.harness.draw.files import encode_trace
 from hybridfuzz.harness.draw.grammar import draw_trace
+from hybridfuzz.harness.draw.trace_files import encode_trace
 from hybridfuzz.harness.face.commands.targets import listing, variants_of
 from hybridfuzz.targets.base.registry import load_factory
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from cli_process import Cli, command
 
-from hybridfuzz.harness.draw.files import load_trace
 from hybridfuzz.harness.draw.grammar import draw_trace
+from hybridfuzz.harness.draw.trace_files import load_trace
 from hybridfuzz.harness.exit_status import CLEAN, INTERNAL, INTERRUPTED, VIOLATION
 from hybridfuzz.harness.face.commands.mutants import status
 from hybridfuzz.harness.judge.run import run_trace

@@ -9,8 +9,8 @@ import pytest
 from msgspec import structs
 
 from hybridfuzz.harness.cli import main
-from hybridfuzz.harness.draw.files import load_trace
 from hybridfuzz.harness.draw.grammar import draw_trace
+from hybridfuzz.harness.draw.trace_files import load_trace
 from hybridfuzz.harness.judge.run import run_trace
 from hybridfuzz.harness.judge.state_catalogue import missing_states, required_oracles
 from hybridfuzz.targets.base.registry import load_factory

@@ -7,7 +7,7 @@ import pytest
 from cli_process import MUTANT, Cli
 from support import arrive, make_trace
 
-from hybridfuzz.harness.draw.files import load_trace, save_trace
+from hybridfuzz.harness.draw.trace_files import load_trace, save_trace
 from hybridfuzz.targets.base.trace import Step, Trace
 
 TRACE = make_trace(arrive("r0", 3), Step())

@@ -8,7 +8,7 @@ import pytest
 from hybridfuzz.harness.campaign_events import CampaignEnded, Finding, Seen, Summary
 from hybridfuzz.harness.face.outputs.job_summary import make_handler
 from hybridfuzz.harness.group.finding_store import OutputError
-from hybridfuzz.harness.tell.step_summary import VARIABLE
+from hybridfuzz.harness.tell.github_step_summary import VARIABLE
 
 SEEN = Seen(1000, 1, 2000, 20, 10, 12, 9, 40, 14)
 FINDING = Finding("M1-x", "M1", "no", 1, 1, 3, "findings/M1-x.json", 4, phrase="<b>wrong</b>")

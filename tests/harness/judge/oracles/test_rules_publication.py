@@ -9,7 +9,7 @@ import pytest
 from handmade import context_of, enter, life_of, plan, view_of
 from support import CLEAN, arrive, broken, make_trace, steps
 
-from hybridfuzz.harness.draw.files import load_trace
+from hybridfuzz.harness.draw.trace_files import load_trace
 from hybridfuzz.harness.judge.oracles.base import Context
 from hybridfuzz.harness.judge.oracles.liveness import Publication
 from hybridfuzz.harness.judge.run import run_trace

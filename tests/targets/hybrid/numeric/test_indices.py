@@ -13,8 +13,8 @@ import pytest
 import torch
 from support import ATTENTION, MAMBA, arrive, make_trace, steps
 
-from hybridfuzz.harness.draw.files import load_trace
 from hybridfuzz.harness.draw.grammar import draw_trace
+from hybridfuzz.harness.draw.trace_files import load_trace
 from hybridfuzz.harness.judge.run import run_trace
 from hybridfuzz.targets.base.observe import Numeric
 from hybridfuzz.targets.base.registry import load_factory

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hybridfuzz.harness.draw.files import encode_trace, load_trace
+from hybridfuzz.harness.draw.trace_files import encode_trace, load_trace
 from hybridfuzz.harness.judge.run import run_trace
 from hybridfuzz.targets.base.registry import load_factory
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from hybridfuzz.harness.draw.files import load_trace
 from hybridfuzz.harness.draw.grammar import draw_trace
+from hybridfuzz.harness.draw.trace_files import load_trace
 from hybridfuzz.targets.base.protocol import TargetError
 from hybridfuzz.targets.base.registry import on_device, parse
 from hybridfuzz.targets.base.trace import Arrive, Config, ExternalLoad, Group, Resume, Step, Trace, Turn, check_config

@@ -1,4 +1,4 @@
-"""Engines and references of this process that wait for their next trace (`kept`)."""
+"""Engines and references of this process that wait for their next trace (`memory_budget`)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from .kept import Kept, budget
+from .memory_budget import Kept, budget
 
 
 class TorchMemory:

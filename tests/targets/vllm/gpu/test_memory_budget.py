@@ -6,7 +6,7 @@ import pytest
 
 from hybridfuzz.targets.base.launch import WORKERS
 from hybridfuzz.targets.base.protocol import TargetError
-from hybridfuzz.targets.vllm.gpu.kept import BUDGET, MOST, Kept, budget
+from hybridfuzz.targets.vllm.gpu.memory_budget import BUDGET, MOST, Kept, budget
 
 
 class Device:

@@ -6,7 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-from hybridfuzz.harness.workers.service import served
+from hybridfuzz.harness.workers.device_sharing import served
 from hybridfuzz.targets.base.launch import SHARED_DEVICE, Launch, Service, unshared
 
 SCRIPT = 'echo $$ > "$PLACE/pid"; touch "$PLACE/ready"; while read -r _; do :; done'
@@ -37,7 +37,7 @@ def test_a_service_that_does_not_start_is_not_used() -> None:
 
 def test_a_service_ends_with_a_process_that_was_killed() -> None:
     code = (
-        "import sys, time; from hybridfuzz.harness.workers.service import served;"
+        "import sys, time; from hybridfuzz.harness.workers.device_sharing import served;"
         "from hybridfuzz.targets.base.launch import Launch, Service;"
         f"service = Service(('sh', '-c', {SCRIPT!r}), ('PLACE',), 'ready')\n"
         "with served(Launch(sys.executable, {}, service=service), 2) as launch:\n"
