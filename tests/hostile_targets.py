@@ -89,14 +89,14 @@ def write_to_pipes(data: bytes) -> None:
 
 
 def replace_run() -> None:
-    vars(server)["run_taken"] = None
+    vars(request_loop)["run_taken"] = None
 
 
 def replace_done() -> None:
     def done(*_: object) -> messages.Supported:
         return messages.Supported("everything")
 
-    vars(server)["Done"] = done
+    vars(request_loop)["Done"] = done
 
 
 def replace_replies() -> None:

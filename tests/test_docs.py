@@ -260,10 +260,10 @@ def test_limits_in_security_are_those_of_the_readers() -> None:
     """The figures of its table."""
     text = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
     limits = dict(re.findall(r"^\| ([^|]*) \| (.*) \|$", text, re.MULTILINE))
-    assert f"at most {files.TRACE_BYTES_MAX >> 20} MiB" in limits["trace file"]
-    assert limits["events"].startswith(f"1 to {files.EVENTS_MAX:,};")
-    assert f"2<sup>{files.TOKENS_MAX.bit_length() - 1}</sup> in all prompts" in limits["tokens"]
-    assert limits["state files"].startswith(f"{files.STATE_BYTES_MAX >> 20} MiB;")
+    assert f"at most {trace_files.TRACE_BYTES_MAX >> 20} MiB" in limits["trace file"]
+    assert limits["events"].startswith(f"1 to {trace_files.EVENTS_MAX:,};")
+    assert f"2<sup>{trace_files.TOKENS_MAX.bit_length() - 1}</sup> in all prompts" in limits["tokens"]
+    assert limits["state files"].startswith(f"{trace_files.STATE_BYTES_MAX >> 20} MiB;")
     texts = f"{known.KNOWN_BYTES_MAX >> 20} MiB, {known.ENTRIES_MAX:,} entries, {known.TEXT_MAX} characters"
     assert limits["`known.toml`"].startswith(texts)
 

@@ -140,7 +140,7 @@ def test_broken_files_are_explained_in_one_line(case: str, tmp_path: Path) -> No
 
 
 def test_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "TRACE_BYTES_MAX", 10)
+    monkeypatch.setattr(trace_files, "TRACE_BYTES_MAX", 10)
     path = tmp_path / "large.json"
     path.write_bytes(WHOLE)
     with pytest.raises(TraceError, match="too large") as caught:
@@ -149,7 +149,7 @@ def test_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_device_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "TRACE_BYTES_MAX", 10)
+    monkeypatch.setattr(trace_files, "TRACE_BYTES_MAX", 10)
     with pytest.raises(TraceError, match=r"/dev/zero: .*not a regular file"):
         load_trace("/dev/zero")
 

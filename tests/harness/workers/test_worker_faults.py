@@ -103,7 +103,7 @@ class TestKilledByTheKernel:
     @pytest.fixture
     def _counted(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         """The kernel's counter as the worker's death would leave it."""
-        monkeypatch.setattr(process, "oom_kills", lambda: int((tmp_path / "flag").exists()))
+        monkeypatch.setattr(worker_process, "oom_kills", lambda: int((tmp_path / "flag").exists()))
 
     @pytest.mark.usefixtures("_counted")
     def test_is_out_of_memory(self, killed: WorkerClient) -> None:
