@@ -9,7 +9,7 @@ from typing import Any
 
 from fake_targets import GOOD, Fake
 
-from hybridfuzz.harness.workers import messages
+from hybridfuzz.harness.workers import messages, request_loop
 from hybridfuzz.targets.base.protocol import Target
 from hybridfuzz.targets.base.trace import Config
 

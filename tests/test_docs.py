@@ -27,6 +27,7 @@ from hybridfuzz.harness import exit_status
 from hybridfuzz.harness.campaign import worker_loop
 from hybridfuzz.harness.campaign_events import CampaignEvent, TracesDone, WorkerState
 from hybridfuzz.harness.cli import COMMANDS
+from hybridfuzz.harness.draw import trace_files
 from hybridfuzz.harness.face.outputs.ndjson import event_name
 from hybridfuzz.harness.group import known, reach, severity
 from hybridfuzz.targets.hybrid.mutants import PARTS

@@ -34,6 +34,6 @@ steps on a CPU and on a GPU. The real model is observed by its log-probabilities
     witness           a script of vLLM's public API for a trace
     witness_template  its text
 
-`comparison`, `compiler`, `factory`, `memory_budget`, `plans`, `scaling`, `stand_ins` and `witness` may be imported where
-vLLM is not installed.
+`comparison`, `compiler`, `factory`, `memory_budget`, `plans`, `scaling`, `stand_ins` and `witness` may be imported
+where vLLM is not installed.
 """

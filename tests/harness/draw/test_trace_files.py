@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from support import arrive, drawn, make_trace, steps
 
+from hybridfuzz.harness.draw import trace_files
 from hybridfuzz.harness.draw.trace_files import decode_trace, encode_trace, load_trace, save_trace
 from hybridfuzz.targets.base.trace import (
     Abort,

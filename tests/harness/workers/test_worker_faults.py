@@ -10,6 +10,7 @@ from support import CLEAN, arrive, make_trace, steps
 
 from hybridfuzz.harness.judge.environment_fault import FaultyEnvironment
 from hybridfuzz.harness.judge.run import run_trace
+from hybridfuzz.harness.workers import worker_process
 from hybridfuzz.harness.workers.messages import Fuzz
 from hybridfuzz.harness.workers.worker_client import WorkerClient
 from hybridfuzz.targets.base.observe import Effect
