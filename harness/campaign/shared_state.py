@@ -190,7 +190,8 @@ def recognizer(settings: Settings) -> Recognizer | None:
     worker = partial(
         WorkerClient, settings.target, trace_seconds=settings.trace_seconds, memory_limit=settings.memory_limit
     )
-    return Recognizer(packaged, entries, settings.target, worker)
+    most = max(1, int(settings.triage_share * settings.jobs))
+    return Recognizer(packaged, entries, settings.target, worker, most)
 
 
 class CampaignState:
@@ -505,11 +506,10 @@ class CampaignState:
             self._proofs.discard(rank)
             return list(self._unsettled.items())
 
-    def settled(self, failures: Collection[Explained]) -> None:
-        """Let failures wait no longer."""
+    def settle(self, failure: Explained) -> Callable[..., None] | None:
+        """Let a failure wait no longer. Return what gets the cause, None if another test has settled it meanwhile."""
         with self.lock:
-            for failure in failures:
-                self._unsettled.pop(failure, None)
+            return self._unsettled.pop(failure, None)
 
     def looked_into(self, kept: Waiting | None) -> None:
         """List a trace that waited no longer."""

@@ -19,9 +19,11 @@ from contextlib import contextmanager
 from heapq import heappop, heappush
 from itertools import count
 from threading import Lock
-from typing import Generic, Literal, TypeVar, get_args
+from typing import Generic, Literal, TypeAlias, TypeVar, get_args
 
 Task = TypeVar("Task")
+_Waiting: TypeAlias = tuple[tuple[int, ...], int, Task]
+"""Its order, a number, the task."""
 Activity = Literal["confirming", "reducing", "identity", "severity"]
 FUZZING = "fuzzing"
 FINDING, FURTHER, LEFT_BEHIND = range(3)
@@ -46,52 +48,56 @@ class Triage(Generic[Task]):
         self._before = sum(earlier.values()) - jobs * spent()
         self._took: dict[str, float] = {name: earlier.get(name, 0.0) for name in get_args(Activity)}
         self._running: dict[int, tuple[str, float]] = {}
-        self._tasks: list[tuple[tuple[int, ...], int, Task]] = []
+        self._tasks: list[_Waiting[Task]] = []
+        self._comparing: list[_Waiting[Task]] = []
         self._numbers = count()
-        self._alone = 0
+        self._comparisons = 0
         self._lock = Lock()
 
-    def put(self, task: Task, kind: int, *order: int) -> None:
-        """Let a task wait."""
+    def put(self, task: Task, kind: int, *order: int, compares: bool = False) -> None:
+        """Let a task wait. `compares` if it begins by comparing a failure with known bugs."""
         with self._lock:
-            heappush(self._tasks, ((kind, *order), next(self._numbers), task))
+            heappush(self._comparing if compares else self._tasks, ((kind, *order), next(self._numbers), task))
 
     def next(self, *, idle: bool = False) -> Task | None:
         """Return the next task, None if there is none or the share is spent. `idle` if there is no trace to run."""
         with self._lock:
-            if self._tasks and not self._alone and (self._is_within(0.0) or (idle and self._may_end())):
-                return heappop(self._tasks)[-1]
+            ready = [tasks for tasks in (self._tasks, [] if self._comparisons else self._comparing) if tasks]
+            tasks = min(ready, key=lambda each: each[0][:2], default=None)
+            if tasks and (self._is_within(0.0) or (idle and self._may_end(tasks))):
+                return heappop(tasks)[-1]
             return None
 
     def _is_within(self, grace: float) -> bool:
         took = sum(self._effort(name) for name in self._took)
         return self.share >= 1 or took < grace + self.share * self._all()
 
-    def _may_end(self) -> bool:
-        return self._tasks[0][0][0] == FINDING or self._is_within(GRACE)
+    def _may_end(self, tasks: list[_Waiting[Task]]) -> bool:
+        return tasks[0][0][0] == FINDING or self._is_within(GRACE)
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Let no other task begin: there is one patched engine, and a worker that waited for it could run traces."""
+    def comparing(self) -> Iterator[None]:
+        """Let no task begin with another comparison: there is one engine with all patches, and a worker that waited for
+        it could run traces."""
         with self._lock:
-            self._alone += 1
+            self._comparisons += 1
         try:
             yield
         finally:
             with self._lock:
-                self._alone -= 1
+                self._comparisons -= 1
 
     @property
     def pending(self) -> int:
         """Return the number of tasks that wait."""
         with self._lock:
-            return len(self._tasks)
+            return len(self._tasks) + len(self._comparing)
 
     @property
     def findings(self) -> int:
         """Return the number of tasks that wait for a finding."""
         with self._lock:
-            return sum(order[0] == FINDING for order, _, _ in self._tasks)
+            return sum(order[0] == FINDING for order, _, _ in [*self._tasks, *self._comparing])
 
     @contextmanager
     def timed(self, activity: Activity) -> Iterator[None]:

@@ -416,9 +416,11 @@ class WorkerLoop:
             failure, seen = waits
             if (recognizer := state.recognizer) and seen < LOOKS:
                 look = partial(WorkerLoop.look, failure=failure, seen=seen)
-                state.triage.put(look, FINDING, TEST, 2 * recognizer.tests + 1, seen, failure.index)
+                order = TEST, 2 * recognizer.tests + 1, seen, failure.index
+                state.triage.put(look, FINDING, *order, compares=True)
             else:
-                state.triage.put(partial(WorkerLoop.sort, failure=failure), FURTHER, seen, failure.index)
+                sort = partial(WorkerLoop.sort, failure=failure)
+                state.triage.put(sort, FURTHER, seen, failure.index, compares=recognizer is not None)
         return None
 
     def _give_up_on(self, violation: Violation, error: FaultyEnvironment) -> None:
@@ -491,7 +493,8 @@ class WorkerLoop:
 
     def _let_wait(self, case: Case) -> None:
         order = EXPLAINED if case.is_explained else NEW, case.slices, case.index
-        self._state.triage.put(partial(WorkerLoop.go_on, case=case), FINDING, *order)
+        compares = self._state.recognizer is not None and not case.is_checked
+        self._state.triage.put(partial(WorkerLoop.go_on, case=case), FINDING, *order, compares=compares)
 
     def go_on(self, case: Case) -> None:
         """Look into a finding for a while: reduce it; once that is done, explain it and sort it by its cause."""
@@ -601,7 +604,7 @@ class WorkerLoop:
             return None
         self._announce(f"comparing {violation.signature} with known bugs")
         try:
-            with state.triage.timed("identity"), state.triage.alone():
+            with state.triage.timed("identity"), state.triage.comparing():
                 explained = recognizer.explains(trace, violation)
         except TargetError as error:
             self._recognize_no_more(error)
@@ -613,16 +616,18 @@ class WorkerLoop:
         """Let a test wait if there are enough failures for it: a finding, or some further ones."""
         state, recognizer = self._state, self._state.recognizer
         waiting = [failure for failure, _ in state.unsettled()]
+        if recognizer is None or not recognizer.can_prove(waiting):
+            return
         has_finding = any(failure.is_finding for failure in waiting)
         rank = FINDING if has_finding else FURTHER
-        if recognizer and (has_finding or len(waiting) >= PROOF_MIN) and state.let_prove(rank):
+        if (has_finding or len(waiting) >= PROOF_MIN) and state.let_prove(rank):
             order = (TEST, 2 * recognizer.tests) if has_finding else (0,)
             state.triage.put(partial(WorkerLoop.prove, rank=rank), rank, *order)
 
     def prove(self, rank: int) -> None:
         """Find out which known bugs the failures are that wait for it: run one test on all of them."""
         state, recognizer = self._state, self._state.recognizer
-        failures = dict(state.prove(rank))
+        failures = [failure for failure, _ in state.prove(rank)]
         if not failures:
             return
         self.busy = True
@@ -630,13 +635,13 @@ class WorkerLoop:
         settled: Sequence[tuple[Explained, Cause | None]] = [(failure, None) for failure in failures]
         try:
             if recognizer:
-                with state.triage.timed("identity"), state.triage.alone():
-                    settled = recognizer.prove(list(failures))
+                with state.triage.timed("identity"):
+                    settled = recognizer.prove(failures, begun=self._let_prove)
         except TargetError as error:
             self._recognize_no_more(error)
-        state.settled(dict(settled))
         for failure, cause in settled:
-            failures[failure](self, cause)
+            if then := state.settle(failure):
+                then(self, cause)
         self._let_prove()
         self.busy = False
         self._announce("fuzzing")

@@ -14,8 +14,8 @@ the one that most wait for first. A failure to which several bugs are needed com
 of several bugs shows in too many: both stay explained without a name. In a test an earlier failure of another bug may
 hide whether this one comes back; then the other tests decide, if they leave one bug.
 
-The engine with all patches is one more process, started at the first failure; beside it lives, for a moment, one that
-lacks some.
+The engine with all patches is one more process, started at the first failure. Beside it live, for the time of a test
+each, processes that lack some patches: of several tests at once if there are workers for them.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from threading import Lock
 
 from ...targets.base.launch import Launch
 from ...targets.base.patched_copy import patched
+from ...targets.base.patches import Patch
 from ...targets.base.trace import Trace, TraceError
 from ..campaign_events import Cause, Severity
 from ..draw.trace_files import read_json, read_regular
@@ -68,12 +69,17 @@ class Explained:
 class Recognizer:
     """Recognizes the failures of one campaign as bugs of `fixes` that are among `entries`.
 
-    `open_worker` returns a worker for a launch. Raises TraceError for severities that cannot be read; its methods raise
-    what a worker raises.
+    `open_worker` returns a worker for a launch; `most` tests run at once. Raises TraceError for severities that cannot
+    be read; its methods raise what a worker raises.
     """
 
     def __init__(
-        self, fixes: Fixes, entries: Sequence[Known], target: str, open_worker: Callable[[Launch], WorkerClient]
+        self,
+        fixes: Fixes,
+        entries: Sequence[Known],
+        target: str,
+        open_worker: Callable[[Launch], WorkerClient],
+        most: int = 1,
     ) -> None:
         self._fixes = fixes
         self._causes = {entry.title: cause_of(entry) for entry in entries}
@@ -81,43 +87,70 @@ class Recognizer:
         self._kinds = sorted(frozenset[int]().union(*self._tests_of.values()))
         self._target = target
         self._open_worker = open_worker
+        self._most = most
         self._all = open_worker(fixes.launch)
-        self._some: WorkerClient | None = None
+        self._running: dict[int, WorkerClient] = {}
         self.tests = 0
-        """How many tests it has run."""
+        """How many tests have begun."""
         self._has_started = self._is_stopped = False
+        self._engine = Lock()
+        """Held by who uses the engine with all patches."""
         self._lock = Lock()
+        """Guards what is known of failures and tests."""
 
     def explains(self, trace: Trace, violation: Violation) -> Explained | None:
         """Return a failure that known bugs explain, None for another one."""
-        with self._lock:
+        with self._engine:
             if not self._has_started:
                 self._all.start()
                 self._has_started = True
             return Explained(trace, violation) if _is_silenced(self._all, trace, violation) else None
 
-    def prove(self, failures: Sequence[Explained]) -> list[tuple[Explained, Cause]]:
-        """Run the test that most failures wait for on all of these. Return those that are settled by it, without a
-        name where no single bug shows them."""
-        waits = {test: [one for one in failures if test not in one.came_back] for test in self._kinds}
-        weights = {test: sum(FINDING_WEIGHT if one.is_finding else 1 for one in waits[test]) for test in waits}
-        test = max(weights, key=lambda each: weights[each])
-        self._run_test(test, waits[test])
-        self.tests += 1
-        return [(one, cause) for one in failures if (cause := self._settled(one))]
-
-    def _run_test(self, test: int, failures: Sequence[Explained]) -> None:
-        """Find out which failures come back without the patches of the bugs of a test."""
-        lacking = {title for title, tests in self._tests_of.items() if test in tests}
-        others = [patch for patch in self._fixes.patches if patch.name not in lacking]
+    def can_prove(self, failures: Sequence[Explained]) -> bool:
+        """Return True if some of these wait for a test that may begin."""
         with self._lock:
-            self._some = self._open_worker(patched(self._fixes.unpatched, others))
+            return bool(self._waiting(failures))
+
+    def prove(
+        self, failures: Sequence[Explained], begun: Callable[[], None] = lambda: None
+    ) -> list[tuple[Explained, Cause]]:
+        """Run the test that most failures wait for on all of these. Return those that are settled by it, without a
+        name where no single bug shows them. Other threads may run other tests meanwhile, from when `begun` is called.
+        """
+        with self._lock:
+            waiting = self._waiting(failures)
+            if not waiting:
+                return []
+            test = max(waiting, key=lambda each: sum(FINDING_WEIGHT if one.is_finding else 1 for one in waiting[each]))
+            worker = self._running[test] = self._open_worker(patched(self._fixes.unpatched, self._patches_in(test)))
+            self.tests += 1
             if self._is_stopped:
-                self._some.stop()
-            with self._some as worker:
+                worker.stop()
+        try:
+            begun()
+            with worker:
                 worker.start()
-                for one in failures:
-                    one.came_back[test] = _comes_back(worker, one)
+                found = [(one, _comes_back(worker, one)) for one in waiting[test]]
+        finally:
+            with self._lock:
+                del self._running[test]
+        with self._lock:
+            for one, back in found:
+                one.came_back[test] = back
+            return [(one, cause) for one in failures if (cause := self._settled(one))]
+
+    def _waiting(self, failures: Sequence[Explained]) -> dict[int, list[Explained]]:
+        """Return what waits for each test that may begin."""
+        if len(self._running) >= self._most:
+            return {}
+        ready = (test for test in self._kinds if test not in self._running)
+        waiting = {test: [one for one in failures if test not in one.came_back] for test in ready}
+        return {test: those for test, those in waiting.items() if those}
+
+    def _patches_in(self, test: int) -> list[Patch]:
+        """Return the patches that a test's engine has."""
+        lacking = {title for title, tests in self._tests_of.items() if test in tests}
+        return [patch for patch in self._fixes.patches if patch.name not in lacking]
 
     def _settled(self, failure: Explained) -> Cause | None:
         """Return the bug that a failure is, a cause without a name if it is no single one, None if that is open."""
@@ -133,9 +166,9 @@ class Recognizer:
 
     def stop(self) -> None:
         """End its processes; methods then raise Stopped."""
-        self._is_stopped = True
-        for worker in (self._all, self._some):
-            if worker:
+        with self._lock:
+            self._is_stopped = True
+            for worker in (self._all, *self._running.values()):
                 worker.stop()
 
     def close(self) -> None:

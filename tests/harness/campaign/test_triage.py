@@ -82,12 +82,17 @@ def test_without_traces_findings_are_finished_and_others_for_a_while(monkeypatch
     assert triage.pending == 1 and triage.findings == 0
 
 
-def test_nothing_begins_beside_a_task_that_is_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_comparison_at_a_time_and_other_tasks_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is one engine with all patches: a second comparison would wait for it."""
     triage, _ = make(1.0, monkeypatch)
-    triage.put("task", FINDING, 0)
-    with triage.alone():
-        assert triage.next() is None
-    assert triage.next() == "task"
+    triage.put("comparison", FINDING, 0, compares=True)
+    triage.put("another", FINDING, 1, compares=True)
+    triage.put("reduction", FINDING, 2)
+    assert (triage.pending, triage.findings) == (3, 3)
+    assert triage.next() == "comparison"
+    with triage.comparing():
+        assert (triage.next(), triage.next()) == ("reduction", None)
+    assert (triage.next(), triage.next()) == ("another", None)
 
 
 def test_the_time_before_a_kill_counts(monkeypatch: pytest.MonkeyPatch) -> None:

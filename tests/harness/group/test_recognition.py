@@ -47,10 +47,10 @@ class Engines:
     def open(self, launch: Launch) -> Any:
         return FakeWorker(self, set(launch.python.split(",")))
 
-    def recognizer(self) -> Recognizer:
+    def recognizer(self, most: int = 1) -> Recognizer:
         entries = tuple(Known(name=name, reason="r", signature="S3-*", patch=f"{name}.patch") for name in NAMES)
         fixes = Fixes(Launch(",".join(NAMES), {}), Launch("", {}), entries, patches=tuple(Patch(n, ()) for n in NAMES))
-        return Recognizer(fixes, entries, "hybrid", self.open)
+        return Recognizer(fixes, entries, "hybrid", self.open, most)
 
 
 def name_of(one: Trace) -> str:
@@ -125,6 +125,22 @@ def test_a_test_runs_once_for_all_failures(monkeypatch: pytest.MonkeyPatch) -> N
     assert prove(recognizer, failures[3:]) == {"late": "three"}, "it lacked the first one"
     assert engines.started == ["", "one", "two", "three", "one"]
     assert engines.runs == 4 + 3 + 4 + 4 + 1
+
+
+@pytest.mark.parametrize(("most", "started"), [(1, ["one", "two", "three"]), (2, ["two", "one", "three"])])
+def test_other_tests_run_meanwhile_as_far_as_they_may(
+    most: int, started: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each test runs once, whichever begins beside it."""
+    engines = Engines({"a": {"two"}, "b": {"one"}}, monkeypatch)
+    recognizer = engines.recognizer(most)
+    failures, settled = explained(recognizer, ["a", "b"]), dict[str, str]()
+    assert recognizer.prove(failures, begun=lambda: settled.update(prove(recognizer, failures))) == []
+    while recognizer.can_prove(failures):
+        settled |= prove(recognizer, failures)
+    assert settled == {"a": "two", "b": "one"}
+    assert engines.started == ["", *started]
+    assert recognizer.prove(failures) == [], "nothing waits any more"
 
 
 def test_the_test_that_findings_wait_for_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
