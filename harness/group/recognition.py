@@ -20,6 +20,7 @@ each, processes that lack some patches: of several tests at once if there are wo
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from itertools import combinations, count
 from math import comb
@@ -40,6 +41,7 @@ from .reduce import until
 
 FINDING_WEIGHT = 3
 """A finding speaks for the next test as much as so many further failures."""
+FURTHER_SECONDS = 10.0
 TEXT_BYTES_MAX = 1 << 20
 SEVERITIES = "severity.json"
 """How much the bugs matter whose patches lie in the same folder, by name (`hybridfuzz known severity`)."""
@@ -128,14 +130,12 @@ class Recognizer:
                 worker.stop()
         try:
             begun()
-            with worker:
-                worker.start()
-                found = [(one, _comes_back(worker, one)) for one in waiting[test]]
+            found = _run_test(worker, waiting[test])
         finally:
             with self._lock:
                 del self._running[test]
         with self._lock:
-            for one, back in found:
+            for one, back in found.items():
                 one.came_back[test] = back
             return [(one, cause) for one in failures if (cause := self._settled(one))]
 
@@ -175,6 +175,21 @@ class Recognizer:
         """Wait until its processes have ended."""
         with self._all:
             pass
+
+
+def _run_test(worker: WorkerClient, failures: Sequence[Explained]) -> dict[Explained, bool | None]:
+    """Return which failures come back on an engine that lacks some patches. Further failures of a symptom are left for
+    another time once they have taken as long as the start of the process and the findings, which come first, and
+    `FURTHER_SECONDS`: where each run needs an engine of its own, names would wait for them."""
+    began = time.monotonic()
+    with worker:
+        worker.start()
+        found = {one: _comes_back(worker, one) for one in failures if one.is_finding}
+        until_then = time.monotonic() - began
+        for one in failures:
+            if one not in found and time.monotonic() - began <= until_then + max(until_then, FURTHER_SECONDS):
+                found[one] = _comes_back(worker, one)
+    return found
 
 
 def _is_silenced(worker: WorkerClient, trace: Trace, violation: Violation) -> bool:

@@ -154,6 +154,19 @@ def test_the_test_that_findings_wait_for_comes_first(monkeypatch: pytest.MonkeyP
     assert engines.started == ["", "two"]
 
 
+def test_further_failures_do_not_make_findings_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A start takes ten seconds and a run five, as where each trace needs an engine of its own."""
+    engines = Engines({name: {"one"} for name in ("finding", "a", "b", "c", "d", "e")}, monkeypatch)
+    recognizer = engines.recognizer()
+    failures = explained(recognizer, list(engines.bugs))
+    failures[0].is_finding = True
+    monkeypatch.setattr(recognition.time, "monotonic", lambda: 10.0 * len(engines.started) + 5.0 * engines.runs)
+    recognizer.prove(failures[::-1])
+    assert [len(one.came_back) for one in failures] == [1, 0, 0, 1, 1, 1], (
+        "15 seconds, then 15 more, and what has begun"
+    )
+
+
 def test_no_bug_is_named_where_none_alone_shows_the_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     bugs = {"both are needed": {"one+two"}, "each shows it": {"one", "two"}, "one of them": {"one"}}
     assert names(bugs, monkeypatch) == {"both are needed": "", "each shows it": "", "one of them": "one"}
