@@ -162,9 +162,7 @@ def test_further_failures_do_not_make_findings_wait(monkeypatch: pytest.MonkeyPa
     failures[0].is_finding = True
     monkeypatch.setattr(recognition.time, "monotonic", lambda: 10.0 * len(engines.started) + 5.0 * engines.runs)
     recognizer.prove(failures[::-1])
-    assert [len(one.came_back) for one in failures] == [1, 0, 0, 1, 1, 1], (
-        "15 seconds, then 15 more, and what has begun"
-    )
+    assert [len(one.came_back) for one in failures] == [1, 0, 1, 1, 1, 1], "15 seconds, 15 more, and what has begun"
 
 
 def test_no_bug_is_named_where_none_alone_shows_the_failure(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,9 +35,20 @@ FAULTS = [
     (RuntimeError("CUDA error: CUDA-capable device(s) is/are busy or unavailable"), DEVICE),
     (RuntimeError("CUDA error: uncorrectable ECC error encountered"), DEVICE),
     (RuntimeError("NVML error: GPU is lost"), DEVICE),
+    (
+        RuntimeError(
+            "Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions before calling "
+            "NumCudaDevices() that might have already set an error? Error 807: MPS server is not ready to accept new "
+            "MPS client requests"
+        ),
+        DEVICE,
+    ),
 ]
 
 THE_ENGINES = [
+    RuntimeError("Unexpected error from cudaGetDeviceCount(). Some advice. Error 101: invalid device ordinal"),
+        "Unexpected error from cudaGetDeviceCount(). Did you set CUDA_VISIBLE_DEVICES? Error 101: invalid device"
+    ),
     accelerator_error(700, "CUDA error: an illegal memory access was encountered"),
     RuntimeError("CUDA error: an illegal memory access was encountered"),
     RuntimeError("CUDA error: device-side assert triggered"),
