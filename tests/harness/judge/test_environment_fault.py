@@ -47,8 +47,6 @@ FAULTS = [
 
 THE_ENGINES = [
     RuntimeError("Unexpected error from cudaGetDeviceCount(). Some advice. Error 101: invalid device ordinal"),
-        "Unexpected error from cudaGetDeviceCount(). Did you set CUDA_VISIBLE_DEVICES? Error 101: invalid device"
-    ),
     accelerator_error(700, "CUDA error: an illegal memory access was encountered"),
     RuntimeError("CUDA error: an illegal memory access was encountered"),
     RuntimeError("CUDA error: device-side assert triggered"),
