@@ -39,7 +39,7 @@ test: $(STAMP) ## the tests that need no engine
 	$(PY) -m pytest -n auto
 
 test-engines: $(STAMP) ## the tests that drive real engines
-	$(PY) -m pytest -m engine -n 2 --dist loadfile
+	$(PY) -m pytest -m 'engine and not exhaustive' -n 2 --dist loadfile
 
 # Only these need Ray.
 $(VENV)/.cluster-stamp: $(STAMP)

@@ -2,7 +2,7 @@
 
 import ast
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
@@ -44,6 +44,37 @@ NEW = sorted(
     if int(path.name.split(".")[1]) >= 28 and not path.stem.endswith("--M9-step-mamba-peak")
 )
 """Traces of releases whose imports the scripts make, but for blocks that are held too long and given back."""
+
+
+def features(name: str) -> set[str]:
+    """Return what a script for a trace has to show."""
+    release, _, signature = name.split("--")
+    trace = load_trace(FOLDER / name)
+    config = trace.config
+    return {
+        release,
+        signature.partition("-")[0],
+        config.mamba_cache_mode,
+        f"drafts {config.num_speculative_tokens > 0}",
+        f"async {config.async_depth > 0}",
+        f"groups {len(config.groups)}",
+        *(f"{option}={value}" for option, value in config.options.items()),
+        *(type(event).__name__ for event in trace.events),
+    }
+
+
+def few_of(names: Sequence[str]) -> list[str]:
+    """Return few traces that have every feature of all: the one with most that are missing comes next."""
+    by_name = {name: features(name) for name in names}
+    left, few = set().union(*by_name.values()), list[str]()
+    while left:
+        few.append(max(by_name, key=lambda name: len(by_name[name] & left)))
+        left -= by_name[few[-1]]
+    return few
+
+
+FEW = few_of(NEW)
+EACH = [pytest.param(name, marks=() if name in FEW else pytest.mark.exhaustive) for name in NEW]
 CONFIG = Config(20, (Group("mamba", 8), Group("attention", 8)), max_model_len=16)
 EVENTS: tuple[Event, ...] = (Arrive("r0", (("a", 3),), 2), Step(budget=2))
 V2, V1 = "class RunnerV2(", "class RunnerV1("
@@ -232,7 +263,7 @@ def workers() -> Iterator[Callable[[str], WorkerClient]]:
 
 @pytest.mark.engine
 @pytest.mark.xdist_group("engine")
-@pytest.mark.parametrize("name", NEW)
+@pytest.mark.parametrize("name", EACH)
 def test_it_fails_as_promised_and_passes_with_the_packaged_fix(
     tmp_path: Path, workers: Callable[[str], WorkerClient], name: str
 ) -> None:
