@@ -17,7 +17,8 @@ DROPPED_TOKENS = 1
 
 SYNC_LOAD_TOKENS = 24
 """Tokens that connector=sync loads before the forward of one step, at least: a few blocks, for loads of both kinds."""
-SYNC_LOAD_BLOCKS = 3
+SYNC_LOAD_BLOCKS = 2
+"""The same in blocks of the smallest group: at least these."""
 
 PREFILL_INTERVAL = 3
 """Steps from one with prefills to the next, with prefills=spaced."""
@@ -144,7 +145,7 @@ def reports_all(config: Config) -> bool:
 
 def sync_load_tokens(config: Config) -> int:
     """Return the tokens that connector=sync loads before the forward of one step."""
-    return max(SYNC_LOAD_TOKENS, SYNC_LOAD_BLOCKS * max(group.block_size for group in config.groups))
+    return max(SYNC_LOAD_TOKENS, SYNC_LOAD_BLOCKS * min(group.block_size for group in config.groups))
 
 
 def stages(config: Config) -> int:
