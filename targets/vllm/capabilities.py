@@ -62,7 +62,7 @@ def capabilities_of(release: Release) -> Capabilities:
         **({"load_failure": ("recompute", "fail")} if connectors else {}),
         **(SERVING if release.serving_options else {}),
         **({"admission": ("prompt", "chunk")} if release.admits_chunks else {}),
-        **({"replay": ("0", "0", "3", "6")} if release.replays else {}),
+        **({"replay": REPLAYS} if release.replays else {}),
         **({"conv_layout": CONV_LAYOUTS} if release.conv_layouts else {}),
         **({"sampling": SAMPLING} if release.sampling else {}),
         **({"inputs": ("tokens", "tokens", "tokens", "tokens", "images", "adapters")} if inputs else {}),
