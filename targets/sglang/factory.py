@@ -34,9 +34,10 @@ MIXED = (
     Setting("--radix-eviction-policy", {"eviction": "lru"}, is_rare=True),
     Setting("--mamba-max-states-per-path", {"path_states": "-1"}, is_rare=True),
     Setting("--enable-session-radix-cache", {"session_tags": "no"}, is_rare=True),
-    Setting("--enable-hierarchical-cache", {"hicache": "no"}),
 )
 """Only of releases that are driven with them."""
+HOST_TIER = (Setting("--enable-hierarchical-cache", {"hicache": "no"}),)
+"""Only with a core that shows what is on the host."""
 POLICIES = ("write_through", "write_through_selective", "write_back")
 HOST = frozenset({"stores", "loads-back"})
 """Features with HiCache."""
@@ -95,7 +96,7 @@ class SglangFactory:
             features=features | {"pool", "reset-when-idle", "stop-tokens"} | (HOST if has_host else frozenset()),
             features_with={"hicache": dict.fromkeys(POLICIES, HOST), "tree_core": {"python": HOST}} if has_host else {},
             engine=("sglang",),
-            stock=STOCK + (MIXED if mixes else ()) if "snapshots" in features else None,
+            stock=STOCK + MIXED * mixes + HOST_TIER * has_host if "snapshots" in features else None,
             has_server="snapshots" in features,
             options={
                 "strategy": strategies,

@@ -5,6 +5,7 @@ import pytest
 
 from hybridfuzz.harness.draw.adapt import refusal
 from hybridfuzz.harness.draw.grammar import draw_trace
+from hybridfuzz.targets.base.declarations import check_capabilities
 from hybridfuzz.targets.base.trace import Config, Group, Trace
 from hybridfuzz.targets.sglang.factory import SglangFactory, variants
 
@@ -108,3 +109,10 @@ def test_all_strategies_and_pages_are_drawn() -> None:
     assert {one.groups[1].block_size for one in drawn} >= {1, 4}
     assert {one.async_depth for one in drawn} == {0, 1}
     assert {one.num_speculative_tokens for one in drawn} == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize("mixes", [False, True])
+@pytest.mark.parametrize("core", ["", "python", "rust"])
+def test_each_tree_core_has_capabilities_that_agree(core: str, mixes: bool) -> None:
+    """The stock server had HiCache, which `sglang:rust` does not drive: no campaign on it could start."""
+    check_capabilities(SglangFactory("sglang", core, mixes=mixes).capabilities, "sglang")
