@@ -1,5 +1,6 @@
 """`coverage.toml`: each engine's is valid, and one that is not says what is wrong."""
 
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ def test_an_engine_declares_its_modules(engine: str) -> None:
     for exclusion in scope.excluded:
         assert list(exclusion.functions) == sorted(exclusion.functions)
         for pattern in exclusion.functions:
-            assert pattern.partition("::")[0] in scope.modules
+            assert any(fnmatch(pattern.partition("::")[0], module) for module in scope.modules)
 
 
 def test_the_first_pattern_that_fits_gives_the_reason() -> None:
