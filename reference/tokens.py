@@ -67,6 +67,14 @@ def chain(tag: int, tokens: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(tags)
 
 
+def first_difference(expected: Sequence[int], observed: Sequence[int]) -> int:
+    """Return the index of the first unequal element, or the shorter length."""
+    for index, (wanted, seen) in enumerate(zip(expected, observed, strict=False)):
+        if wanted != seen:
+            return index
+    return min(len(expected), len(observed))
+
+
 def next_token(tag: int) -> int:
     """Return the language model's greedy token after the prefix with this tag."""
     return (tag >> 17) % (VOCABULARY - FIRST_TOKEN) + FIRST_TOKEN

@@ -488,10 +488,10 @@ class CampaignState:
         with self.lock:
             self._unsettled[failure] = then
 
-    def unsettled(self) -> list[tuple[Explained, Callable[..., None]]]:
-        """Return the failures that wait, each with what gets the loop of a worker and the cause in the end."""
+    def unsettled(self) -> list[Explained]:
+        """Return the failures that wait."""
         with self.lock:
-            return list(self._unsettled.items())
+            return list(self._unsettled)
 
     def let_prove(self, rank: int) -> bool:
         """Note that a test waits with a rank. Return False if one does already."""
@@ -500,14 +500,15 @@ class CampaignState:
             self._proofs.add(rank)
             return is_new
 
-    def prove(self, rank: int) -> list[tuple[Explained, Callable[..., None]]]:
-        """Note that the test with a rank begins. Return the failures that wait for it, as `unsettled` does."""
+    def prove(self, rank: int) -> list[Explained]:
+        """Note that the test with a rank begins. Return the failures that wait for it."""
         with self.lock:
             self._proofs.discard(rank)
-            return list(self._unsettled.items())
+            return list(self._unsettled)
 
     def settle(self, failure: Explained) -> Callable[..., None] | None:
-        """Let a failure wait no longer. Return what gets the cause, None if another test has settled it meanwhile."""
+        """Let a failure wait no longer. Return what gets the loop of a worker and the cause, None if another test has
+        settled it meanwhile."""
         with self.lock:
             return self._unsettled.pop(failure, None)
 

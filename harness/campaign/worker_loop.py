@@ -615,7 +615,7 @@ class WorkerLoop:
     def _let_prove(self) -> None:
         """Let a test wait if there are enough failures for it: a finding, or some further ones."""
         state, recognizer = self._state, self._state.recognizer
-        waiting = [failure for failure, _ in state.unsettled()]
+        waiting = state.unsettled()
         if recognizer is None or not recognizer.can_prove(waiting):
             return
         has_finding = any(failure.is_finding for failure in waiting)
@@ -627,7 +627,7 @@ class WorkerLoop:
     def prove(self, rank: int) -> None:
         """Find out which known bugs the failures are that wait for it: run one test on all of them."""
         state, recognizer = self._state, self._state.recognizer
-        failures = [failure for failure, _ in state.prove(rank)]
+        failures = state.prove(rank)
         if not failures:
             return
         self.busy = True

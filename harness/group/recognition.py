@@ -29,7 +29,6 @@ from threading import Lock
 
 from ...targets.base.launch import Launch
 from ...targets.base.patched_copy import patched
-from ...targets.base.patches import Patch
 from ...targets.base.trace import Trace, TraceError
 from ..campaign_events import Cause, Severity
 from ..draw.trace_files import read_json, read_regular
@@ -42,6 +41,7 @@ from .reduce import until
 FINDING_WEIGHT = 3
 """A finding speaks for the next test as much as so many further failures."""
 FURTHER_SECONDS = 10.0
+"""A test runs further failures of a symptom for this long at least."""
 TEXT_BYTES_MAX = 1 << 20
 SEVERITIES = "severity.json"
 """How much the bugs matter whose patches lie in the same folder, by name (`hybridfuzz known severity`)."""
@@ -91,7 +91,8 @@ class Recognizer:
         self._open_worker = open_worker
         self._most = most
         self._all = open_worker(fixes.launch)
-        self._running: dict[int, WorkerClient] = {}
+        self._running: dict[int, WorkerClient | None] = {}
+        """The tests that run; None until its engine is patched."""
         self.tests = 0
         """How many tests have begun."""
         self._has_started = self._is_stopped = False
@@ -124,19 +125,18 @@ class Recognizer:
             if not waiting:
                 return []
             test = max(waiting, key=lambda each: sum(FINDING_WEIGHT if one.is_finding else 1 for one in waiting[each]))
-            worker = self._running[test] = self._open_worker(patched(self._fixes.unpatched, self._patches_in(test)))
+            self._running[test] = None
             self.tests += 1
-            if self._is_stopped:
-                worker.stop()
+        found: dict[Explained, bool | None] = {}
         try:
             begun()
-            found = _run_test(worker, waiting[test])
+            found = _run_test(self._worker_of(test), waiting[test])
         finally:
             with self._lock:
+                for one, back in found.items():
+                    one.came_back[test] = back
                 del self._running[test]
         with self._lock:
-            for one, back in found.items():
-                one.came_back[test] = back
             return [(one, cause) for one in failures if (cause := self._settled(one))]
 
     def _waiting(self, failures: Sequence[Explained]) -> dict[int, list[Explained]]:
@@ -147,10 +147,16 @@ class Recognizer:
         waiting = {test: [one for one in failures if test not in one.came_back] for test in ready}
         return {test: those for test, those in waiting.items() if those}
 
-    def _patches_in(self, test: int) -> list[Patch]:
-        """Return the patches that a test's engine has."""
+    def _worker_of(self, test: int) -> WorkerClient:
+        """Return a worker for a test, whose engine lacks the patches of its bugs; one that is stopped, after `stop`."""
         lacking = {title for title, tests in self._tests_of.items() if test in tests}
-        return [patch for patch in self._fixes.patches if patch.name not in lacking]
+        others = [patch for patch in self._fixes.patches if patch.name not in lacking]
+        worker = self._open_worker(patched(self._fixes.unpatched, others))
+        with self._lock:
+            self._running[test] = worker
+            if self._is_stopped:
+                worker.stop()
+        return worker
 
     def _settled(self, failure: Explained) -> Cause | None:
         """Return the bug that a failure is, a cause without a name if it is no single one, None if that is open."""
@@ -169,7 +175,8 @@ class Recognizer:
         with self._lock:
             self._is_stopped = True
             for worker in (self._all, *self._running.values()):
-                worker.stop()
+                if worker:
+                    worker.stop()
 
     def close(self) -> None:
         """Wait until its processes have ended."""

@@ -9,7 +9,7 @@ events in the order in which the target's device does its work.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import ClassVar
 
 from ....reference.layout import Layout
@@ -271,11 +271,3 @@ def _in_prefix(prefix: Prefix, depth: int, part: str) -> Found:
     if not depth:
         return Empty()
     return PartOf(prefix, depth - 1, part) if part else StateOf(prefix, depth)
-
-
-def first_difference(expected: Sequence[int], observed: Sequence[int]) -> int:
-    """Return the index of the first unequal element, or the shorter length."""
-    for index, (wanted, seen) in enumerate(zip(expected, observed, strict=False)):
-        if wanted != seen:
-            return index
-    return min(len(expected), len(observed))

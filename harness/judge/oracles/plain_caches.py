@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 from ....reference.layout import Group, first_attended
 from ....reference.request import Life
+from ....reference.tokens import first_difference
 from ....targets.base.observe import Content, SlotContent, StateContent, View
 from ..verdict import Batch, Prefix, Request, StateOf, Value
 from ..violation import Violation
-from .base import Context, Oracle, first_difference, found
+from .base import Context, Oracle, found
 from .rules import Consequence, Rule
 
 

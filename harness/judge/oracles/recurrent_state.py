@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from ....reference.layout import first_attended
 from ....reference.prefix_cache import Key
 from ....reference.request import Life
+from ....reference.tokens import first_difference
 from ....targets.base.observe import (
     Content,
     Forward,
@@ -19,7 +20,7 @@ from ....targets.base.observe import (
 )
 from ..verdict import PartOf, Prefix, StateOf, Value, WindowOf, key_of
 from ..violation import Violation
-from .base import Context, Oracle, first_difference, found
+from .base import Context, Oracle, found
 from .rules import Consequence, Rule
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ....reference.tokens import Truth
+from ....reference.tokens import Truth, first_difference
 from ...base.observe import Forward, ForwardRow
 
 Place = tuple[str, int]
@@ -54,11 +54,3 @@ class Turns:
         wanted = truth.tokens[row.position : row.position + count]
         right = min(first_difference(wanted, row.tokens), self._lengths[name] - row.position)
         return [(name, row.position + index) if index < right else None for index in range(count)]
-
-
-def first_difference(wanted: Sequence[int], seen: Sequence[int]) -> int:
-    """Index of the first unequal element, or the shorter length."""
-    for index, (one, other) in enumerate(zip(wanted, seen, strict=False)):
-        if one != other:
-            return index
-    return min(len(wanted), len(seen))

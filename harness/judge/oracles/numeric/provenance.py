@@ -6,10 +6,11 @@ from collections.abc import Iterator, Sequence
 
 from .....reference.numeric.tiny_model import ATTENTION_DIM, ITEM_BYTES, KV_HEADS, TinyModel
 from .....reference.request import Life
+from .....reference.tokens import first_difference
 from .....targets.base.numbers import LayerOutput
 from .....targets.base.observe import Access, Numeric, SlotRead, SlotWrite, StateRead
 from ...verdict import Because, Request, Value
-from ..base import Context, first_difference, found
+from ..base import Context, found
 
 
 def model_of(numeric: Numeric) -> TinyModel:
