@@ -507,8 +507,8 @@ class CampaignState:
             return list(self._unsettled)
 
     def settle(self, failure: Explained) -> Callable[..., None] | None:
-        """Let a failure wait no longer. Return what gets the loop of a worker and the cause, None if another test has
-        settled it meanwhile."""
+        """Remove a failure that waits. Return what to call with the loop of a worker and the cause; None if another
+        test has settled it meanwhile."""
         with self.lock:
             return self._unsettled.pop(failure, None)
 

@@ -23,7 +23,7 @@ from typing import Generic, Literal, TypeAlias, TypeVar, get_args
 
 Task = TypeVar("Task")
 _Waiting: TypeAlias = tuple[tuple[int, ...], int, Task]
-"""Its order, a number, the task."""
+"""Order, tie-breaking number, task."""
 Activity = Literal["confirming", "reducing", "identity", "severity"]
 FUZZING = "fuzzing"
 FINDING, FURTHER, LEFT_BEHIND = range(3)
@@ -49,7 +49,7 @@ class Triage(Generic[Task]):
         self._took: dict[str, float] = {name: earlier.get(name, 0.0) for name in get_args(Activity)}
         self._running: dict[int, tuple[str, float]] = {}
         self._tasks: list[_Waiting[Task]] = []
-        self._comparing: list[_Waiting[Task]] = []
+        self._waiting_to_compare: list[_Waiting[Task]] = []
         self._numbers = count()
         self._comparisons = 0
         self._lock = Lock()
@@ -57,12 +57,12 @@ class Triage(Generic[Task]):
     def put(self, task: Task, kind: int, *order: int, compares: bool = False) -> None:
         """Let a task wait. `compares` if it begins by comparing a failure with known bugs."""
         with self._lock:
-            heappush(self._comparing if compares else self._tasks, ((kind, *order), next(self._numbers), task))
+            heappush(self._waiting_to_compare if compares else self._tasks, ((kind, *order), next(self._numbers), task))
 
     def next(self, *, idle: bool = False) -> Task | None:
         """Return the next task, None if there is none or the share is spent. `idle` if there is no trace to run."""
         with self._lock:
-            ready = [tasks for tasks in (self._tasks, [] if self._comparisons else self._comparing) if tasks]
+            ready = [tasks for tasks in (self._tasks, [] if self._comparisons else self._waiting_to_compare) if tasks]
             tasks = min(ready, key=lambda each: each[0][:2], default=None)
             if tasks and (self._is_within(0.0) or (idle and self._may_end(tasks))):
                 return heappop(tasks)[-1]
@@ -77,8 +77,8 @@ class Triage(Generic[Task]):
 
     @contextmanager
     def comparing(self) -> Iterator[None]:
-        """Let no task begin with another comparison: there is one engine with all patches, and a worker that waited for
-        it could run traces."""
+        """Until the end of the block, give out no task that begins with a comparison: there is one engine with all
+        patches, and a worker that would wait for it runs traces instead."""
         with self._lock:
             self._comparisons += 1
         try:
@@ -91,13 +91,13 @@ class Triage(Generic[Task]):
     def pending(self) -> int:
         """Return the number of tasks that wait."""
         with self._lock:
-            return len(self._tasks) + len(self._comparing)
+            return len(self._tasks) + len(self._waiting_to_compare)
 
     @property
     def findings(self) -> int:
         """Return the number of tasks that wait for a finding."""
         with self._lock:
-            return sum(order[0] == FINDING for order, _, _ in [*self._tasks, *self._comparing])
+            return sum(order[0] == FINDING for order, _, _ in [*self._tasks, *self._waiting_to_compare])
 
     @contextmanager
     def timed(self, activity: Activity) -> Iterator[None]:

@@ -40,7 +40,7 @@ from .settings import PACKAGED_CORPUS, GateSettings
 
 OVERTIME = 5
 PATIENCE_SECONDS = 20.0
-"""The search is not stopped before: a few traces do not show how fast a machine is."""
+"""The search is never stopped sooner: a few traces do not show how fast a machine is."""
 TWICE_EVERY = 50
 EVIDENCE_SECONDS = 60.0
 """Rarely used up: a verdict should not depend on the machine."""

@@ -9,10 +9,10 @@ Two questions, answered by one run and by a few:
                     tests of one bug, and in no other, is this bug. Seven tests tell 35 bugs apart, however many of
                     them a campaign meets.
 
-The start of a process takes seconds, a run a fraction of one: each test runs once for all failures that wait for it,
-the one that most wait for first. A failure to which several bugs are needed comes back in too few tests, one that each
-of several bugs shows in too many: both stay explained without a name. In a test an earlier failure of another bug may
-hide whether this one comes back; then the other tests decide, if they leave one bug.
+The start of a process takes seconds, a run a fraction of one: each test runs for all failures that wait for it, or as
+many as its time allows, the test that most wait for first. A failure to which several bugs are needed comes back in too
+few tests, one that each of several bugs shows in too many: both stay explained without a name. In a test an earlier
+failure of another bug may hide whether this one comes back; then the other tests decide, if they leave one bug.
 
 The engine with all patches is one more process, started at the first failure. Beside it live, for the time of a test
 each, processes that lack some patches: of several tests at once if there are workers for them.
@@ -117,8 +117,8 @@ class Recognizer:
     def prove(
         self, failures: Sequence[Explained], begun: Callable[[], None] = lambda: None
     ) -> list[tuple[Explained, Cause]]:
-        """Run the test that most failures wait for on all of these. Return those that are settled by it, without a
-        name where no single bug shows them. Other threads may run other tests meanwhile, from when `begun` is called.
+        """Run the test that most failures wait for. Return the failures that are settled now, without a name where no
+        single bug shows them. Once `begun` is called, other threads may begin other tests.
         """
         with self._lock:
             waiting = self._waiting(failures)
@@ -185,9 +185,11 @@ class Recognizer:
 
 
 def _run_test(worker: WorkerClient, failures: Sequence[Explained]) -> dict[Explained, bool | None]:
-    """Return which failures come back on an engine that lacks some patches. Further failures of a symptom are left for
-    another time once they have taken as long as the start of the process and the findings, which come first, and
-    `FURTHER_SECONDS`: where each run needs an engine of its own, names would wait for them."""
+    """Return which failures come back on an engine that lacks some patches.
+
+    Findings run first. Further failures of a symptom get as long again as the start and the findings took, at least
+    `FURTHER_SECONDS`; the rest wait for another run. Where each needs an engine of its own, names would wait for them.
+    """
     began = time.monotonic()
     with worker:
         worker.start()
