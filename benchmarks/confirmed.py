@@ -11,12 +11,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import signal
 import subprocess
 import sys
 import time
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
@@ -26,6 +23,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from hybridfuzz.harness.draw.trace_files import load_trace
+from hybridfuzz.harness.group.known import load_known
+from hybridfuzz.harness.workers.descendants import end_descendants
 from hybridfuzz.targets.base.trace import Config
 
 CORPUS = Path(__file__).resolve().parents[1] / "corpus" / "vllm"
@@ -71,15 +70,12 @@ class Row(msgspec.Struct, frozen=True):
 
 
 def causes(folder: Path, words: Sequence[str]) -> Iterator[Cause]:
-    """Yield the causes of the release whose name or trace has one of the words, all without words."""
-    entries = tomllib.loads((folder / "known.toml").read_text(encoding="utf-8"))["known"]
-    for entry in entries:
-        traces = [folder / name for name in entry.get("traces", ()) if name.startswith(f"{RELEASE}--")]
-        if RELEASE not in entry.get("releases", ()) or not traces:
-            continue
+    """Yield the causes of the release; with words, those of its traces whose names have one of them."""
+    for entry in load_known(folder / "known.toml"):
+        traces = [folder / name for name in entry.traces if name.startswith(f"{RELEASE}--")]
         chosen = [path for path in traces if not words or any(word in path.name for word in words)]
-        if chosen:
-            yield Cause(entry["name"], folder / entry["patch"], chosen)
+        if RELEASE in entry.releases and chosen:
+            yield Cause(entry.name, folder / entry.patch, chosen)
 
 
 def flags_of(config: Config) -> str:
@@ -157,8 +153,9 @@ class Runs:
 
 
 def end(running: subprocess.Popen[bytes]) -> None:
-    """End a process and those that it started, which are in its session."""
-    os.killpg(running.pid, signal.SIGKILL)
+    """End a process and all that it started: workers have sessions of their own."""
+    end_descendants(running.pid)
+    running.kill()
     running.wait()
 
 

@@ -62,12 +62,11 @@ _FATAL_NAMES = (
 )  # fmt: skip
 _RUNTIME = re.compile(
     r"^(?: *what\(\): *)?"
-    r"(?:CUDA (?:driver |runtime )?error|HIP error|Triton Error \[(?:CUDA|HIP)\]|cuDNN error|NVML error|NVRM: Xid)"
+    r"(?:CUDA (?:driver |runtime )?error|HIP error|Triton Error \[(?:CUDA|HIP)\]|cuDNN error|NVML error|NVRM: Xid"
+    r"|Unexpected error from cudaGetDeviceCount)"
     r"[^:\n]*: (.*)",
     re.MULTILINE,
 )
-_COUNTING = re.compile(r"^Unexpected error from cudaGetDeviceCount\(\)\.[^\n]* Error (\d+): ", re.MULTILINE)
-"""PyTorch's first call of the runtime in a process: its message alone has the code."""
 _ALLOCATORS = re.compile(
     r"^(?: *what\(\): *)?(?:CUDA|HIP) out of memory\. Tried to allocate"
     r"|DefaultCPUAllocator: (?:can't allocate|not enough) memory"
@@ -157,8 +156,6 @@ def _kind_of_words(words: str, *, shares: bool) -> FaultKind | None:
                 return kind
         if shares and any(name in said for name in _FATAL_NAMES):
             return "fault of a shared device"
-    if (counting := _COUNTING.search(words)) and (kind_of_code := _CODES.get(int(counting[1]))):
-        return kind_of_code
     return "out of memory" if _ALLOCATORS.search(words) else None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -29,6 +30,7 @@ def chunk_cache() -> Any:
     return import_module(place).ChunkCache if find_spec(place) else None
 
 
+@cache
 def component_types() -> Any:
     """Return the enumeration of the unified cache's components; FULL and MAMBA are used here."""
     place = "unified_cache" if find_spec("sglang.srt.mem_cache.unified_cache") else "unified_cache_components"

@@ -20,7 +20,6 @@ from vllm.v1.request import Request, RequestStatus
 
 from ...base.trace import Config, Group
 from ..models import mixer
-from ..options import ring_entries
 from ..pool_reader import pool_of
 from ..shadow import patches
 from ..versions import compat
@@ -35,8 +34,7 @@ EXACT = ("mamba2", "gdn")
 
 def has_exact_reference(config: Config) -> bool:
     """Return True if this process runs vLLM's batch-invariant kernels, and a trace's steps can be repeated alone."""
-    has_it = mixer(config) in EXACT and not config.async_depth and not ring_entries(config)
-    return os.environ.get(BATCH_INVARIANT) == "1" and has_it
+    return os.environ.get(BATCH_INVARIANT) == "1" and mixer(config) in EXACT and not config.async_depth
 
 
 class SameSteps:

@@ -272,7 +272,6 @@ class RealTarget:
                     if row.admitted:
                         own = lane.turns.tokens(row.name)
                         self.lives.begin(row.name, own[: row.hit], own[row.hit : row.hit + row.external])
-                        self.lives.begin(row.name, lane.turns.tokens(row.name)[: row.hit])
             elif isinstance(record, Forward) and record.step in computed:
                 # States are as the last step left them.
                 is_last = record.step == max(computed)
