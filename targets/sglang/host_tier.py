@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from ...reference.prefix_cache import Key
-from ...reference.tokens import EMPTY, chain
 from ..base.observe import Content, Loaded, SlotContent, StateContent
 from .compat import parts, tree_api
 from .compat.engine import ATTENTION, STATES, SglangEngine
 from .host_copies import Operation, Transfers, attach
+from .trees import nodes
 
 NOTHING = -1
 """In places of the host to which nothing was copied."""
@@ -121,7 +121,7 @@ class HostTier:
     def stored(self) -> dict[Key, list[Content]]:
         """Return what nodes of the tree have on the host, except where the copy is under way."""
         found: dict[Key, list[Content]] = {}
-        for node, depth, tags in self._nodes():
+        for node, depth, tags in nodes(self.cache):
             if node.write_through_pending_id is not None:
                 continue
             kv, state = tree_api.host_values_of(node)
@@ -138,15 +138,6 @@ class HostTier:
                 ]
         return found
 
-    def _nodes(self) -> Iterator[tuple[Any, int, tuple[int, ...]]]:
-        """Yield every node, the depth at which it begins, and the tags of its tokens."""
-        pending = [(child, 0, EMPTY) for child in tree_api.root_of(self.cache).children.values()]
-        while pending:
-            node, depth, tag = pending.pop()
-            tags = chain(tag, tree_api.tokens_of(node))
-            yield node, depth, tags
-            pending += [(child, depth + len(tags), tags[-1]) for child in node.children.values()]
-
     def paths(self) -> Iterator[list[Any]]:
         """Yield the nodes that a copy under way has locked: keys and values of all, the state of the first."""
         for name, lock, *_ in (*self.cache.ongoing_write_through.values(), *self.cache.ongoing_load_back.values()):
@@ -156,7 +147,7 @@ class HostTier:
     def astray(self) -> dict[str, int]:
         """Return, for each pool of the host, how many places are neither free nor of exactly one node."""
         held = {STATES: Counter[int](), ATTENTION: Counter[int]()}
-        for node, _, _ in self._nodes():
+        for node, _, _ in nodes(self.cache):
             for group, places in zip((ATTENTION, STATES), tree_api.host_values_of(node), strict=True):
                 held[group].update([] if places is None else places.tolist())
         return {

@@ -37,6 +37,16 @@ def tree_of(engine: SglangEngine) -> NodeTree | OpaqueTree | NoTree:
     return OpaqueTree(engine) if engine.sizes.tree_core == "rust" else NodeTree(engine)
 
 
+def nodes(cache: Any) -> Iterator[tuple[Any, int, tuple[int, ...]]]:
+    """Yield every node of a tree of Python nodes, the depth at which it begins, and the tags of its tokens."""
+    pending: list[tuple[Any, int, int]] = [(child, 0, EMPTY) for child in tree_api.root_of(cache).children.values()]
+    while pending:
+        node, depth, tag = pending.pop()
+        tags = chain(tag, tree_api.tokens_of(node))
+        yield node, depth, tags
+        pending += [(child, depth + len(tags), tags[-1]) for child in node.children.values()]
+
+
 class NodeTree:
     """A tree of Python nodes."""
 
@@ -46,13 +56,8 @@ class NodeTree:
 
     def owned(self) -> Iterator[Owned]:
         """Everything that the tree owns."""
-        root = tree_api.root_of(self.cache)
-        pending: list[tuple[Any, int, int]] = [(child, 0, EMPTY) for child in root.children.values()]
-        while pending:
-            node, depth, tag = pending.pop()
-            tags = chain(tag, tree_api.tokens_of(node))
-            yield from self._blocks(node, depth, tags)
-            pending += [(child, depth + len(tags), tags[-1]) for child in node.children.values()]
+        for found in nodes(self.cache):
+            yield from self._blocks(*found)
 
     def _blocks(self, node: Any, depth: int, tags: tuple[int, ...]) -> Iterator[Owned]:
         kv, kv_locks, state, state_locks = tree_api.values_of(node)
