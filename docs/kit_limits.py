@@ -19,9 +19,9 @@ START, END = "<!-- tables: start (docs/kit_limits.py --write) -->", "<!-- tables
 
 INTRODUCTION = """\
 A drawn configuration stands for a server, whose command is in each report. Sent through the engine's own parser and
-validation (with the sizes of the trace, and the shadow layers' model in place of the checkpoint), the command gives the
-configuration that ran, field by field, but for this list. `python benchmarks/front_door.py` compares a thousand drawn
-configurations."""
+validation (with the sizes of the trace, and a small model in place of the checkpoint), the command gives the
+configuration that ran, field by field, but for this list. `python benchmarks/front_door.py --target TARGET` compares a
+thousand drawn configurations."""
 
 
 def tables() -> str:

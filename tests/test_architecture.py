@@ -62,10 +62,10 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "layout | inspection",
     ),
     "targets.vllm": (
-        "confirmation | environment | factory | repro | repro_engine",
+        "confirmation | environment | factory | front_door | repro | repro_engine",
         "gpu | deployment",
         "capabilities",
-        "kit_limits | stock | front_door",
+        "kit_limits | stock",
         "models | release",
         "target",
         "shadow_kit",

@@ -213,12 +213,20 @@ def kit_limits(spec: str) -> Sequence[Limit]:
     return limits
 
 
-def behind_the_door(spec: str) -> Sequence[Behind]:
-    """Return what an adapter sets behind its engine's front door, () if it offers no table (`kits`)."""
+def front_door(spec: str) -> ModuleType:
+    """Return what compares an engine's commands with what ran (`front_door`). TargetError if there is nothing."""
     parsed = parse(spec)
     if parsed.name == "python" or not _has(parsed.name, "front_door"):
+        raise TargetError(f"target {spec!r} has no front door to compare with; use vllm@RELEASE or sglang@RELEASE")
+    return _module(parsed.name, "front_door")
+
+
+def behind_the_door(spec: str) -> Sequence[Behind]:
+    """Return what an adapter sets behind its engine's front door, () if it offers no table (`kits`)."""
+    try:
+        table: Sequence[Behind] = front_door(spec).BEHIND
+    except TargetError:
         return ()
-    table: Sequence[Behind] = _module(parsed.name, "front_door").BEHIND
     return table
 
 

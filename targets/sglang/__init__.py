@@ -24,9 +24,10 @@ SGLang's own state and KV tensors. See docs/explanation/sglang.md.
     serving      the server around the scheduler, one turn of the event loop per step
     target       the `Target` protocol
     kit_limits   what shadow layers and scripts cannot do
+    front_door   whether SGLang, given its command, arrives at what ran; what the adapter sets itself
     repro        stand-alone reproducers
     repro_engine  what only they have
 
-Only `environment`, `factory`, `deployment`, `kit_limits`, `repro` and `compat.sizes` may be imported where SGLang is
-not installed.
+Only `environment`, `factory`, `deployment`, `front_door`, `kit_limits`, `repro` and `compat.sizes` may be imported
+where SGLang is not installed.
 """

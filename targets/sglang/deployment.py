@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 
 from ..base.deployment import Deployment, Implementation
 from ..base.trace import Arrive, Config, Trace
+from .compat.sizes import eviction_config
 
 MODEL = "Qwen/Qwen3-Next-80B-A3B-Instruct"
 """A public model with gated delta nets, whose contract the target checks."""
@@ -31,12 +33,11 @@ NOTES = (
 )
 DRAFTS = ("the n-gram corpus: drafts are as many right and wrong tokens as the scenario states",)
 FLAGS = (
-    ("order", "--schedule-policy", "fcfs"),
     ("eviction", "--radix-eviction-policy", "lru"),
     ("path_states", "--mamba-max-states-per-path", "-1"),
     ("hicache", "--hicache-write-policy", "no"),
 )
-"""Options of a trace that are flags of the server, with the server's own values."""
+"""Options of a trace that are flags of the server's prefix cache, with the server's own values."""
 CORES = ("rust", "python")
 """Cores of the radix tree; a server's default is Rust where it is built, otherwise Python."""
 
@@ -72,33 +73,39 @@ def _variables(config: Config, core: str) -> Mapping[str, str]:
 def _flags(trace: Trace) -> Iterator[str]:
     config = trace.config
     sizes = {group.kind: group.block_size for group in config.groups}
+    options, page = config.options, sizes["attention"]
     if config.enable_prefix_caching:
-        yield from ("--mamba-radix-cache-strategy", config.options.get("strategy", "no_buffer"))
-        track = max(sizes.values()) * int(config.options.get("track", "1"))
+        yield from ("--mamba-radix-cache-strategy", options.get("strategy", "no_buffer"))
+        track = max(sizes.values()) * int(options.get("track", "1"))
         yield from ("--mamba-track-interval", str(track))
+        for option, flag, usual in FLAGS:
+            if options.get(option, usual) != usual:
+                yield from (flag, options[option])
+        if policy := eviction_config(options.get("eviction", "lru"), page):
+            yield from ("--radix-eviction-policy-config", json.dumps(policy))
+        if options.get("hicache", "no") != "no":
+            yield from ("--enable-hierarchical-cache", "--hicache-ratio", options.get("host_ratio", "2"))
+        if options.get("session_tags") == "yes":
+            yield "--enable-session-radix-cache"
     else:
         yield "--disable-radix-cache"
     if not config.async_depth:
         yield "--disable-overlap-schedule"
-    if config.options.get("mixed_chunk") == "yes":
+    if options.get("mixed_chunk") == "yes":
         yield "--enable-mixed-chunk"
-    for option, flag, usual in FLAGS:
-        if config.options.get(option, usual) != usual:
-            yield from (flag, config.options[option])
-    if config.options.get("hicache", "no") != "no":
-        yield from ("--enable-hierarchical-cache", "--hicache-ratio", config.options.get("host_ratio", "2"))
-    if config.options.get("session_tags") == "yes":
-        yield "--enable-session-radix-cache"
+    if options.get("order", "fcfs") != "fcfs":
+        yield from ("--schedule-policy", options["order"])
     if config.policy == "priority":
         yield from ("--enable-priority-scheduling", "--schedule-low-priority-values-first")
         yield from ("--priority-scheduling-preemption-threshold", "0")
     if not config.graph_sizes:
         yield "--disable-cuda-graph"
-    yield from ("--page-size", str(sizes["attention"]))
+    yield from ("--page-size", str(page))
     if config.num_speculative_tokens:
         # A verification has the last token and the drafts.
         drafts = str(config.num_speculative_tokens + 1)
         yield from ("--speculative-algorithm", "NGRAM", "--speculative-num-draft-tokens", drafts)
+        yield from ("--speculative-ngram-max-bfs-breadth", "1")  # a chain of drafts
     if any(isinstance(event, Arrive) and event.session for event in trace.events):
         yield "--enable-streaming-session"
 

@@ -44,7 +44,7 @@ HOST = frozenset({"stores", "loads-back"})
 SERVING = {
     "mixed_chunk": ("no", "yes"),
     "order": ("fcfs", "fcfs", "lpm", "dfs-weight", "lof", "hrrn", "shortest-prefill-first"),
-    "eviction": ("lru", "lru", "lru", "lfu", "slru", "fifo", "filo", "mru", "tlru", "priority"),
+    "eviction": ("lru", "lru", "lru", "lfu", "slru", "tlru", "priority"),
     "path_states": ("-1", "-1", "1", "2"),
     "session_tags": ("no", "yes"),
     "ignore_eos": ("no", "no", "yes"),

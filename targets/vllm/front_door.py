@@ -1,8 +1,6 @@
-"""Compares the configuration of an engine with the one that vLLM's own parser makes of the command in its report.
+"""What the adapter sets behind vLLM's front door, and what vLLM makes of the command in a report (`base.front_door`).
 
-A drawn configuration stands for a server. Its command (`deployment`) goes through vLLM's parser and validation, as
-`vllm serve` sends it, and what comes out is compared field by field with what ran. A field may differ only if `BEHIND`
-lists it: what the adapter sets behind the front door, the same for all traces. Importable without vLLM.
+Importable without vLLM.
 """
 
 from __future__ import annotations
@@ -11,20 +9,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from msgspec import Struct
-
+from ..base.deployment import Deployment
 from ..base.kits import Behind
+from ..base.trace import Trace
+from .deployment import DRAFTER
 
+_CHECKPOINT = {"--load-format": 2, "--hf-overrides": 2, "--use-replayssm": 1}
+"""Flags that only the command's checkpoint takes, each with its number of words."""
 _PARALLEL = ("speculative_config.draft_parallel_config", "speculative_config.target_parallel_config")
 _MODELS = ("model_config", "speculative_config.draft_model_config", "speculative_config.target_model_config")
-
-
-class Difference(Struct, frozen=True):
-    """A field whose value on the server is not the one that ran, both as `repr`."""
-
-    field: str
-    server: str
-    ran: str
 
 
 BEHIND: Sequence[Behind] = (
@@ -108,28 +101,36 @@ def at_the_door(parsed: Any) -> Mapping[str, Any]:
     return found
 
 
-def differences(server: Any, ran: Any, parsed: Mapping[str, Any]) -> Iterator[Difference]:
-    """Yield the fields that differ between two configurations (nested dataclasses). `parsed`: the server's value of
-    some fields (`at_the_door`)."""
-    wanted, found = {**dict(_flat(server)), **parsed}, dict(_flat(ran))
-    for field in sorted(wanted.keys() | found.keys()):
-        one, other = wanted.get(field), found.get(field)
-        if one != other and repr(one) != repr(other):
-            yield Difference(field, repr(one), repr(other))
+def configurations(described: Deployment, trace: Trace) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """Return the fields of the configuration that vLLM makes of a command, and of the one that runs the trace.
+
+    The model is the one of the shadow layers instead of the command's checkpoint, and its own MTP layer instead of an
+    EAGLE checkpoint. Sizes are those of the trace. Raises what vLLM raises for a command that it refuses.
+    """
+    from vllm.engine.arg_utils import EngineArgs
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    from .shadow_config import MODEL
+    from .shadow_kit import shadow_engine
+
+    words = [*described.flags, *described.sizes]
+    for flag in _CHECKPOINT.keys() & set(words):
+        del words[words.index(flag) : words.index(flag) + _CHECKPOINT[flag]]
+    words = [word.replace(f'"method": "eagle3", "model": "{DRAFTER}"', '"method": "mtp"') for word in words]
+    parser = EngineArgs.add_cli_args(FlexibleArgumentParser())
+    parsed = EngineArgs.from_cli_args(parser.parse_args(["--model", str(MODEL), "--skip-tokenizer-init", *words]))
+    ran = shadow_engine(trace.config).vllm_config
+    return {**leaves(parsed.create_engine_config()), **at_the_door(parsed)}, leaves(ran)
 
 
-def reason_for(field: str) -> str:
-    """Return why a field may differ, "" if it may not."""
-    for behind in BEHIND:
-        if any(field == name or field.startswith(f"{name}.") for name in behind.fields):
-            return behind.reason
-    return ""
+def leaves(configuration: Any) -> Mapping[str, Any]:
+    """Return the leaves of nested dataclasses, by the path to each."""
+    return dict(_leaves(configuration, ""))
 
 
-def _flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the leaves of nested dataclasses with the path to each."""
+def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
     if not is_dataclass(value) or isinstance(value, type):
         yield path, value
         return
     for field in fields(value):
-        yield from _flat(getattr(value, field.name), f"{path}.{field.name}" if path else field.name)
+        yield from _leaves(getattr(value, field.name), f"{path}.{field.name}" if path else field.name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ....reference.layout import first_attended
 from ....reference.prefix_cache import Key
@@ -202,7 +202,7 @@ class Checkpoint(Oracle):
             ),
             otherwise={
                 "stored": Consequence(
-                    "A KV connector saves {content}",
+                    "What is kept outside the pool holds {content}",
                     "A later request that loads it continues from {content}.",
                     "wrong tokens",
                 )
@@ -219,8 +219,8 @@ class Checkpoint(Oracle):
     def __init__(self) -> None:
         super().__init__()
         self._contents: dict[Key, Content] = {}
-        self._stored: dict[Key, Sequence[Content]] = {}
-        """Content outside the pool that was checked."""
+        self._stored: Mapping[Key, Sequence[Content]] = {}
+        """What was outside the pool in the last view: checked."""
 
     def on_view(self, context: Context, view: View) -> Violation | None:
         # Every reachable block, after every event: the hottest loop of a run.
@@ -240,14 +240,14 @@ class Checkpoint(Oracle):
                 if content != wanted and not _begins_with(content, wanted):
                     return self._wrong(context, block, key, layer, wanted, content)
         self.exercised["S1"] += compared
-        for key, pages in view.stored.items() if view.stored != self._stored else ():
-            violation = None if self._stored.get(key) is pages else self._outside(context, key, pages)
-            if violation:
-                return violation
+        if view.stored != self._stored:
+            for key, pages in view.stored.items():
+                if self._stored.get(key) != pages and (violation := self._outside(context, key, pages)):
+                    return violation
+            self._stored = dict(view.stored)
         return None
 
     def _outside(self, context: Context, key: Key, pages: Sequence[Content]) -> Violation | None:
-        self._stored[key] = pages
         context.reference.know(key)
         wanted = self._contents.get(key) or self._expected(context, key)
         group = context.layout.groups[key.group]

@@ -9,51 +9,59 @@ from typing import Any
 from ....reference.tokens import VOCABULARY
 from ..stubs import OFF
 from . import old_releases, scheduler_api, tree_api
-from .sizes import Sizes
+from .sizes import Sizes, eviction_config
 
 
 def publish(sizes: Sizes) -> Any:
     """Set SGLang's process-wide configuration and return it."""
     from sglang.srt.server_args import ServerArgs, set_global_server_args_for_scheduler
 
-    # A chain of drafts: trees have branches that a trace cannot name.
-    speculation: dict[str, Any] = {
-        "speculative_algorithm": "NGRAM",
-        "speculative_num_draft_tokens": sizes.drafts,
-        "speculative_num_steps": sizes.drafts,
-        "speculative_eagle_topk": 1,
-    }
-    hierarchy: dict[str, Any] = {
-        "enable_hierarchical_cache": True,
-        "hicache_ratio": sizes.host_ratio,
-        "hicache_write_policy": sizes.hicache,
-        "hicache_io_backend": "direct",
-        "hicache_mem_layout": "page_first_direct",
-    }
-    arguments = scheduler_api.call(
-        ServerArgs,
-        model_path="dummy",
-        page_size=sizes.page,
-        disable_radix_cache=not sizes.caching,
-        mamba_radix_cache_strategy=sizes.strategy,
-        mamba_scheduler_strategy=sizes.strategy,  # its name up to 0.5.12
-        mamba_track_interval=sizes.track,
-        chunked_prefill_size=max(sizes.page, 16),
-        max_running_requests=sizes.rows,
-        disable_overlap_schedule=not sizes.overlap,
-        enable_mixed_chunk=sizes.mixed,
-        schedule_policy=sizes.order,
-        radix_eviction_policy=sizes.eviction,
-        mamba_max_states_per_path=sizes.path_states,
-        enable_priority_scheduling=sizes.priorities,
-        enable_session_radix_cache=sizes.tags,
-        **(hierarchy if sizes.hicache != "no" else {}),
-        schedule_low_priority_values_first=True,
-        priority_scheduling_preemption_threshold=0,
+    given: dict[str, Any] = {
+        "model_path": "dummy",
+        "page_size": sizes.page,
+        "disable_radix_cache": not sizes.caching,
+        "chunked_prefill_size": max(sizes.page, 16),
+        "max_running_requests": sizes.rows,
+        "disable_overlap_schedule": not sizes.overlap,
+        "disable_cuda_graph": not sizes.graphs,
+        "enable_mixed_chunk": sizes.mixed,
+        "schedule_policy": sizes.order,
+        "enable_priority_scheduling": sizes.priorities,
+        "prefill_decode_interval": 0,
+        "hicache_ratio": 2.0,
         # Without Triton: request rows are written by plain Torch.
-        attention_backend="torch_native",
-        **(speculation if sizes.drafts else {}),
-    )
+        "attention_backend": "torch_native",
+    }
+    if sizes.caching:
+        given |= {
+            "mamba_radix_cache_strategy": sizes.strategy,
+            "mamba_scheduler_strategy": sizes.strategy,  # its name up to 0.5.12
+            "mamba_track_interval": sizes.track,
+            "mamba_max_states_per_path": sizes.path_states,
+            "radix_eviction_policy": sizes.eviction,
+            "radix_eviction_policy_config": eviction_config(sizes.eviction, sizes.page),
+            "enable_session_radix_cache": sizes.tags,
+        }
+    if sizes.hicache != "no":
+        given |= {
+            "enable_hierarchical_cache": True,
+            "hicache_ratio": sizes.host_ratio,
+            "hicache_write_policy": sizes.hicache,
+            "hicache_io_backend": "direct",
+            "hicache_mem_layout": "page_first_direct",
+        }
+    if sizes.priorities:
+        given |= {"schedule_low_priority_values_first": True, "priority_scheduling_preemption_threshold": 0}
+    if sizes.drafts:
+        # A chain of drafts: trees have branches that a trace cannot name.
+        given |= {
+            "speculative_algorithm": "NGRAM",
+            "speculative_num_draft_tokens": sizes.drafts,
+            "speculative_num_steps": sizes.drafts,
+            "speculative_eagle_topk": 1,
+            "speculative_ngram_max_bfs_breadth": 1,
+        }
+    arguments = scheduler_api.call(ServerArgs, **given)
     old_releases.set_chunk(arguments, sizes.chunk)
     set_global_server_args_for_scheduler(arguments)
     scheduler_api.limit_rows(sizes.rows)
@@ -147,6 +155,7 @@ def tree_parameters(sizes: Sizes, rows: Any, allocator: Any) -> Any:
         page_size=sizes.page,
         disable=not sizes.caching,
         eviction_policy=sizes.eviction,
+        eviction_policy_config=eviction_config(sizes.eviction, sizes.page),
         enable_session_radix_cache=sizes.tags,
         enable_mamba_extra_buffer=sizes.strategy != "no_buffer",
         enable_mamba_extra_buffer_lazy=sizes.strategy == "extra_buffer_lazy",

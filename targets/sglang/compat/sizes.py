@@ -15,6 +15,14 @@ SPARE_PAGES = 2
 """Admission reserves one page more than a request needs, and takes a strictly larger pool for enough."""
 
 
+def eviction_config(eviction: str, page: int) -> dict[str, int] | None:
+    """Return what a policy of eviction is told (`radix_eviction_policy_config`), in tokens; None for nothing.
+
+    Without a threshold T-LRU is LRU, which the server refuses.
+    """
+    return {"threshold": 4 * page, "next_prompt_estimate": page} if eviction == "tlru" else None
+
+
 @dataclass(frozen=True)
 class Sizes:
     """A configuration in SGLang's terms; lengths in tokens.

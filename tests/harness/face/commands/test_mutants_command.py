@@ -4,11 +4,10 @@ import json
 import os
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
-from cli_process import Cli, command
+from cli_process import Cli, command, wait_for
 
 from hybridfuzz.harness.draw.grammar import draw_trace
 from hybridfuzz.harness.draw.trace_files import load_trace
@@ -147,10 +146,7 @@ def test_interrupted_with_a_partial_table(environment: dict[str, str], tmp_path:
         command(*words, "--json", "-o", "out"), env=environment, cwd=tmp_path,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
-    deadline = time.monotonic() + 30
-    while not list(tmp_path.glob("out/traces/*")) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    time.sleep(1)
+    wait_for(process, f"{QUICK}: 1/1 found")
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=20)
     result = json.loads(out.splitlines()[-1])
