@@ -14,7 +14,7 @@ TORCH_AT = $(shell $(PYTHON) -c 'import importlib.util as u, pathlib as p; \
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv fuzz test test-engines test-cluster test-wheel compiled test-compiled lint format types docs examples bench clean
+.PHONY: help venv fuzz test test-exhaustive test-engines test-cluster test-wheel compiled test-compiled lint format types docs examples bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
@@ -37,6 +37,9 @@ fuzz: $(STAMP) ## fuzz the built-in target for a minute
 
 test: $(STAMP) ## the tests that need no engine
 	$(PY) -m pytest -n auto
+
+test-exhaustive: $(STAMP) ## those that show at length what the others show
+	$(PY) -m pytest -m exhaustive -n 2 --dist loadfile
 
 test-engines: $(STAMP) ## the tests that drive real engines
 	$(PY) -m pytest -m 'engine and not exhaustive' -n 2 --dist loadfile

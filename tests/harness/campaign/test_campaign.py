@@ -187,24 +187,11 @@ def test_a_finding_gets_its_severity_also_after_a_kill(tmp_path: Path, hybridfuz
     assert [one["severity"] for one in again.json["findings"]] == [one["severity"] for one in first.json["findings"]]
 
 
-class TestHypothesis(TestCutOff):
-    """The same drills with the other source of traces."""
+HYPOTHESIS = ("--target", MUTANT, "--traces", "25", "--source", "hypothesis")
 
-    ARGUMENTS = ("--target", MUTANT, "--traces", "25", "--source", "hypothesis")
 
-    def test_full_disk(self, tmp_path: Path, hybridfuzz: Cli, whole: dict[str, Any]) -> None:
-        """Hypothesis's database cannot be written either, and that ends nothing."""
-
-        def no_room() -> None:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
-
-        full = hybridfuzz(*NIGHT, *self.ARGUMENTS, "-o", "out", preexec_fn=no_room)
-        assert full.status == 2
-        assert "cannot write" in full.error
-        # Short examples fit: those would run, and count, as trace -1.
-        shutil.rmtree(tmp_path / "out" / "hypothesis", ignore_errors=True)
-        again = hybridfuzz(*NIGHT, *self.ARGUMENTS, "-o", "out")
-        assert counts(again.json) == whole
+class TestHypothesis:
+    """Hypothesis's state machine as the source of traces."""
 
     def test_another_source_is_another_campaign(self, tmp_path: Path, hybridfuzz: Cli) -> None:
         """A seeded campaign that was cut off is not continued, and its bug history counts apart."""
@@ -220,7 +207,7 @@ class TestHypothesis(TestCutOff):
 
     def test_a_later_campaign_runs_what_failed(self, tmp_path: Path, hybridfuzz: Cli) -> None:
         """From Hypothesis's database, before new traces, and without counting it."""
-        first = hybridfuzz(*NIGHT, *self.ARGUMENTS, "-o", "out")
+        first = hybridfuzz(*NIGHT, *HYPOTHESIS, "-o", "out")
         assert list((tmp_path / "out" / "hypothesis" / "examples").iterdir())
         for folder in ("corpus", "findings"):
             shutil.rmtree(tmp_path / "out" / folder)
@@ -229,6 +216,27 @@ class TestHypothesis(TestCutOff):
         assert again["traces"] == 1
         found = {finding["signature"] for finding in first.json["findings"]}
         assert found & {finding["signature"] for finding in again["findings"] if finding["index"] == -1}
+
+
+@pytest.mark.exhaustive
+class TestHypothesisCutOff(TestCutOff):
+    """The same drills with the other source of traces."""
+
+    ARGUMENTS = HYPOTHESIS
+
+    def test_full_disk(self, tmp_path: Path, hybridfuzz: Cli, whole: dict[str, Any]) -> None:
+        """Hypothesis's database cannot be written either, and that ends nothing."""
+
+        def no_room() -> None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+
+        full = hybridfuzz(*NIGHT, *self.ARGUMENTS, "-o", "out", preexec_fn=no_room)
+        assert full.status == 2
+        assert "cannot write" in full.error
+        # Short examples fit: those would run, and count, as trace -1.
+        shutil.rmtree(tmp_path / "out" / "hypothesis", ignore_errors=True)
+        again = hybridfuzz(*NIGHT, *self.ARGUMENTS, "-o", "out")
+        assert counts(again.json) == whole
 
 
 class TestCorpus:
