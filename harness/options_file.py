@@ -52,7 +52,7 @@ OPTIONS = frozenset((
     "fixes", "forms", "fresh", "good", "hours", "id", "jobs", "json", "junit", "kind", "known", "memory", "names",
     "neighbours", "no-canary", "no-explain", "no-reduce", "only", "out", "patch", "port", "reason", "reduce", "sarif",
     "scope", "seed", "seeds", "shard", "signature", "source", "states", "steps", "target", "time", "timeout", "traces",
-    "triage-share", "until-risk", "unused-for", "versions", "without", "workload", "write-docs",
+    "triage-share", "until-met", "until-risk", "unused-for", "versions", "without", "workload", "write-docs",
 ))  # fmt: skip
 """Of all commands, without importing them; `tests/harness/test_options_file.py` compares."""
 
