@@ -24,6 +24,7 @@ from ...targets.base.observe import (
     OutOfRange,
     Planned,
     Record,
+    SideBySide,
     SlotWrite,
     StateWrite,
     View,
@@ -180,7 +181,7 @@ class Lockstep:
             self._plan(record)
         elif isinstance(record, Loaded):
             context.facts = reference.load(record.step, record.request)
-        elif not isinstance(record, Delivered):
+        elif not isinstance(record, Delivered | SideBySide):
             context.facts = reference.enter(record.step)
         if isinstance(record, Forward):
             violation = self._forward(record)

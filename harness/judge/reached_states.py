@@ -24,6 +24,7 @@ from ...targets.base.observe import (
     PlannedRow,
     RealForward,
     Record,
+    SideBySide,
     SlotWrite,
     StateWrite,
     View,
@@ -132,6 +133,8 @@ class ReachedStates:
             self._deliver("numeric", True)
         elif isinstance(record, RealForward):
             self._deliver("real_model", True)
+        elif isinstance(record, SideBySide):
+            self._deliver("side_by_side", record.answers > 0)
 
     def _deliver(self, word: str, delivered: bool) -> None:
         if delivered and word in self._missing:

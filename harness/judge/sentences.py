@@ -337,6 +337,8 @@ RELATIONS: Mapping[str, Sentence] = {
         "differ by {distance:.3g} from those of the same tokens alone (tolerance {tolerance:g}); greedy token "
         "{observed}, alone {expected}"
     ),
+    # Side by side (D2)
+    "answers-differ": Sentence("two implementations side by side answer {operation} differently"),
     # A numeric run
     "guard": Sentence(
         "the device wrote into {where}",

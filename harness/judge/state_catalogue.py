@@ -28,6 +28,7 @@ REQUIRES: dict[str, str] = {
     "observed: leftovers": "observes:leftovers",
     "observed: numeric": "observes:numeric",
     "observed: real_model": "observes:real_model",
+    "observed: side_by_side": "observes:side_by_side",
     # configurations
     "step within two settings of the stock server": "near-stock",
     # prompts and their chunks

@@ -328,7 +328,21 @@ class Delivered(Struct, frozen=True, gc=False):
     failed: Sequence[str] = ()
 
 
-Record = Planned | Zeroed | Copied | Loaded | Numeric | RealForward | Forward | Delivered
+class SideBySide(Struct, frozen=True, gc=False):
+    """Two implementations of one part of the engine do the same operations side by side.
+
+    `answers` were compared since the last such record. `operation` is the first that was answered differently, by one
+    as `one` and by the other as `other`; all three are "" if there was none.
+    """
+
+    step: int
+    answers: int
+    operation: str = ""
+    one: str = ""
+    other: str = ""
+
+
+Record = Planned | Zeroed | Copied | Loaded | Numeric | RealForward | Forward | Delivered | SideBySide
 
 
 class Effect(Struct, frozen=True, gc=False):

@@ -38,7 +38,7 @@ Usual = Literal["chunked-prefill", "preemption", "zeroing", "drafts-past-end"]
 """Features that a target has unless it lists them in `Capabilities.lacks`."""
 Observation = Literal[
     "pool", "labels", "tables", "accesses", "content", "caches", "device_order", "estimates", "leftovers", "numeric",
-    "real_model",
+    "real_model", "side_by_side",
 ]  # fmt: skip
 """Words of `Capabilities.observes`: each enables the oracles that need it (docs/reference/capabilities.md)."""
 Feature = Literal[

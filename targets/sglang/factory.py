@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import msgspec
 
-from ..base.protocol import Capabilities, Target, TargetError
+from ..base.protocol import Capabilities, Observation, Target, TargetError
 from ..base.releases import cannot_import
 from ..base.stock import Setting
 from ..base.trace import Config
-from .kit_limits import Case, refusal
+from .kit_limits import BOTH, Case, refusal
 
 STRATEGIES = ("no_buffer", "extra_buffer", "extra_buffer_lazy")
 TREE_CORES = ("python", "rust")
 """Of the latest release; "legacy" is the cache that older ones have."""
 EVENTS = frozenset({"arrive", "step", "preempt", "abort", "reset_prefix_cache", "evict"})
+OBSERVES = frozenset[Observation]({"pool", "tables", "accesses", "content", "device_order", "leftovers"})
 SESSIONS = "sessions"
 STOCK = (
     Setting("--enable-streaming-session", events=frozenset({"resume"}), is_rare=True),
@@ -78,11 +79,11 @@ class SglangFactory:
     ) -> None:
         self.name = name
         self.tree_core = tree_core
-        has_host = mixes and tree_core != "rust"
+        has_host = mixes and tree_core not in ("rust", BOTH)
         self.capabilities = Capabilities(
             events=EVENTS | {"resume"} if sessions else EVENTS,
             modes=("slots", "slots", "none"),
-            observes=frozenset({"pool", "tables", "accesses", "content", "device_order", "leftovers"}),
+            observes=OBSERVES | {"side_by_side"} if tree_core == BOTH else OBSERVES,
             # (grid of snapshots, KV page)
             block_sizes=((4, 1), (8, 1), (4, 4), (8, 4), (8, 2)),
             group_counts=((1, 1),),
@@ -137,6 +138,7 @@ def variants() -> dict[str, str]:
     `sglang:sessions@RELEASE` is the name that older findings and campaigns have for a release with streaming sessions.
     """
     cores = {core: f"always the {core} tree core" for core in TREE_CORES}
+    cores[BOTH] = "both tree cores in one engine: every operation on both, every answer compared"
     return cores | {SESSIONS: "as without a variant; refuses releases without streaming sessions"}
 
 
@@ -160,5 +162,7 @@ def make_factory(variant: str) -> SglangFactory:
     sessions = session_api.has_sessions()
     if variant == SESSIONS and not sessions:
         raise TargetError("this SGLang has no sessions that the target can drive; use sglang@0.5.23")
+    if variant == BOTH and not tree_api.has_both():
+        raise TargetError("this SGLang has no two tree cores; use sglang:both@0.5.23")
     name, core = (f"sglang:{SESSIONS}", "") if variant == SESSIONS else ("sglang", variant)
     return SglangFactory(name, core, tree_cores, drafts, strategies, features, sessions, scheduler_api.mixes())

@@ -17,6 +17,8 @@ from ..base.repro import Failure
 from ..base.trace import Config
 
 Kit = Literal["shadow", "script"]
+BOTH = "both"
+"""Both cores of the radix tree in one engine (`core_pair`)."""
 _NO_FAILURE = Failure("", "", "", (), 0)
 TOKENS, HANG, LEAK, CRASH = "tokens", "hang", "leak", "crash"
 """What a script shows: a client receives wrong tokens or none, memory is not given back, SGLang raises."""
@@ -72,6 +74,12 @@ class Case(NamedTuple):
         """True with a radix tree: without one neither strategies nor grids matter."""
         return self.config.mamba_cache_mode != "none"
 
+    @property
+    def tree_core(self) -> str:
+        """The core of the radix tree that runs; "" for the default of the release."""
+        core: str = self.core or self.options.tree_core
+        return core
+
     def lacks_core(self) -> bool:
         """Return True if the release has no such core of the tree."""
         return bool(self.options.tree_core) and not self.core and self.options.tree_core not in self.cores
@@ -114,9 +122,12 @@ ROWS: tuple[Row[Case], ...] = (
         "order=shortest-prefill-first needs prefix caching"),
     Row("shadow", "hicache", lambda c: c.options.hicache != "no" and not c.caches,
         "hicache={options.hicache} needs prefix caching"),
-    Row("shadow", "hicache", lambda c: c.options.hicache != "no" and "rust" in (c.core, c.options.tree_core),
+    Row("shadow", "hicache", lambda c: c.options.hicache != "no" and c.tree_core not in ("", "python"),
         "hicache={options.hicache} needs tree_core=python: the other one does not show what is on the host"),
+    Row("shadow", "session_tags", lambda c: c.options.session_tags == "yes" and c.tree_core == BOTH,
+        "session_tags=yes excludes two cores: the server takes the Python one then"),
     # ---- Scripts.
+    Row("script", "tree_core", lambda c: c.options.tree_core == BOTH, "two tree cores side by side"),
     Row("script", "hicache", lambda c: c.options.hicache != "no", "a host tier (hicache) yet"),
     Row("script", "session_tags", lambda c: c.options.session_tags == "yes", "sessions that requests name yet"),
     Row("script", "ignore_eos", lambda c: c.options.ignore_eos == "yes", "requests without an end token yet"),

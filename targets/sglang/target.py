@@ -6,12 +6,24 @@ from collections.abc import Callable
 from typing import Any
 
 from ...reference.tokens import Truth
-from ..base.observe import Content, Delivered, Effect, Planned, PlannedRow, Record, SlotContent, StateContent, View
+from ..base.observe import (
+    Content,
+    Delivered,
+    Effect,
+    Planned,
+    PlannedRow,
+    Record,
+    SideBySide,
+    SlotContent,
+    StateContent,
+    View,
+)
 from ..base.trace import Abort, Arrive, Config, Event, Evict, Preempt, ResetPrefixCache, Resume, Step, fits
 from .compat import scheduler_api, session_api
 from .compat.engine import STATES, layout_of
 from .compat.sizes import Sizes, sizes_of
 from .host_view import Host
+from .kit_limits import BOTH
 from .serving import Server
 from .sessions import Sessions
 
@@ -22,6 +34,7 @@ class SglangTarget:
     def __init__(self, config: Config) -> None:
         self.config = config
         sizes = sizes_of(config)
+        self._pair = _pair(sizes)
         self.layout = layout_of(sizes)
         classes = _sessions(), _worker(sizes), _graphs(sizes), _tier(sizes)
         self.server = server = Server(sizes, config.max_num_batched_tokens, *classes)
@@ -45,7 +58,19 @@ class SglangTarget:
         records: list[Record] = []
         self.device.records = records
         self._handlers[type(event)](event)
+        if self._pair is not None:
+            records.append(self._compared())
         return Effect(records)
+
+    def _compared(self) -> Record:
+        """Return what the two cores of the tree answered since the last event."""
+        core = self.engine.cache.tree_core
+        core.agree()
+        answers, difference = core.take()
+        if difference is None:
+            return SideBySide(self.server.steps, answers)
+        one, other = f"Python: {difference.python}", f"Rust: {difference.rust}"
+        return SideBySide(self.server.steps, answers, difference.operation, one, other)
 
     def arrive(self, event: Arrive) -> None:
         """Queue a request; no-op for a name that was used before."""
@@ -128,6 +153,16 @@ class SglangTarget:
 
     def close(self) -> None:
         """Do nothing: the engine is garbage-collected."""
+
+
+def _pair(sizes: Sizes) -> Any:
+    """Return the class of a tree core that is two, and tell SGLang of it; None for one core."""
+    if sizes.tree_core != BOTH or not sizes.caching:
+        return None
+    from .core_pair import CorePair, register
+
+    register()
+    return CorePair
 
 
 def _worker(sizes: Sizes) -> Any:

@@ -12,6 +12,7 @@ device_order      S8 the order of device work
 plain_caches      S9 plain caches and their batch events
 numeric/          the same invariants on bytes
 real_model        S4, S6 and S7 on the log-probabilities of a real model
+side_by_side      D2 two implementations of one part
 rules             what a rule is, and those that no oracle checks
 
 The order decides which violation is reported: a wrong read comes before the wrong token that follows from it.
@@ -33,6 +34,7 @@ from .prefix_cache import Commit, Hash, HitValidity
 from .real_model import RealNumbers
 from .recurrent_state import Checkpoint, Continuation
 from .rules import BEYOND, Client, Consequence, Rule, Subject
+from .side_by_side import Agreement
 from .unwritten import Poison, Taint
 
 ORACLES: tuple[type[Oracle], ...] = (
@@ -48,6 +50,7 @@ ORACLES: tuple[type[Oracle], ...] = (
     Writer,
     Numbers,
     RealNumbers,
+    Agreement,
     Taint,
     Continuation,
     Poison,

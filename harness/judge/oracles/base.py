@@ -26,6 +26,7 @@ from ....targets.base.observe import (
     OutOfRange,
     Planned,
     RealForward,
+    SideBySide,
     SlotRead,
     SlotWrite,
     StateRead,
@@ -64,6 +65,7 @@ RECORD_HOOKS = {
     RealForward: "on_real_forward",
     Forward: "on_forward",
     Delivered: "on_delivered",
+    SideBySide: "on_side_by_side",
 }
 """Record type -> the hook that checks it."""
 ACCESS_HOOKS = {
@@ -200,6 +202,9 @@ class Oracle:
 
     def on_real_forward(self, context: Context, forward: RealForward) -> Violation | None:
         """A real model was executed; the tags of the same forward follow."""
+
+    def on_side_by_side(self, context: Context, record: SideBySide) -> Violation | None:
+        """Check what two implementations of one part answered."""
 
     def on_view(self, context: Context, view: View) -> Violation | None:
         """Metadata at the end of an event."""

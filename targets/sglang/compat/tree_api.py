@@ -24,6 +24,11 @@ def tree_cores() -> tuple[str, ...]:
     return ("legacy", "python") if find_spec(f"{cache}.unified_radix_cache") else ("legacy",)
 
 
+def has_both() -> bool:
+    """Return True if two cores of the unified cache can run side by side (0.5.23)."""
+    return "rust" in tree_cores() and bool(find_spec("sglang.srt.mem_cache.unified_cache.tree_core_registry"))
+
+
 def chunk_cache() -> Any:
     """Return the class that replaces the tree without prefix caching up to 0.5.20; None if it is a disabled tree."""
     place = "sglang.srt.mem_cache.chunk_cache"

@@ -44,7 +44,8 @@ def start(environment: dict[str, str], folder: Path, *more: str) -> subprocess.P
 class TestCutOff:
     """The same command continues a campaign that did not end."""
 
-    ARGUMENTS = ("--target", MUTANT, "--traces", "60")
+    ARGUMENTS = ("--target", MUTANT, "--traces", "30")
+    KILLS = 1
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -57,8 +58,8 @@ class TestCutOff:
     def test_coordinator_killed(
         self, environment: dict[str, str], tmp_path: Path, hybridfuzz: Cli, whole: dict[str, Any]
     ) -> None:
-        """Twice, with findings made and reductions under way."""
-        for _ in range(2):
+        """With findings made and reductions under way."""
+        for _ in range(self.KILLS):
             with start(environment, tmp_path, *self.ARGUMENTS, "-o", "out") as process:
                 wait_for(process, "FOUND" if not (tmp_path / "out" / "campaign.json").exists() else "continuing")
                 time.sleep(0.1)
@@ -170,7 +171,7 @@ class TestCutOff:
 
 
 def test_a_finding_gets_its_severity_also_after_a_kill(tmp_path: Path, hybridfuzz: Cli) -> None:
-    night = (*NIGHT, "--target", MUTANT, "--traces", "60", "-o", "out")
+    night = (*NIGHT, "--target", MUTANT, "--traces", "20", "-o", "out")
     first = hybridfuzz(*night)
     assert first.json["findings"] and first.json["effort"]["severity"] > 0
     for finding in first.json["findings"]:
@@ -187,7 +188,7 @@ def test_a_finding_gets_its_severity_also_after_a_kill(tmp_path: Path, hybridfuz
     assert [one["severity"] for one in again.json["findings"]] == [one["severity"] for one in first.json["findings"]]
 
 
-HYPOTHESIS = ("--target", MUTANT, "--traces", "25", "--source", "hypothesis")
+HYPOTHESIS = ("--target", MUTANT, "--traces", "12", "--source", "hypothesis")
 
 
 class TestHypothesis:
@@ -195,10 +196,10 @@ class TestHypothesis:
 
     def test_another_source_is_another_campaign(self, tmp_path: Path, hybridfuzz: Cli) -> None:
         """A seeded campaign that was cut off is not continued, and its bug history counts apart."""
-        hybridfuzz(*NIGHT, "--target", MUTANT, "--traces", "20", "-o", "out")
+        hybridfuzz(*NIGHT, "--target", MUTANT, "--traces", "8", "-o", "out")
         file = tmp_path / "out" / "campaign.json"
         file.write_text(json.dumps({**json.loads(file.read_text()), "exit_reason": None}))
-        ran = hybridfuzz(*NIGHT, "--target", MUTANT, "--traces", "20", "--source", "hypothesis", "-o", "out")
+        ran = hybridfuzz(*NIGHT, "--target", MUTANT, "--traces", "8", "--source", "hypothesis", "-o", "out")
         assert "continuing" not in ran.err
         assert state(tmp_path / "out")["source"] == "hypothesis"
         history = load_bug_history(tmp_path / "out")
@@ -223,6 +224,7 @@ class TestHypothesisCutOff(TestCutOff):
     """The same drills with the other source of traces."""
 
     ARGUMENTS = HYPOTHESIS
+    KILLS = 2
 
     def test_full_disk(self, tmp_path: Path, hybridfuzz: Cli, whole: dict[str, Any]) -> None:
         """Hypothesis's database cannot be written either, and that ends nothing."""

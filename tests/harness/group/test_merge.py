@@ -91,7 +91,7 @@ def history(folder: Path) -> dict[str, Any]:
 
 def test_shards_merged_are_one_campaign(hybridfuzz: Cli, tmp_path: Path) -> None:
     """In any order, in steps, twice: the same files; and the counts, findings and history of the whole campaign."""
-    arguments = [*NIGHT, "--target", MUTANT, "--traces", "45"]
+    arguments = [*NIGHT, "--target", MUTANT, "--traces", "24"]
     whole = hybridfuzz(*arguments, "-o", "whole")
     shards = [f"shard-{number}" for number in range(1, PARTS + 1)]
     for number, folder in enumerate(shards, 1):

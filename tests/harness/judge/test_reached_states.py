@@ -221,6 +221,7 @@ ELSEWHERE = {
     "observes:caches",
     "observes:numeric",
     "observes:real_model",
+    "observes:side_by_side",
     "async-loads",
     "failing-loads",
     "held-for-transfer",

@@ -29,8 +29,16 @@ def fuzz(hybridfuzz: Cli, name: str, *more: str) -> Ran:
         ("OPENS_HALF", 6, "RECORD-arrive-Effect", "hostile_targets reported Effect = a NoneType, expected an Effect"),
         ("FORKS_BACK", 1, "PROTOCOL-step-fork", "forked its worker, and the copy came back"),
         ("FORGES_INTERNAL", 1, "PROTOCOL-step-reply", "hybridfuzz is broken"),
-        ("FORGES_DONE", 1, "PROTOCOL-step-reply", "made its worker answer nonsense"),
-        ("REPLACES_DONE", 1, "PROTOCOL", "made its worker answer Supported, expected Done"),
+        pytest.param(
+            "FORGES_DONE", 1, "PROTOCOL-step-reply", "made its worker answer nonsense", marks=pytest.mark.exhaustive
+        ),
+        pytest.param(
+            "REPLACES_DONE",
+            1,
+            "PROTOCOL",
+            "made its worker answer Supported, expected Done",
+            marks=pytest.mark.exhaustive,
+        ),
     ],
 )
 def test_a_finding(hybridfuzz: Cli, name: str, status: int, signature: str, words: str) -> None:

@@ -112,7 +112,7 @@ def test_all_strategies_and_pages_are_drawn() -> None:
 
 
 @pytest.mark.parametrize("mixes", [False, True])
-@pytest.mark.parametrize("core", ["", "python", "rust"])
+@pytest.mark.parametrize("core", ["", "python", "rust", "both"])
 def test_each_tree_core_has_capabilities_that_agree(core: str, mixes: bool) -> None:
     """The stock server had HiCache, which `sglang:rust` does not drive: no campaign on it could start."""
     check_capabilities(SglangFactory("sglang", core, mixes=mixes).capabilities, "sglang")

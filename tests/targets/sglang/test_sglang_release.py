@@ -17,7 +17,7 @@ from hybridfuzz.harness.draw.trace_files import load_trace
 from hybridfuzz.harness.judge.outcome import Outcome
 from hybridfuzz.harness.workers.worker_client import WorkerClient
 from hybridfuzz.targets.base.registry import prepare
-from hybridfuzz.targets.base.trace import Arrive, Config, Evict, Group, Resume, Step, Trace
+from hybridfuzz.targets.base.trace import Arrive, Config, Evict, Group, ResetPrefixCache, Resume, Step, Trace
 from hybridfuzz.targets.sglang.factory import SglangFactory
 
 pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("engine")]
@@ -146,6 +146,18 @@ def test_evicted_content_comes_back_from_the_host(workers: dict[str, WorkerClien
     assert outcome.violation is None, outcome.violation.message
     assert outcome.reached["cached content kept outside the pool alone"]
     assert outcome.reached["content loaded back into the cache"] and outcome.reached["prefix hit"]
+
+
+def test_both_tree_cores_answer_alike(workers: dict[str, WorkerClient]) -> None:
+    """An evicted prefix, a hit, a split and a flush, on the Python and the Rust core side by side."""
+    config = config_of(0, 1)
+    config = msgspec.structs.replace(config, options={**config.options, "tree_core": "both"})
+    asked = [Arrive(name, (("a", tokens),), 4) for name, tokens in (("r0", 13), ("r1", 9), ("r2", 13))]
+    events = [event for one in asked for event in (one, *(Step(),) * 8, Evict(2))]
+    outcome = worker_of(workers, "sglang:both@0.5.23").run(Trace(config, (*events, ResetPrefixCache(), Step())))
+    assert outcome.violation is None, outcome.violation.message
+    assert outcome.exercised["D2"] > 100
+    assert outcome.reached["prefix hit"]
 
 
 @pytest.mark.parametrize("graph_sizes", [(4,), ()])

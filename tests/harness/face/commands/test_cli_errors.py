@@ -194,7 +194,6 @@ def test_a_latin_1_file_is_one_line(hybridfuzz: Cli, tmp_path: Path) -> None:
     "words",
     [
         ["replay", sorted((Path(__file__).parents[4] / "corpus").glob("*.json"))[0]],
-        ["doctor", "--json"],
         ["targets"],
         ["--help"],
     ],

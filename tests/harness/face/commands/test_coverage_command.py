@@ -37,7 +37,7 @@ def test_two_workers_reach_what_one_reaches(hybridfuzz: Cli, tmp_path: Path) -> 
 
 def test_lines_survive_a_kill(hybridfuzz: Cli, environment: dict[str, str], tmp_path: Path) -> None:
     """A campaign that was killed and continued has the lines of one that was not."""
-    night = [*FUZZ, "--target", MUTANT, "--traces", "30", "-j", "1", "--reduce", "1s", "--json"]
+    night = [*FUZZ, "--target", MUTANT, "--traces", "12", "-j", "1", "--reduce", "1s", "--json"]
     whole = hybridfuzz(*night, "-o", "whole")
     assert whole.status == 1, whole.err
     with subprocess.Popen(
@@ -48,10 +48,10 @@ def test_lines_survive_a_kill(hybridfuzz: Cli, environment: dict[str, str], tmp_
         process.kill()
     state = json.loads((tmp_path / "out/campaign.json").read_text())
     assert state["exit_reason"] is None, "it was killed before its end"
-    assert 0 < lines(tmp_path / "out")["traces"] < 30
+    assert 0 < lines(tmp_path / "out")["traces"] < 12
     again = hybridfuzz(*night, "-o", "out")
     assert "continuing a campaign" in again.err
-    assert again.json["traces"] == 30
+    assert again.json["traces"] == 12
     assert lines(tmp_path / "out") == lines(tmp_path / "whole")
 
 

@@ -130,6 +130,7 @@ def test_usage(hybridfuzz: Cli, arguments: list[str], words: str) -> None:
     assert words in ran.error
 
 
+@pytest.mark.exhaustive
 def test_the_document_is_written_where_there_is_one(hybridfuzz: Cli, tmp_path: Path) -> None:
     (tmp_path / "docs/reference").mkdir(parents=True)
     ran = hybridfuzz("mutants", "--write-docs", "--seeds", 1, "--time", "0.2s", "--no-reduce")

@@ -122,7 +122,7 @@ def test_nothing_is_lost(tmp_path: Path, whole: Summary) -> None:
     assert all(node.workers == 0 and node.state == "up" for node in summary.nodes)
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.exhaustive) for seed in (2, 3))])
 def test_nodes_are_lost(tmp_path: Path, whole: Summary, seed: int) -> None:
     """A tenth of the calls loses the node, before the call does anything or with its answer, until a dozen is lost."""
     seats = Seats(losses=0.1, seed=seed)
