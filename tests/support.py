@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import msgspec
+import pytest
 from hypothesis import strategies as st
 
 from hybridfuzz.harness.draw.grammar import draw_trace
@@ -236,3 +237,12 @@ class HitsOneUnitLess(CacheManager):
     def find_hit(self, tags: Sequence[int], num_tokens: int) -> Hit:
         hit = super().find_hit(tags, num_tokens)
         return super().find_hit(tags, hit.length - 7) if hit.length > 8 else hit
+
+
+EVERY_RUN = ("vllm 0.33.0", "vllm 0.28.0", "sglang 0.5.23")
+"""Releases that `make test-engines` drives. Each other one costs a download and an import."""
+
+
+def of_release(engine: str, release: str, *values: object) -> Any:
+    """A case of a release: an exhaustive one unless every run has that release."""
+    return pytest.param(*values, marks=() if f"{engine} {release}" in EVERY_RUN else pytest.mark.exhaustive)

@@ -7,6 +7,7 @@ import datetime
 from pathlib import Path
 
 import pytest
+from support import of_release
 
 from hybridfuzz.harness.draw.trace_files import load_trace
 from hybridfuzz.harness.group.fixes import BUILTIN, apply_fixes, read_fixes
@@ -23,7 +24,13 @@ write to the slot of a snapshot at its last token, or one behind a stop token to
 DATA = Path(__file__).parents[2] / "data"
 
 
-@pytest.mark.parametrize(("target", "count"), [("sglang@0.5.20", 2), ("sglang:sessions@0.5.23", 11)])
+@pytest.mark.parametrize(
+    ("target", "count"),
+    [
+        of_release("sglang", "0.5.20", "sglang@0.5.20", 2),
+        of_release("sglang", "0.5.23", "sglang:sessions@0.5.23", 11),
+    ],
+)
 def test_all_apply_together_and_silence_all_traces(target: str, count: int) -> None:
     fixes = apply_fixes(prepare(target, print), read_fixes(BUILTIN, target), target, datetime.date.today())
     assert fixes.problems == {} and len(fixes.in_effect) == count

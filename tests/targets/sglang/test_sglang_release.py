@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from support import of_release
 
 from hybridfuzz.harness.draw.grammar import draw_trace
 from hybridfuzz.harness.draw.ratios import with_ratios
@@ -28,8 +29,6 @@ SILENT = Path(__file__).parent / "silent"
 SILENT_FILES = sorted(path.name for path in SILENT.glob("*.json"))
 """RELEASE--WHAT.json: false alarms that were ours."""
 LATEST = "0.5.23"
-OLD = ("0.5.4", "0.5.9", "0.5.12.post1")
-"""Each release costs an import: HYBRIDFUZZ_OLD_RELEASES=1 replays the traces of these as well."""
 TRACES = int(os.environ.get("HYBRIDFUZZ_ENGINE_TRACES", "12"))
 
 
@@ -40,12 +39,6 @@ def workers() -> Iterator[dict[str, WorkerClient]]:
     yield started
     for worker in started.values():
         worker.__exit__()
-
-
-def skip_old(release: str) -> None:
-    """Skip tests that import SGLang once more, unless they are selected."""
-    if release in OLD and not os.environ.get("HYBRIDFUZZ_OLD_RELEASES"):
-        pytest.skip("HYBRIDFUZZ_OLD_RELEASES is not set")
 
 
 def worker_of(workers: dict[str, WorkerClient], release: str) -> WorkerClient:
@@ -69,19 +62,17 @@ def run_random(worker: WorkerClient, overrides: dict[str, object]) -> Iterator[O
         yield outcome
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", [of_release("sglang", name.partition("--")[0], name) for name in FILES])
 def test_a_bug_of_a_release_shows_as_its_trace_says(workers: dict[str, WorkerClient], name: str) -> None:
     release, _, signature = name.removesuffix(".json").split("--")
-    skip_old(release)
     violation = worker_of(workers, release).run(load_trace(FOLDER / name)).violation
     assert violation is not None, "the release is silent"
     assert violation.signature == signature, violation.message
 
 
-@pytest.mark.parametrize("name", SILENT_FILES)
+@pytest.mark.parametrize("name", [of_release("sglang", name.partition("--")[0], name) for name in SILENT_FILES])
 def test_what_was_a_false_alarm_is_silent(workers: dict[str, WorkerClient], name: str) -> None:
     release = name.split("--", maxsplit=1)[0]
-    skip_old(release)
     violation = worker_of(workers, release).run(load_trace(SILENT / name)).violation
     assert violation is None, violation.message
 
@@ -148,13 +139,16 @@ def test_evicted_content_comes_back_from_the_host(workers: dict[str, WorkerClien
     assert outcome.reached["content loaded back into the cache"] and outcome.reached["prefix hit"]
 
 
-def test_both_tree_cores_answer_alike(workers: dict[str, WorkerClient]) -> None:
+def test_both_tree_cores_answer_alike() -> None:
     """An evicted prefix, a hit, a split and a flush, on the Python and the Rust core side by side."""
     config = config_of(0, 1)
     config = msgspec.structs.replace(config, options={**config.options, "tree_core": "both"})
     asked = [Arrive(name, (("a", tokens),), 4) for name, tokens in (("r0", 13), ("r1", 9), ("r2", 13))]
     events = [event for one in asked for event in (one, *(Step(),) * 8, Evict(2))]
-    outcome = worker_of(workers, "sglang:both@0.5.23").run(Trace(config, (*events, ResetPrefixCache(), Step())))
+    target = f"sglang:both@{LATEST}"
+    with WorkerClient(target, prepare(target, print), trace_seconds=300) as worker:
+        worker.start()
+        outcome = worker.run(Trace(config, (*events, ResetPrefixCache(), Step())))
     assert outcome.violation is None, outcome.violation.message
     assert outcome.exercised["D2"] > 100
     assert outcome.reached["prefix hit"]

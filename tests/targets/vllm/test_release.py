@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support import of_release
 
 from hybridfuzz.harness.draw.ratios import with_ratios
 from hybridfuzz.harness.draw.trace_files import load_trace
@@ -51,7 +52,7 @@ def worker_of(workers: dict[str, WorkerClient], release: str) -> WorkerClient:
     return workers[spec]
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", [of_release("vllm", name.partition("--")[0], name) for name in FILES])
 def test_a_bug_of_a_release_shows_as_its_trace_says(workers: dict[str, WorkerClient], name: str) -> None:
     release, _, signature = name.removesuffix(".json").split("--")
     violation = worker_of(workers, release).run(load_trace(FOLDER / name)).violation
@@ -68,6 +69,7 @@ def test_a_bug_of_a_release_shows_as_its_trace_says(workers: dict[str, WorkerCli
         ("0.24.0", "0.18.1--null-as-state-slot--S2-step-mamba-temporal.json", "S2-step-mamba-state-ignored"),
     ],
 )
+@pytest.mark.exhaustive
 def test_a_release_of_another_era(workers: dict[str, WorkerClient], release: str, file: str, signature: str) -> None:
     """Eras without a packaged trace of their own. 0.24 has a V2 runner that refuses hybrid models in mode align, and a
     CPU runner that zeroes no blocks."""

@@ -7,6 +7,7 @@ import datetime
 from pathlib import Path
 
 import pytest
+from support import of_release
 
 from hybridfuzz.harness.draw.trace_files import load_trace
 from hybridfuzz.harness.group.fixes import BUILTIN, Fixes, apply_fixes, read_fixes
@@ -32,7 +33,10 @@ def test_the_traces_of_all_causes_are_silent(fixes: Fixes, worker: WorkerClient)
 
 @pytest.mark.parametrize(
     ("release", "count"),
-    [("0.14.1", 9), ("0.16.0", 16), ("0.18.1", 8), ("0.22.1", 14), ("0.26.0", 15), ("0.28.0", 17)],
+    [
+        of_release("vllm", release, release, count)
+        for release, count in {"0.14.1": 9, "0.16.0": 16, "0.18.1": 8, "0.22.1": 14, "0.26.0": 15, "0.28.0": 17}.items()
+    ],
 )
 def test_fixes_of_an_older_release_apply_together_and_silence_its_traces(release: str, count: int) -> None:
     target = f"vllm@{release}"

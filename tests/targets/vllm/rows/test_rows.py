@@ -9,7 +9,7 @@ from hybridfuzz.harness.workers.worker_client import WorkerClient
 from hybridfuzz.targets.base.registry import prepare
 from hybridfuzz.targets.base.trace import Arrive, Config, Evict, Group, Preempt, Step, Trace
 
-pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("engine")]
+pytestmark = [pytest.mark.engine, pytest.mark.exhaustive]
 
 SPEC = "vllm@0.16.0"
 
