@@ -132,9 +132,9 @@ def start(environment: dict[str, str], folder: Path, *more: str) -> subprocess.P
 
 def test_worker_killed(environment: dict[str, str], tmp_path: Path) -> None:
     """A loss that does not happen again is a flaky finding, and the campaign goes on."""
-    with start(environment, tmp_path, "--time", "3s") as process:
+    with start(environment, tmp_path, "--traces", "80") as process:
         wait_for(process, "fuzzing hybrid")
-        time.sleep(0.5)
+        time.sleep(0.2)
         [worker] = children(process.pid)
         os.kill(worker, signal.SIGKILL)
         out, err = process.communicate()
@@ -150,7 +150,7 @@ def test_worker_killed(environment: dict[str, str], tmp_path: Path) -> None:
     assert "warning: worker 0, trace" in err
     assert "died of SIGKILL" in err
     assert '"lost_workers": 1' in out.splitlines()[-1]
-    assert '"exit_reason": "time"' in out.splitlines()[-1]
+    assert '"exit_reason": "traces"' in out.splitlines()[-1]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
