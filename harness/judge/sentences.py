@@ -338,7 +338,9 @@ RELATIONS: Mapping[str, Sentence] = {
         "{observed}, alone {expected}"
     ),
     # Side by side (D2)
-    "answers-differ": Sentence("two implementations side by side answer {operation} differently; {expected}; {observed}"),
+    "answers-differ": Sentence(
+        "two implementations side by side answer {operation} differently; {expected}; {observed}"
+    ),
     # A numeric run
     "guard": Sentence(
         "the device wrote into {where}",
