@@ -13,7 +13,7 @@ from example_reports import EXAMPLES, write
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=() if name == "hybrid" else (pytest.mark.engine, pytest.mark.xdist_group("engine")))
+        pytest.param(name, marks=() if name == "hybrid" else (pytest.mark.engine, pytest.mark.exhaustive))
         for name in EXAMPLES
     ],
 )

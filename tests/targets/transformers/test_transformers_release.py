@@ -97,6 +97,7 @@ def test_random_traces_are_silent(worker: WorkerClient, family: str) -> None:
     assert all(exercised[oracle] for oracle in ("S3", "S6", "S7", "S9"))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("release", "states"), [("5.15.1", True), ("5.12.1", False)])
 def test_an_older_release_runs_as_far_as_its_cache_allows(release: str, states: bool) -> None:
     """Before 5.14 there are no state layers that all families share, and so no tags."""
@@ -148,6 +149,7 @@ def test_what_is_installed_runs_without_an_environment_of_its_own() -> None:
     assert ran.stdout.split() == ["True", "True"], ran.stderr
 
 
+@pytest.mark.exhaustive
 def test_bisect_finds_the_releases_of_a_cause(hybridfuzz: Cli) -> None:
     name = "5.23.0--minimax-reset-keeps-the-states--S2-step-mamba-phantom-state.json"
     releases = ["--target", "transformers", "--versions", "5.12.1,5.15.1,5.19.0,5.23.0", "--all", "--json"]
