@@ -18,6 +18,7 @@ SGLang's own state and KV tensors. See docs/explanation/sglang.md.
     graphs       captured decode graphs: padded batches, from the buffers that a replay reads
     snapshots    snapshots beside the working state
     trees        reads the radix tree
+    core_pair    both tree cores in one engine, every answer compared
     host_copies  HiCache: copies between host and device that run when something waits for them
     host_tier    HiCache: what is on the host
     host_view    the host's metadata as a `View`
