@@ -108,9 +108,10 @@ def make_folder(folder: Path, inner: str = "") -> None:
         ) from error
 
 
-def replay_command(target: str, trace: str) -> str:
-    """Return the command that runs a finding again."""
-    return shlex.join(["hybridfuzz", "replay", trace, "--target", target])
+def replay_command(target: str, trace: str, fixes: Sequence[str] = ()) -> str:
+    """Return the command that runs a finding again, behind fixes as `--fixes` takes them."""
+    behind = [word for where in fixes for word in ("--fixes", where)]
+    return shlex.join(["hybridfuzz", "replay", trace, "--target", target, *behind])
 
 
 def moved_text(text: str, target: str, trace: str) -> str:

@@ -105,6 +105,8 @@ class WorkerClient:
         self.memory_limit = memory_share() if memory_limit is None else memory_limit
         self.watched = watched or {}
         self.on_busy: Callable[[str], None] = lambda what: None
+        self.last_lost: Lost | None = None
+        """The last loss of a process, for a caller whose request is cut off before its trace has run again."""
         self._process: Process | None = None
         self._stopped = Event()
         self._has_started = False
@@ -405,10 +407,10 @@ class WorkerClient:
                 was_busy = True
                 self.on_busy(reply.what)
                 reply = self._process.receive(limit)
-        except Lost:
+        except Lost as lost:
             if self._stopped.is_set():
                 raise Stopped from None
-            self._is_lost, self._is_ahead = True, False
+            self._is_lost, self._is_ahead, self.last_lost = True, False, lost
             raise
         if was_busy:
             self.on_busy("")

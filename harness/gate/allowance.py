@@ -1,0 +1,65 @@
+"""The time of one run of the gate: its budget, and half a minute for all that is not the search.
+
+It begins when the engine's environment is there, which is made once. An item that would begin too late is skipped, and
+so is one that is cut off in its middle: the last lines of the run say how many. Nothing that was found is lost.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from threading import Timer
+
+GRACE_SECONDS = 30.0
+"""For the engine's start, the corpus, known bugs, and to tell failures apart. A budget is the time for the search."""
+ENDING_SECONDS = 2.0
+"""Of these to end the workers and to print."""
+SORTING_SECONDS = 20.0
+"""Kept for the causes once an item has failed."""
+TRACE_PART = 3
+"""A trace hangs once it takes one part in so many of the budget: it is confirmed in a second run."""
+TRACE_SECONDS_MIN = 20.0
+TRACE_RATES = 40.0
+"""Nor sooner than in so many times what a trace takes nominally."""
+
+
+class Allowance:
+    """What is left of the time of a run. `seconds` are all of it."""
+
+    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self.seconds = seconds
+        self._clock = clock
+        self._end = clock() + seconds - ENDING_SECONDS
+        self._kept = 0.0
+
+    @property
+    def left(self) -> float:
+        """Return the seconds that are left for work."""
+        return max(self._end - self._clock(), 0.0)
+
+    @property
+    def allows_item(self) -> bool:
+        """Return True if an item may begin."""
+        return self.left > self._kept
+
+    def keep_for_causes(self) -> None:
+        """Keep time for the causes: an item has failed. In a short run no more than half of what was left."""
+        self._kept = max(self._kept, min(SORTING_SECONDS, self.left / 2))
+
+    def then(self, action: Callable[[], None]) -> Timer:
+        """Call from another thread once the time is over. Return what can be cancelled."""
+        timer = Timer(self.left, action)
+        timer.daemon = True
+        timer.start()
+        return timer
+
+
+def whole(budget: float) -> float:
+    """Return the seconds that a run with a budget may take."""
+    return budget + GRACE_SECONDS
+
+
+def trace_limit(budget: float, rate: float, most: float) -> float:
+    """Return the seconds after which one run of a trace hangs, for traces of which `rate` run in a second: so few that
+    a trace which hangs is met and confirmed within the time of a run, and `most` at most."""
+    return min(most, max(budget / TRACE_PART, TRACE_SECONDS_MIN, TRACE_RATES / rate if rate else 0.0))
