@@ -52,7 +52,7 @@ OPTIONS = frozenset((
     "fixes", "forms", "fresh", "good", "hours", "id", "jobs", "json", "junit", "kind", "known", "memory", "names",
     "neighbours", "no-canary", "no-explain", "no-reduce", "only", "out", "patch", "port", "reason", "reduce", "sarif",
     "scope", "seed", "seeds", "shard", "signature", "source", "states", "steps", "target", "time", "timeout", "traces",
-    "triage-share", "until-risk", "unused-for", "versions", "without", "workload", "write-docs",
+    "triage-share", "until-met", "until-risk", "unused-for", "versions", "without", "workload", "write-docs",
 ))  # fmt: skip
 """Of all commands, without importing them; `tests/harness/test_options_file.py` compares."""
 
@@ -81,6 +81,8 @@ class OptionsFile:
         """
         own = self._table.get(verb)
         where, table = (verb, own) if isinstance(own, dict) and PROFILE in own else ("", self._table)
+        if isinstance(table.get(PROFILE), dict):  # [profile.NAME]
+            raise TraceError(f"{self._where(where, PROFILE)} is a table: profiles stand in [{PROFILES}.NAME]")
         profile = asked or str(table.get(PROFILE, ""))
         known = [*(() if asked and verb != GATE else GATE_PROFILES), *self.profiles]
         if profile and profile not in known:
