@@ -218,7 +218,8 @@ class Causes:
     def _stages(self, group: _Group, first: ItemFailure, shown: _Shown, seconds: float) -> Iterator[_Shown]:
         """Save a trace, reduce it, and set its options to usual values. Yield what is known, after each of these."""
         deadline = time.monotonic() + seconds
-        store = self._store = self._store or FindingStore(self._settings.out, self._settings.target)
+        made = self._store or FindingStore(self._settings.out, self._settings.target, self._behind)
+        store = self._store = made
         violation = shown.violation
         finding, earlier = store.claim(violation, 0, shown.trace)
         path = Path(finding.trace)

@@ -152,6 +152,8 @@ class TestCampaign:
         ran = fuzz("--target", TARGET, "--fixes", "fixes", "--traces", "20", "-o", "out")
         [found] = [one for one in ran.json["findings"] if one["signature"] == SIGNATURE]
         assert (ran.status, found["known"]) == (1, "")
+        again = f"hybridfuzz replay {found['trace']} --target {TARGET} --fixes fixes"
+        assert again in ran.err and again in Path(tmp_path, found["trace"]).with_suffix(".txt").read_text()
         (tmp_path / "bare.toml").write_text('[[known]]\nsignature = "M4-*"\nreason = "issue 1"\n')
         change(tmp_path / "mine.py", "FIRST = True", "FIRST = False")
         hidden = fuzz("--target", TARGET, "--known", "bare.toml", "--traces", "20", "-o", "hidden")
