@@ -2,13 +2,16 @@
 
 It begins when the engine's environment is there, which is made once. An item that would begin too late is skipped, and
 so is one that is cut off in its middle: the last lines of the run say how many. Nothing that was found is lost.
+
+Time in which our processes have work to do and no processor does not count, where the kernel tells it: other jobs of
+the machine do not change what a run says, only how long it takes, at most `WALL` times as long.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from threading import Timer
+from threading import Event, Thread
 
 GRACE_SECONDS = 30.0
 """For the engine's start, the corpus, known bugs, and to tell failures apart. A budget is the time for the search."""
@@ -16,6 +19,7 @@ ENDING_SECONDS = 2.0
 """Of these to end the workers and to print."""
 SORTING_SECONDS = 20.0
 """Kept for the causes once an item has failed."""
+WALL = 4.0
 TRACE_PART = 3
 """A trace hangs once it takes one part in so many of the budget: it is confirmed in a second run."""
 TRACE_SECONDS_MIN = 20.0
@@ -24,18 +28,27 @@ TRACE_RATES = 40.0
 
 
 class Allowance:
-    """What is left of the time of a run. `seconds` are all of it."""
+    """What is left of the time of a run. `seconds` are all of it; `waited` returns those that do not count."""
 
-    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+        waited: Callable[[], float] = lambda: 0.0,
+    ) -> None:
         self.seconds = seconds
+        self.waited = waited
         self._clock = clock
-        self._end = clock() + seconds - ENDING_SECONDS
+        self._began = clock()
+        self._end = self._began + seconds - ENDING_SECONDS
         self._kept = 0.0
+        self._closed = Event()
 
     @property
     def left(self) -> float:
         """Return the seconds that are left for work."""
-        return max(self._end - self._clock(), 0.0)
+        now = self._clock()
+        return max(min(self._end + self.waited(), self._began + WALL * self.seconds) - now, 0.0)
 
     @property
     def allows_item(self) -> bool:
@@ -46,12 +59,24 @@ class Allowance:
         """Keep time for the causes: an item has failed. In a short run no more than half of what was left."""
         self._kept = max(self._kept, min(SORTING_SECONDS, self.left / 2))
 
-    def then(self, action: Callable[[], None]) -> Timer:
-        """Call from another thread once the time is over. Return what can be cancelled."""
-        timer = Timer(self.left, action)
-        timer.daemon = True
-        timer.start()
-        return timer
+    def give(self, seconds: float) -> None:
+        """Let at least so many seconds be left: other processes, which waited, have used up the rest."""
+        self._end += max(seconds - self.left, 0.0)
+
+    def then(self, action: Callable[[], None]) -> None:
+        """Call from another thread once the time is over, unless `close` is called before."""
+
+        def wait() -> None:
+            while left := self.left:  # it may have become more meanwhile
+                if self._closed.wait(left):
+                    return
+            action()
+
+        Thread(target=wait, daemon=True).start()
+
+    def close(self) -> None:
+        """End the waiting for the end."""
+        self._closed.set()
 
 
 def whole(budget: float) -> float:

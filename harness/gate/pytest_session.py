@@ -35,7 +35,7 @@ from .allowance import GRACE_SECONDS, SORTING_SECONDS, Allowance, whole
 from .causes import Cause, ItemFailure
 from .items import Check, GateCollector, TraceItem, as_printed
 from .packaged_bugs import acknowledged, fixes_for
-from .settings import SettingsError, combine, own_folder
+from .settings import PACKAGED_CORPUS, SettingsError, combine, own_folder
 from .verdicts import STOPPED, ItemVerdict, Verdicts, corpus_files, misfit_text
 
 ROOT_ID = "hybridfuzz"
@@ -193,29 +193,35 @@ class GateSession:
         items[:0] = session.genitems(collector)  # genitems also reports each item to pytest, which counts them
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Begin to start the worker for known bugs, if they are among the items that run in this process."""
-        with_traces = {f"{KNOWN}{entry.title}" for entry in self.fixes.entries if entry.traces}
-        runs_here = not (self.config.option.collectonly or hasattr(self.config, "workerinput"))
-        if runs_here and any(isinstance(item, TraceItem) and item.name in with_traces for item in session.items):
-            self.verdicts.start_unpatched()
+        """Begin to check the known bugs that are among the items, if they run in this process."""
+        if not (self.config.option.collectonly or hasattr(self.config, "workerinput")):
+            chosen = {item.name for item in session.items if isinstance(item, TraceItem)}
+            self.verdicts.begin_checks(entry for entry in self.fixes.entries if f"{KNOWN}{entry.title}" in chosen)
 
     def _traces(self, count: int) -> list[tuple[str, Path, Check]]:
-        """Return (name, file, check) of every item, with `count` traces of the search."""
+        """Return (name, file, check) of every item, with `count` traces of the search. Packaged known bugs come last:
+        that one is outdated is only a warning."""
         verdicts, root = self.verdicts, self.config.rootpath
         traces: list[tuple[str, Path, Check]] = [
             (name, path, partial(verdicts.replay, path=path)) for name, path in corpus_files(self.settings)
         ]
-        traces += [
-            (f"{KNOWN}{entry.title}", root, partial(verdicts.check_known, entry=entry))
-            for entry in self.fixes.entries
-            if entry.patch or entry.traces
-        ]
+        known = [entry for entry in self.fixes.entries if entry.patch or entry.traces]
+        checks = {
+            is_packaged: [
+                (f"{KNOWN}{entry.title}", root, partial(verdicts.check_known, entry=entry))
+                for entry in known
+                if Path(entry.folder).is_relative_to(PACKAGED_CORPUS) == is_packaged
+            ]
+            for is_packaged in (False, True)
+        }
+        traces += checks[False]
         plain = count - count // AIMED_PART if self.changed and self.changed.places else count
         traces += [(f"{SEARCH}{index:04}", root, partial(verdicts.search, index=index)) for index in range(plain)]
         traces += [
             (f"aimed/{index:04}", root, partial(verdicts.search, index=index, aims=True))
             for index in range(plain, count)
         ]
+        traces += checks[True]
         return [(name, path, partial(verdicts.in_time, check=check)) for name, path, check in traces]
 
     @pytest.hookimpl(wrapper=True)

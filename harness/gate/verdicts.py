@@ -1,5 +1,5 @@
 """Runs traces for a gate and turns their outcomes into verdicts. One worker process, started when needed; another one
-for the traces of known bugs, which run on the unpatched target.
+for the traces of known bugs, which run on the unpatched target, beside the other items.
 
 A verdict is one item's. Which items fail by one cause is found out at the end (`causes`): reducing each
 failure when it is met would take longer than the search.
@@ -10,8 +10,8 @@ All of it happens within the time of the run (`allowance`): once that is over, t
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal
 
@@ -19,6 +19,7 @@ from msgspec import Struct
 
 from ...targets.base.protocol import Capabilities, MisfitError
 from ...targets.base.trace import Trace, TraceError, check_config
+from ..campaign_events import KnownBug
 from ..defaults import TRACE_SECONDS
 from ..draw.overrides import check_overrides
 from ..draw.trace_files import json_below, load_trace
@@ -35,10 +36,10 @@ from ..judge.violation import Violation
 from ..quoting import terminal_line
 from ..record.changed_lines import ChangedSource, ChangedTally
 from ..units import plural
-from ..workers.machine import memory_share
-from ..workers.messages import Fuzz, Ready
+from ..workers.machine import memory_share, queued_seconds
+from ..workers.messages import Fuzz
 from ..workers.worker_client import Stopped, WorkerClient
-from .allowance import Allowance, trace_limit, whole
+from .allowance import SORTING_SECONDS, Allowance, trace_limit, whole
 from .causes import Cause, Causes, ItemFailure, near
 from .packaged_bugs import fixes_words
 from .settings import PACKAGED_CORPUS, GateSettings
@@ -87,11 +88,14 @@ class Verdicts:
         watched = changed.watched if changed else {}
         self._worker = WorkerClient(settings.target, fixes.launch, memory_limit=self._memory, watched=watched)
         self._unpatched: WorkerClient | None = None
-        self._unpatched_started: Future[Ready] | None = None
+        self._beside = ThreadPoolExecutor(1)
+        """Where known bugs are checked. Nothing else uses their worker."""
+        self._checks: dict[str, Future[KnownBug]] = {}
         self._has_started = False
         self.known_capabilities: Capabilities | None = None
         self.allowance = allowance or Allowance(whole(settings.budget))
-        self._alarm = self.allowance.then(self._stop)
+        self._queued_before = queued_seconds()
+        self.allowance.waited = self._queued
 
     @property
     def capabilities(self) -> Capabilities:
@@ -105,6 +109,7 @@ class Verdicts:
     def _start(self) -> Capabilities:
         """Start the worker, unless it has been."""
         if not self._has_started or self.known_capabilities is None:
+            self.allowance.then(self._stop)
             self.known_capabilities = able = self._worker.start().capabilities
             check_overrides(self.settings.overrides, able)
             self._worker.trace_seconds = trace_limit(self.settings.budget, able.traces_per_second, TRACE_SECONDS)
@@ -116,12 +121,27 @@ class Verdicts:
         """The number of traces that the budget stands for, at least 1."""
         return max(round(self.settings.budget * self.capabilities.traces_per_second), 1)
 
-    def start_unpatched(self) -> Future[Ready]:
-        """Begin to start the worker for known bugs, once. An engine is imported for seconds, beside other items."""
-        if self._unpatched_started is None:
+    def begin_checks(self, entries: Iterable[Known]) -> None:
+        """Begin to check known bugs, each once. An engine is imported for seconds: all that happens beside other items.
+
+        Only those with traces run anything.
+        """
+        for entry in entries:
+            if entry.title not in self._checks:
+                self._checks[entry.title] = self._beside.submit(self._checked, entry)
+
+    def _checked(self, entry: Known) -> KnownBug:
+        if entry.traces and self._unpatched is None:
             self._unpatched = WorkerClient(self.settings.target, self._fixes.unpatched, memory_limit=self._memory)
-            self._unpatched_started = ThreadPoolExecutor(1).submit(self._unpatched.start)
-        return self._unpatched_started
+            self._unpatched.start()
+        if self.allowance.left <= 0:
+            raise Stopped
+        [bug] = check([entry], self._fixes.problems, self._unpatched or self._worker)
+        return bug
+
+    def _queued(self) -> float:
+        """Return the seconds in which this process or its worker had to wait for a processor."""
+        return queued_seconds() + self._worker.queued - self._queued_before
 
     def _stop(self) -> None:
         """Stop the workers: the time is over. What they do raises Stopped."""
@@ -131,16 +151,17 @@ class Verdicts:
 
     def close(self) -> None:
         """End the workers."""
-        self._alarm.cancel()
+        self.allowance.close()
         self._worker.__exit__()
-        if self._unpatched and self._unpatched_started:
-            if not self._unpatched_started.done():
-                self._unpatched.stop()
-            wait([self._unpatched_started])
+        if self._unpatched:
+            self._unpatched.stop()
+        self._beside.shutdown(cancel_futures=True)
+        if self._unpatched:
             self._unpatched.__exit__()
 
     def causes(self, failures: Sequence[ItemFailure]) -> list[Cause]:
         """Return the causes of the failures of a run."""
+        self.allowance.give(0.0 if self._has_started else SORTING_SECONDS)
         try:
             capabilities: Capabilities | None = self._start()
         except Stopped:  # a process that had no worker, at the end of the time
@@ -196,9 +217,8 @@ class Verdicts:
         """Run the traces of a known bug on the unpatched target: an outdated entry fails. That of a packaged list is a
         warning: whoever changes the engine cannot change the list."""
         del item
-        if entry.traces:
-            self.start_unpatched().result()
-        [bug] = check([entry], self._fixes.problems, self._unpatched or self._worker)
+        self.begin_checks([entry])
+        bug = self._checks[entry.title].result()
         text = terminal_line(f"known bug {bug.name} ({bug.reason}): {bug.verdict}: {bug.detail}")
         if bug.outdated and Path(entry.folder).is_relative_to(PACKAGED_CORPUS):  # the list is not the repository's own
             return ItemVerdict("skipped", text, warning="" if bug.verdict == "patch no longer applies" else text)

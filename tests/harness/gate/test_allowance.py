@@ -10,7 +10,14 @@ import pytest
 from support import arrive, make_trace, steps
 
 from hybridfuzz.harness.gate import pytest_session
-from hybridfuzz.harness.gate.allowance import ENDING_SECONDS, GRACE_SECONDS, SORTING_SECONDS, Allowance, trace_limit
+from hybridfuzz.harness.gate.allowance import (
+    ENDING_SECONDS,
+    GRACE_SECONDS,
+    SORTING_SECONDS,
+    WALL,
+    Allowance,
+    trace_limit,
+)
 from hybridfuzz.harness.gate.causes import NO_TIME, Causes, ItemFailure
 from hybridfuzz.harness.gate.settings import GateSettings, combine
 from hybridfuzz.harness.gate.verdicts import ItemVerdict, Verdicts
@@ -51,7 +58,9 @@ def verdicts(tmp_path: Path, clock: Clock) -> Callable[[str], Verdicts]:
         settings = settings_in(tmp_path, budget)
         launch = prepare("hybrid", print)
         seconds = settings.budget + GRACE_SECONDS
-        return Verdicts(settings, 0, Fixes(launch, launch), (), allowance=Allowance(seconds, clock))
+        gate = Verdicts(settings, 0, Fixes(launch, launch), (), allowance=Allowance(seconds, clock))
+        gate.allowance.waited = lambda: 0.0
+        return gate
 
     return make
 
@@ -75,6 +84,26 @@ def test_no_item_begins_after_the_end(clock: Clock) -> None:
     assert allowance.allows_item and allowance.left == 1
     clock.now += 60
     assert not allowance.allows_item and allowance.left == 0
+
+
+def test_time_without_a_processor_does_not_count_up_to_a_limit(clock: Clock) -> None:
+    allowance = Allowance(90.0, clock, waited=lambda: 200.0)
+    clock.now += 200
+    assert allowance.left == 90 - ENDING_SECONDS
+    clock.now += WALL * 90 - 200 - 1
+    assert allowance.left == 0
+    allowance = Allowance(90.0, clock, waited=lambda: 1000.0)
+    clock.now += WALL * 90 - 1
+    assert allowance.left == 1
+
+
+def test_after_other_processes_time_is_left_for_the_causes(clock: Clock) -> None:
+    allowance = Allowance(90.0, clock)
+    clock.now += 85
+    allowance.give(SORTING_SECONDS)
+    assert allowance.left == SORTING_SECONDS
+    allowance.give(SORTING_SECONDS / 2)
+    assert allowance.left == SORTING_SECONDS
 
 
 @pytest.mark.parametrize(("left", "kept"), [(60.0, SORTING_SECONDS), (10.0, 5.0)])
@@ -107,6 +136,7 @@ def test_a_run_takes_its_budget_and_half_a_minute(
     monkeypatch.setenv("HYBRIDFUZZ_CACHE", str(tmp_path_factory.mktemp("cache")))
     monkeypatch.setattr(WorkerClient, "fuzz", fuzz)
     monkeypatch.setattr(pytest_session, "Allowance", partial(Allowance, clock=clock))
+    monkeypatch.setattr(Verdicts, "_queued", lambda gate: 0.0)
     began = clock.now
     result = pytester.runpytest("--hybridfuzz-target=hybrid", "--hybridfuzz-budget=2s", "-k", "search")
     assert clock.now - began <= 2 + GRACE_SECONDS
