@@ -342,9 +342,10 @@ class GateSession:
                     for signature, count in self._known.items()
                     if entry.has_symptom(signature, self.settings.target)
                 )
-                count = f"{plural(known, 'failure')} with {', '.join(entry.signatures) or 'its evidence'}"
-                hidden = "a new bug in the lines that the patch changes may be among them"
-                yield terminal_line(f"{problem}; {count} counted as the known bug {entry.title}: {hidden}")
+                like = f"with {', '.join(entry.signatures) or 'its evidence'}"
+                bug = f"counted as the known bug {entry.title}"
+                count = f"{plural(known, 'failure')} {like} {bug}" if known else f"a failure {like} would be {bug}"
+                yield terminal_line(f"{problem}; {count}, also if it is a new one in the lines that the patch changes")
 
     def _never_met(self) -> list[str]:
         capabilities = self.verdicts.capabilities
