@@ -199,30 +199,24 @@ class GateSession:
             self.verdicts.begin_checks(entry for entry in self.fixes.entries if f"{KNOWN}{entry.title}" in chosen)
 
     def _traces(self, count: int) -> list[tuple[str, Path, Check]]:
-        """Return (name, file, check) of every item, with `count` traces of the search. Packaged known bugs come last:
-        that one is outdated is only a warning."""
+        """Return (name, file, check) of every item, with `count` traces of the search. Known bugs come last: they are
+        checked beside the others."""
         verdicts, root = self.verdicts, self.config.rootpath
         traces: list[tuple[str, Path, Check]] = [
             (name, path, partial(verdicts.replay, path=path)) for name, path in corpus_files(self.settings)
         ]
-        known = [entry for entry in self.fixes.entries if entry.patch or entry.traces]
-        checks = {
-            is_packaged: [
-                (f"{KNOWN}{entry.title}", root, partial(verdicts.check_known, entry=entry))
-                for entry in known
-                if Path(entry.folder).is_relative_to(PACKAGED_CORPUS) == is_packaged
-            ]
-            for is_packaged in (False, True)
-        }
-        traces += checks[False]
         plain = count - count // AIMED_PART if self.changed and self.changed.places else count
         traces += [(f"{SEARCH}{index:04}", root, partial(verdicts.search, index=index)) for index in range(plain)]
         traces += [
             (f"aimed/{index:04}", root, partial(verdicts.search, index=index, aims=True))
             for index in range(plain, count)
         ]
-        traces += checks[True]
-        return [(name, path, partial(verdicts.in_time, check=check)) for name, path, check in traces]
+        known = [entry for entry in self.fixes.entries if entry.patch or entry.traces]
+        known.sort(key=lambda entry: Path(entry.folder).is_relative_to(PACKAGED_CORPUS))
+        return [
+            *((name, path, partial(verdicts.in_time, check=check)) for name, path, check in traces),
+            *((f"{KNOWN}{entry.title}", root, partial(verdicts.check_known, entry=entry)) for entry in known),
+        ]
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
