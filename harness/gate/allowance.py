@@ -1,7 +1,8 @@
 """The time of one run of the gate: its budget, and half a minute for all that is not the search.
 
-It begins when the engine's environment is there, which is made once. An item that would begin too late is skipped, and
-so is one that is cut off in its middle: the last lines of the run say how many. Nothing that was found is lost.
+It begins when the engine's environment is there, which is made once. An item that would begin too late is skipped: the
+last lines of the run say how many. One that has begun may end, so that a trace which hangs is not taken for a slow one;
+nothing else is waited for, and nothing that was found is lost.
 
 Time in which our processes have work to do and no processor does not count, where the kernel tells it: other jobs of
 the machine do not change what a run says, only how long it takes, at most `WALL` times as long.
@@ -20,11 +21,8 @@ ENDING_SECONDS = 2.0
 SORTING_SECONDS = 20.0
 """Kept for the causes once an item has failed."""
 WALL = 4.0
-TRACE_PART = 3
-"""A trace hangs once it takes one part in so many of the budget: it is confirmed in a second run."""
-TRACE_SECONDS_MIN = 20.0
-TRACE_RATES = 40.0
-"""Nor sooner than in so many times what a trace takes nominally."""
+GLANCE_SECONDS = 0.2
+"""Between two looks at whether the end may come."""
 
 
 class Allowance:
@@ -51,6 +49,11 @@ class Allowance:
         return max(min(self._end + self.waited(), self._began + WALL * self.seconds) - now, 0.0)
 
     @property
+    def spent(self) -> float:
+        """Return the seconds that count so far."""
+        return self._clock() - self._began - self.waited()
+
+    @property
     def allows_item(self) -> bool:
         """Return True if an item may begin."""
         return self.left > self._kept
@@ -63,12 +66,12 @@ class Allowance:
         """Let at least so many seconds be left: other processes, which waited, have used up the rest."""
         self._end += max(seconds - self.left, 0.0)
 
-    def then(self, action: Callable[[], None]) -> None:
-        """Call from another thread once the time is over, unless `close` is called before."""
+    def then(self, action: Callable[[], None], may: Callable[[], bool] = lambda: True) -> None:
+        """Call from another thread once the time is over and it `may` be, unless `close` is called before."""
 
         def wait() -> None:
-            while left := self.left:  # it may have become more meanwhile
-                if self._closed.wait(left):
+            while (left := self.left) or not may():  # the time may have become more meanwhile
+                if self._closed.wait(left or GLANCE_SECONDS):
                     return
             action()
 
@@ -82,9 +85,3 @@ class Allowance:
 def whole(budget: float) -> float:
     """Return the seconds that a run with a budget may take."""
     return budget + GRACE_SECONDS
-
-
-def trace_limit(budget: float, rate: float, most: float) -> float:
-    """Return the seconds after which one run of a trace hangs, for traces of which `rate` run in a second: so few that
-    a trace which hangs is met and confirmed within the time of a run, and `most` at most."""
-    return min(most, max(budget / TRACE_PART, TRACE_SECONDS_MIN, TRACE_RATES / rate if rate else 0.0))

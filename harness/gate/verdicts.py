@@ -20,7 +20,6 @@ from msgspec import Struct
 from ...targets.base.protocol import Capabilities, MisfitError
 from ...targets.base.trace import Trace, TraceError, check_config
 from ..campaign_events import KnownBug
-from ..defaults import TRACE_SECONDS
 from ..draw.overrides import check_overrides
 from ..draw.trace_files import json_below, load_trace
 from ..group.conditions import evidence_of, matching, with_conditions
@@ -39,13 +38,16 @@ from ..units import plural
 from ..workers.machine import memory_share, queued_seconds
 from ..workers.messages import Fuzz
 from ..workers.worker_client import Stopped, WorkerClient
-from .allowance import SORTING_SECONDS, Allowance, trace_limit, whole
+from ..workers.worker_process import Lost
+from .allowance import SORTING_SECONDS, Allowance, whole
 from .causes import Cause, Causes, ItemFailure, near
 from .packaged_bugs import fixes_words
 from .settings import PACKAGED_CORPUS, GateSettings
 
 STOPPED = "stopped early"
 """Beginning of the reason for a skipped item for which there was no time."""
+PATIENCE_RUNS = 2.1
+"""Time limits of one run, for an item that has begun: it may run twice."""
 TWICE_EVERY = 50
 EVIDENCE_SECONDS = 60.0
 """Rarely used up: a verdict should not depend on the machine."""
@@ -92,6 +94,8 @@ class Verdicts:
         """Where known bugs are checked. Nothing else uses their worker."""
         self._checks: dict[str, Future[KnownBug]] = {}
         self._has_started = False
+        self._item: tuple[float, Lost | None] | None = None
+        """What had been spent when the item began that runs, and the last loss before it."""
         self.known_capabilities: Capabilities | None = None
         self.allowance = allowance or Allowance(whole(settings.budget))
         self._queued_before = queued_seconds()
@@ -109,10 +113,9 @@ class Verdicts:
     def _start(self) -> Capabilities:
         """Start the worker, unless it has been."""
         if not self._has_started or self.known_capabilities is None:
-            self.allowance.then(self._stop)
+            self.allowance.then(self._stop, self._may_stop)
             self.known_capabilities = able = self._worker.start().capabilities
             check_overrides(self.settings.overrides, able)
-            self._worker.trace_seconds = trace_limit(self.settings.budget, able.traces_per_second, TRACE_SECONDS)
             self._has_started = True
         return self.known_capabilities
 
@@ -138,6 +141,15 @@ class Verdicts:
             raise Stopped
         [bug] = check([entry], self._fixes.problems, self._unpatched or self._worker)
         return bug
+
+    def _may_stop(self) -> bool:
+        """Return False while an item runs that may still turn out to hang: both runs of a trace have a limit of their
+        own. After a loss there is nothing to wait for."""
+        if self._item is None:
+            return True
+        began, lost = self._item
+        hangs = self._worker.last_lost is not lost
+        return hangs or self.allowance.spent - began > PATIENCE_RUNS * self._worker.trace_seconds
 
     def _queued(self) -> float:
         """Return the seconds in which this process or its worker had to wait for a processor."""
@@ -174,7 +186,7 @@ class Verdicts:
         if no time was left to run the trace again."""
         if not self.allowance.allows_item:
             return ItemVerdict("skipped", f"{STOPPED}: no time was left")
-        lost, began = self._worker.last_lost, self.allowance.left
+        began, lost = self._item = self.allowance.spent, self._worker.last_lost
         try:
             verdict = check(item)
         except Stopped:
@@ -182,10 +194,10 @@ class Verdicts:
             if last is not None and last is not lost:
                 again = f"no time was left to run it again\n\nagain      {self._again(item)}"
                 return ItemVerdict("failed", f"{last.kind}: the target {terminal_line(last.what)}; {again}")
-            text = (
-                f"{STOPPED}: it was cut off after {began - self.allowance.left:.0f} s, when the time was over; again: "
-            )
+            text = f"{STOPPED}: it was cut off after {self.allowance.spent - began:.0f} s; again: "
             return ItemVerdict("skipped", text + self._again(item), warning=text + self._again(item))
+        finally:
+            self._item = None
         if verdict.state == "failed":
             self.allowance.keep_for_causes()
         return verdict

@@ -16,7 +16,6 @@ from hybridfuzz.harness.gate.allowance import (
     SORTING_SECONDS,
     WALL,
     Allowance,
-    trace_limit,
 )
 from hybridfuzz.harness.gate.causes import NO_TIME, Causes, ItemFailure
 from hybridfuzz.harness.gate.settings import GateSettings, combine
@@ -118,12 +117,6 @@ def test_a_failure_keeps_time_to_tell_causes_apart(clock: Clock, left: float, ke
     assert not allowance.allows_item, "a second failure gives no time back"
 
 
-def test_a_hang_is_met_and_confirmed_within_the_time_of_a_run() -> None:
-    assert trace_limit(60, 4, 60) == 20
-    assert trace_limit(1800, 4, 60) == 60
-    assert trace_limit(60, 1, 60) == 40, "a target with slow traces"
-
-
 def test_a_run_takes_its_budget_and_half_a_minute(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, clock: Clock, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -164,6 +157,23 @@ def test_a_hang_that_is_cut_off_before_it_is_run_again_fails(verdicts: Callable[
     assert verdict.text.startswith("HANG: the target did not end within 20 s; no time was left to run it again")
 
 
+def test_what_may_hang_is_waited_for_and_nothing_else(verdicts: Callable[[str], Verdicts], clock: Clock) -> None:
+    """A trace that hangs from the end of a run on would be taken for one that was only late."""
+    gate = verdicts("1s")
+    assert gate._may_stop()
+    seen = []
+
+    def check(item: str) -> ItemVerdict:
+        clock.now += 100
+        seen.append(gate._may_stop())
+        gate._worker.last_lost = Lost("HANG", "time-limit", "did not end within 60 s", "")
+        seen.append(gate._may_stop())
+        return ItemVerdict("clean")
+
+    gate.in_time("search/0000", check)
+    assert seen == [False, True] and gate._may_stop()
+
+
 def test_after_a_failure_the_next_items_leave_time_for_its_cause(
     verdicts: Callable[[str], Verdicts], clock: Clock
 ) -> None:
@@ -194,6 +204,7 @@ def test_a_worker_that_does_not_end_is_stopped(
     monkeypatch.setenv("HYBRIDFUZZ_CACHE", str(tmp_path_factory.mktemp("cache")))
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]), prepend=os.pathsep)
     monkeypatch.setattr(pytest_session, "whole", lambda budget: ENDING_SECONDS + 1)
+    monkeypatch.setattr("hybridfuzz.harness.gate.verdicts.PATIENCE_RUNS", 0)
     began = time.monotonic()
     result = pytester.runpytest(
         "--hybridfuzz-target=python:fake_targets:HANG", "--hybridfuzz-budget=0.08s", "-k", "search or fits"
