@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import resource
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from trees import Edit, edited_tree
 
@@ -65,11 +69,34 @@ def changes(checkout: Path) -> list[str]:
     return ran.stdout.splitlines()
 
 
-def run_gate(folder: Path, target: str, budget: float, *more: str) -> tuple[int, str]:
-    """Run the gate in a folder, with a budget in seconds and more arguments. Return its exit status and output."""
+class GateRun(NamedTuple):
+    """One run of the gate. `cpu` are the processor's seconds of all its processes: on a busy machine `wall` is more."""
+
+    status: int
+    text: str
+    wall: float
+    cpu: float
+
+    @property
+    def late(self) -> int:
+        """Return for how many items there was no time."""
+        [count] = re.findall(r"(\d+) stopped early\)", self.text) or [0]
+        return int(count)
+
+
+def run_gate(folder: Path, target: str, budget: float, *more: str) -> GateRun:
+    """Run the gate in a folder, with a budget in seconds and more arguments."""
     command = [sys.executable, "-m", "pytest", "--hybridfuzz-target", target, f"--hybridfuzz-budget={budget:g}s", *more]
+    began, before = time.monotonic(), _cpu_of_children()
     ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    return ran.returncode, ran.stdout + ran.stderr
+    seconds = time.monotonic() - began
+    return GateRun(ran.returncode, ran.stdout + ran.stderr, seconds, _cpu_of_children() - before)
+
+
+def _cpu_of_children() -> float:
+    """Return the seconds that processes which have ended, and those that these waited for, were on a processor."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def only(items: str) -> list[str]:

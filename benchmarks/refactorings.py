@@ -14,7 +14,6 @@ import argparse
 import re
 import sys
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -137,6 +136,7 @@ class Ran(Struct):
     slug: str
     verdict: Verdict
     seconds: float
+    cpu: float
     outcome: str
     said: list[str] = []
 
@@ -164,13 +164,11 @@ def judged(one: Refactoring, budget: float, items: str) -> Ran:
     """Run the gate on one refactoring."""
     with tempfile.TemporaryDirectory(dir=cache_folder()) as folder:
         tree = refactored(one, Path(folder, one.slug))
-        began = time.monotonic()
-        status, text = run_gate(tree, "vllm@.", budget, "--hybridfuzz-fixes=builtin", *only(items))
-        seconds = time.monotonic() - began
-    lines = text.splitlines()
+        ran = run_gate(tree, "vllm@.", budget, "--hybridfuzz-fixes=builtin", *only(items))
+    status, lines = ran.status, ran.text.splitlines()
     said = [line for line in lines if SAYS in line or line.startswith(("in this version: ", "warning: "))]
     said += [line for line in lines if status and line.startswith(("signature ", "FAILED", "ERROR"))]
-    return Ran(one.slug, verdict_of(status, text), seconds, lines[-1].strip("= "), said)
+    return Ran(one.slug, verdict_of(status, ran.text), ran.wall, ran.cpu, lines[-1].strip("= "), said)
 
 
 def verdict_of(status: int, text: str) -> Verdict:
@@ -182,8 +180,8 @@ def verdict_of(status: int, text: str) -> Verdict:
 
 def table(runs: Sequence[Ran]) -> str:
     """Return the results as a table."""
-    lines = ["| refactoring | verdict | wall s | items |", "| --- | --- | ---: | --- |"]
-    lines += [f"| {ran.slug} | {ran.verdict} | {ran.seconds:.0f} | {ran.outcome} |" for ran in runs]
+    lines = ["| refactoring | verdict | wall s | CPU s | items |", "| --- | --- | ---: | ---: | --- |"]
+    lines += [f"| {ran.slug} | {ran.verdict} | {ran.seconds:.0f} | {ran.cpu:.0f} | {ran.outcome} |" for ran in runs]
     counts = Counter(ran.verdict for ran in runs)
     return "\n".join([*lines, "", ", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items()))])
 
@@ -204,7 +202,12 @@ def main() -> int:
         if one.slug in {ran.slug for ran in runs} or (wanted and one.slug not in wanted):
             continue
         runs.append(ran := judged(one, arguments.budget, arguments.items))
-        print(f"{ran.slug}: {ran.verdict} ({ran.seconds:.0f} s; {ran.outcome})", *ran.said, sep="\n    ", flush=True)
+        print(
+            f"{ran.slug}: {ran.verdict} ({ran.seconds:.0f} s, CPU {ran.cpu:.0f} s; {ran.outcome})",
+            *ran.said,
+            sep="\n    ",
+            flush=True,
+        )
         if kept:
             kept.write_bytes(msgspec.json.encode(runs))
     print(table(runs))

@@ -81,6 +81,8 @@ class OptionsFile:
         """
         own = self._table.get(verb)
         where, table = (verb, own) if isinstance(own, dict) and PROFILE in own else ("", self._table)
+        if isinstance(table.get(PROFILE), dict):  # [profile.NAME]
+            raise TraceError(f"{self._where(where, PROFILE)} is a table: profiles stand in [{PROFILES}.NAME]")
         profile = asked or str(table.get(PROFILE, ""))
         known = [*(() if asked and verb != GATE else GATE_PROFILES), *self.profiles]
         if profile and profile not in known:

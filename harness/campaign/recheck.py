@@ -76,6 +76,11 @@ class Confirmation:
         return self._reducer is not None
 
     @property
+    def is_confirmed(self) -> bool:
+        """Return True once the trace has failed again."""
+        return self._reducer is not None
+
+    @property
     def shown(self) -> tuple[Trace, Violation]:
         """Return the best trace with its violation."""
         assert self._shown and self._reducer

@@ -44,7 +44,7 @@ from ..draw.overrides import check_overrides
 from ..draw.ratios import DEFAULT, Workload, differences
 from ..group.bug_history import BugHistory
 from ..group.evidence import FindingEvidence
-from ..group.finding_store import FindingStore, OutputError
+from ..group.finding_store import FindingStore, OutputError, fixes_asked
 from ..group.fixes import Fixes
 from ..group.known import Known, reason_for
 from ..group.recognition import Explained, Recognizer
@@ -203,7 +203,7 @@ class CampaignState:
         self.stopping = Event()
         self.started = Event()
         self.events: SimpleQueue[CampaignEvent | Exception] = SimpleQueue()
-        self.store = FindingStore(settings.out, settings.target)
+        self.store = FindingStore(settings.out, settings.target, fixes_asked(settings.asked))
         self.corpus = CampaignCorpus(settings.out)
         self.known_bugs = KnownBugs(settings.fixes, settings.last)
         self.reason: Reason | None = None

@@ -3,6 +3,7 @@
 plugin          the entry point that every pytest run loads: command-line options, and nothing else
 settings        configuration from hybridfuzz.toml or pyproject.toml, and the command line
 pytest_session  collects the items and prints the summary
+allowance       the time of a run
 items           one trace as one test item
 verdicts        runs a trace and turns its outcome into a verdict; independent of pytest
 causes          failed items by cause: one bug is one failure

@@ -7,7 +7,8 @@
     show      the shortest trace of a cause is reduced, its options set to usual values as far as the failure stays, and
               told: headline, explanation and trace are of the same run
 
-All of that runs within `SECONDS`. What is not compared by then counts for the first cause, and is said not to be.
+All of that runs within `SECONDS`, or what is left of the run's time. What is not compared by then counts for the first
+cause, and is said not to be. A trace is saved before it is reduced, and the best one so far is told.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ import shlex
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 
 from msgspec import Struct, structs
 
-from ...targets.base.launch import Launch
 from ...targets.base.protocol import Capabilities, TargetError
 from ...targets.base.registry import describe
 from ...targets.base.trace import Trace
@@ -29,6 +30,7 @@ from ..campaign.recheck import Confirmation
 from ..campaign_events import Severity
 from ..group.evidence import Evidence, FindingEvidence
 from ..group.finding_store import FindingStore, OutputError, replay_command
+from ..group.fixes import Fixes
 from ..group.investigate import Investigation
 from ..group.reach import severity_on
 from ..group.same_cause import alike
@@ -43,27 +45,31 @@ from ..tell.reproduce import unusual
 from ..tell.terminal import finding_text
 from ..tell.usual_options import plainest
 from ..units import plural
-from ..workers.worker_client import WorkerClient
+from ..workers.worker_client import Stopped, WorkerClient
+from .packaged_bugs import fixes_words
 from .settings import GateSettings
 
 DIFFERENT = 0.03
 """Likeness below which the gate takes a failure for another cause than the nearest. A checkout is new in one place, so
 one cause is far more probable there than in a campaign: of 24 pairs of failures of one planted bug two were at 0.07 and
 0.09 (`M3` beside `M6` of `skipped-off-by-one`, `benchmarks/vllm_breaks.py`), the others above 0.2."""
-SECONDS = 25.0
+SECONDS = 35.0
+"""At most for all."""
 COMPARE_SECONDS = 6.0
 """At most for one signature."""
-REDUCE_SECONDS = 10.0
-"""At least for the trace that is shown."""
-PLACES_SECONDS = 5.0
-"""To find the places for a cause whose traces were not compared."""
-SEVERITY_SECONDS = 5.0
-"""To find out how much a cause matters, after all else."""
+COMPARE_PART = 0.4
+"""Of all for comparing."""
+REDUCE_PART, PLACES_PART, SEVERITY_PART = 0.4, 0.2, 0.15
+"""Of the time for one cause: to reduce the trace that is shown; to find the places for a cause whose traces were not
+compared; to find out how much it matters."""
+SHORTEST_SECONDS = 0.5
+"""Nothing runs in less."""
 PLACES_MAX = 3
 LINES_MAX = 25
 """Of an explanation and its timeline; `hybridfuzz replay` prints all of them."""
 SIGNATURES_MAX = 6
 NOT_AGAIN = "did not fail again when run alone"
+NO_TIME = "not reduced further: no time was left"
 
 
 class ItemFailure(Struct, frozen=True):
@@ -119,19 +125,32 @@ class Causes:
     """Sorts the failures of a run, on one worker. Methods raise TargetError."""
 
     def __init__(
-        self, settings: GateSettings, launch: Launch, worker: WorkerClient, capabilities: Capabilities
+        self,
+        settings: GateSettings,
+        fixes: Fixes,
+        worker: WorkerClient,
+        capabilities: Capabilities | None,
+        seconds: float = SECONDS,
     ) -> None:
+        """Sort for so many seconds. Without capabilities, those of an engine that did not start, nothing runs."""
         self._settings = settings
-        self._launch = launch
+        self._launch = fixes.launch
+        self._behind = fixes_words(settings, fixes)
         self._worker = worker
         self._capabilities = capabilities
-        self._deadline = time.monotonic() + SECONDS
+        self._seconds = min(seconds, SECONDS)
+        self._deadline = time.monotonic() + self._seconds
         self._store: FindingStore | None = None
+
+    @property
+    def _left(self) -> float:
+        return max(self._deadline - time.monotonic(), 0.0)
 
     def sorted(self, failures: Sequence[ItemFailure]) -> list[Cause]:
         """Return the causes of the failures, the one that matters most first, then the one with most items."""
         groups = sorted(self._grouped(failures), key=lambda group: -len(group.failures))
-        return sorted((self._told(group) for group in groups), key=lambda cause: order(cause.severity))
+        causes = [self._told(group, self._left / (len(groups) - done)) for done, group in enumerate(groups)]
+        return sorted(causes, key=lambda cause: order(cause.severity))
 
     def _grouped(self, failures: Sequence[ItemFailure]) -> list[_Group]:
         """Group the failures: what can be compared by cause, what did not happen again by signature."""
@@ -161,15 +180,15 @@ class Causes:
 
     def _compare(self, failure: ItemFailure) -> tuple[Trace, Violation, Evidence] | None:
         """Return a shorter trace of a failure with its evidence, None for one without, or when time is up."""
-        left = self._deadline - REDUCE_SECONDS - time.monotonic()
-        if failure.violation.oracle in UNEXPLAINED or left <= 0:
+        left = self._left - (1 - COMPARE_PART) * self._seconds
+        if failure.violation.oracle in UNEXPLAINED or left < SHORTEST_SECONDS or self._capabilities is None:
             return None
         investigation = Investigation(self._worker, self._capabilities, min(left, COMPARE_SECONDS))
-        trace = investigation.reduce(failure.trace, failure.violation)
-        outcome = investigation.result(trace)
         try:
+            trace = investigation.reduce(failure.trace, failure.violation)
+            outcome = investigation.result(trace)
             evidence = investigation.evidence(trace) if outcome and outcome.violation else None
-        except TargetError:  # the target does not start again after its crash, which is told when the trace is shown
+        except (TargetError, Stopped):  # told when the trace is shown: the target does not start again after its crash
             return None
         return (trace, outcome.violation, evidence) if outcome and outcome.violation and evidence else None
 
@@ -181,12 +200,14 @@ class Causes:
             return None
         return group
 
-    def _told(self, group: _Group) -> Cause:
+    def _told(self, group: _Group, seconds: float) -> Cause:
         trace, violation = group.shortest()
         first = min(group.failures, key=lambda one: (one.violation.signature != violation.signature, one.item))
         shown = _Shown(trace, violation)
         try:
-            shown = self._saved(group, first, shown)
+            with suppress(Stopped):  # what is known by then is told
+                for better in self._stages(group, first, shown, seconds):
+                    shown = better
         except OutputError as error:
             shown = structs.replace(shown, problem=str(error))
         except TargetError as error:  # the target does not start again after its crash
@@ -194,44 +215,60 @@ class Causes:
         items = (first.item, *(one.item for one in group.failures if one is not first))
         return Cause(items, "\n".join(self._lines(group, first, shown)), shown.severity)
 
-    def _saved(self, group: _Group, first: ItemFailure, shown: _Shown) -> _Shown:
-        """Save a trace, reduce it, and set its options to usual values."""
-        store = self._store = self._store or FindingStore(self._settings.out, self._settings.target)
+    def _stages(self, group: _Group, first: ItemFailure, shown: _Shown, seconds: float) -> Iterator[_Shown]:
+        """Save a trace, reduce it, and set its options to usual values. Yield what is known, after each of these."""
+        deadline = time.monotonic() + seconds
+        made = self._store or FindingStore(self._settings.out, self._settings.target, self._behind)
+        store = self._store = made
         violation = shown.violation
         finding, earlier = store.claim(violation, 0, shown.trace)
         path = Path(finding.trace)
         if first.flaky:
             store.settle(finding.id, reproduced=False, shown=0, tried=1)
-            return structs.replace(shown, path=str(path), problem=NOT_AGAIN)
-        seconds = max(self._deadline - time.monotonic(), REDUCE_SECONDS)
-        case = Confirmation(store, Lock(), self._worker, lambda record: None, seconds / 2)
+            yield structs.replace(shown, path=str(path), problem=NOT_AGAIN)
+            return
+        yield (shown := structs.replace(shown, path=str(path), problem=NO_TIME))
+        if seconds < SHORTEST_SECONDS or self._capabilities is None:
+            return
+        case = Confirmation(store, Lock(), self._worker, lambda record: None, REDUCE_PART * seconds)
         try:
             best = case.investigate(finding.id, violation, shown.trace, earlier=earlier)
+        except Stopped:
+            if case.is_confirmed:
+                trace, failure = case.shown
+                yield structs.replace(shown, trace=trace, violation=failure, path=store.findings[finding.id].trace)
+            raise
         except TargetError as error:
-            return structs.replace(shown, path=str(path), problem=f"could not run again: {error}")
+            yield structs.replace(shown, problem=f"could not run again: {error}")
+            return
         if best is None:
-            return structs.replace(shown, path=store.findings[finding.id].trace, problem=NOT_AGAIN)
+            yield structs.replace(shown, path=store.findings[finding.id].trace, problem=NOT_AGAIN)
+            return
         history = case.history or History()
+        yield (shown := self._as_told(best, history, violation, store.findings[finding.id].trace))
         if history.violation:
-            plain = plainest(
-                best, violation.signature, self._worker.run, self._capabilities, self._unusual, self._deadline
-            )
+            last = deadline - SEVERITY_PART * seconds
+            plain = plainest(best, violation.signature, self._worker.run, self._capabilities, self._unusual, last)
             if plain != best and (again := self._worker.explain(plain)[1]).violation:
                 store.improve(finding.id, plain, again.violation)
                 phrase = headline_of(plain, again, again.violation, ()).title
                 store.explain(finding.id, again.violation, again, finding_text(again), phrase)
                 best, history = plain, again
+                yield (shown := self._as_told(best, history, violation, store.findings[finding.id].trace))
         if not group.evidence and history.violation:
-            investigation = Investigation(self._worker, self._capabilities, PLACES_SECONDS)
+            investigation = Investigation(self._worker, self._capabilities, PLACES_PART * seconds)
             if evidence := investigation.evidence(best, history):
                 group.compared.append((best, history.violation, evidence))
         if group.evidence:
             store.learn(finding.id, FindingEvidence(group.evidence))
-        failure = history.violation or violation
-        target, version = self._settings.target, self._launch.version
-        severity = severity_on(target, version, best, failure, self._worker, self._capabilities, SEVERITY_SECONDS)
-        told, file = finding_text(history, LINES_MAX), store.findings[finding.id].trace
-        return _Shown(best, failure, told, file, severity=severity)
+        target, version, failure = self._settings.target, self._launch.version, shown.violation
+        rest = SEVERITY_PART * seconds
+        severity = severity_on(target, version, best, failure, self._worker, self._capabilities, rest)
+        yield structs.replace(shown, severity=severity)
+
+    @staticmethod
+    def _as_told(trace: Trace, history: History, violation: Violation, file: str) -> _Shown:
+        return _Shown(trace, history.violation or violation, finding_text(history, LINES_MAX), file)
 
     def _unusual(self, trace: Trace) -> int:
         return unusual(self._settings.target, self._launch, trace)
@@ -250,7 +287,7 @@ class Causes:
         yield f"trace      {first.where}; {terminal_line(cut)}"
         if shown.path:
             file = near(Path(shown.path))
-            yield f"replay     {replay_command(target, file)}"
+            yield f"replay     {replay_command(target, file, self._behind)}"
             yield f"report     {shlex.join(['hybridfuzz', 'repro', file, '--target', target, '-o', 'repro'])}"
         else:
             yield f"again      pytest --hybridfuzz-target {shlex.quote(target)} hybridfuzz::{first.item}"

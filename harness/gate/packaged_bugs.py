@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Collection
+from pathlib import Path
 
 from ...targets.base.launch import Launch
 from ...targets.base.registry import parse
@@ -33,6 +34,18 @@ def fixes_for(settings: GateSettings, launch: Launch) -> Fixes:
     today = datetime.date.today()
     known += asked_fixes(settings.fixes or (), settings.target, launch.version, today)
     return apply_fixes(launch, known, settings.target, today)
+
+
+def fixes_words(settings: GateSettings, fixes: Fixes) -> list[str]:
+    """Return what `--fixes` of other commands takes for the patches that are in effect here."""
+    folders = {Path(entry.folder) for entry in fixes.in_effect}
+
+    def folder(where: str) -> Path:
+        path = PACKAGED_CORPUS / parse(settings.target).name if where == BUILTIN else Path(where)
+        return path if path.is_dir() else path.parent
+
+    named = [str(settings.known)] if settings.known else []
+    return [where for where in dict.fromkeys([*named, *(settings.fixes or ()), BUILTIN]) if folder(where) in folders]
 
 
 def packaged_fixes(target: str, version: str) -> list[Known]:

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from ...targets.base.protocol import MisfitError, TargetError
+from ...targets.base.protocol import Capabilities, MisfitError, TargetError
 from ...targets.base.registry import prepare
 from ...targets.base.tested import narrower
 from ...targets.base.trace import TraceError
@@ -30,11 +30,13 @@ from ..tell.changed_words import changed_lines_text, changed_markdown, changed_t
 from ..tell.github_step_summary import append_section, step_summary
 from ..tell.silence import failing_line
 from ..units import plural
+from ..workers.worker_client import Stopped
+from .allowance import GRACE_SECONDS, SORTING_SECONDS, Allowance, whole
 from .causes import Cause, ItemFailure
 from .items import Check, GateCollector, TraceItem, as_printed
 from .packaged_bugs import acknowledged, fixes_for
-from .settings import SettingsError, combine, own_folder
-from .verdicts import OVERTIME, ItemVerdict, Verdicts, corpus_files, misfit_text
+from .settings import PACKAGED_CORPUS, SettingsError, combine, own_folder
+from .verdicts import STOPPED, ItemVerdict, Verdicts, corpus_files, misfit_text
 
 ROOT_ID = "hybridfuzz"
 SEARCH = "search/"
@@ -43,6 +45,8 @@ KNOWN = "known/"
 """Of items of known bugs."""
 PREFIX = "hybridfuzz_"
 SHOWN_MAX = 10
+CAPABILITIES = "hybridfuzz_capabilities"
+"""Key of what a process of xdist tells."""
 AIMED_PART = 2
 """One of so many traces of the search is aimed at changed lines."""
 SAME_CAUSE = "of the same cause"
@@ -102,7 +106,10 @@ class GateSession:
         try:
             self.settings = combine(options, config.rootpath)
             self.seed = from_controller if from_controller is not None else self._seed()
-            self.fixes = fixes_for(self.settings, prepare(self.settings.target, self._progress))
+            engine = prepare(self.settings.target, self._progress)
+            seconds = getattr(config, "workerinput", {}).get("hybridfuzz_seconds", whole(self.settings.budget))
+            self.allowance = Allowance(seconds)
+            self.fixes = fixes_for(self.settings, engine)
             self.launch, since = self.fixes.launch, self.settings.changed_since
             unpatched = self.fixes.unpatched
             self.changed = changed_for(self.settings.target, since, unpatched, self.launch) if since else None
@@ -110,13 +117,17 @@ class GateSession:
             raise pytest.UsageError(f"hybridfuzz: {error}") from None
         self.acknowledged = acknowledged(self.settings.target, self.fixes)
         processes = getattr(config, "workerinput", {}).get("workercount", 1)  # of xdist
-        self.verdicts = Verdicts(self.settings, self.seed, self.fixes, self.acknowledged, processes, self.changed)
+        self.verdicts = Verdicts(
+            self.settings, self.seed, self.fixes, self.acknowledged, processes, self.changed, self.allowance
+        )
         self._tally = ChangedTally(self.changed) if self.changed else None
         self._states: Counter[str] = Counter()
         self._drawn: Counter[str] = Counter()
         """States of the traces that were drawn."""
         self._exercised: Counter[str] = Counter()
         self._reached: Counter[str] = Counter()
+        self._known: Counter[str] = Counter()
+        """Signatures of failures that are known."""
         self._steps = 0
         self._warnings: list[str] = []
         self._failures: list[ItemFailure] = []
@@ -142,8 +153,10 @@ class GateSession:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
-        """Pass the seed on: a random one is drawn once, not by every process of xdist."""
+        """Pass the seed on: a random one is drawn once, not by every process of xdist. Here time is left for causes."""
         node.workerinput["hybridfuzz_seed"] = self.seed
+        left = self.allowance.left
+        node.workerinput["hybridfuzz_seconds"] = max(left - SORTING_SECONDS, left / 2)
 
     def pytest_report_header(self) -> list[str]:
         """Return target, profile, seed and budget, for the header; and which symptoms of known bugs hide others."""
@@ -166,6 +179,10 @@ class GateSession:
         except MisfitError as error:
             verdict = ItemVerdict("misfit", misfit_text(error))
             traces, self._only = [("fits", self.config.rootpath, lambda _: verdict)], []
+        except Stopped:
+            text = f"{STOPPED}: the engine has not started in {self.allowance.seconds:.0f} s"
+            late = ItemVerdict("skipped", text, warning=text)
+            traces, self._only = [("fits", self.config.rootpath, lambda _: late)], []
         except (TargetError, TraceError) as error:
             raise pytest.UsageError(f"hybridfuzz: {error}") from None
         wanted = [trace for trace in traces if not self._only or any(_within(trace[0], name) for name in self._only)]
@@ -176,22 +193,17 @@ class GateSession:
         items[:0] = session.genitems(collector)  # genitems also reports each item to pytest, which counts them
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Begin to start the worker for known bugs, if they are among the items that run in this process."""
-        with_traces = {f"{KNOWN}{entry.title}" for entry in self.fixes.entries if entry.traces}
-        runs_here = not (self.config.option.collectonly or hasattr(self.config, "workerinput"))
-        if runs_here and any(isinstance(item, TraceItem) and item.name in with_traces for item in session.items):
-            self.verdicts.start_unpatched()
+        """Begin to check the known bugs that are among the items, if they run in this process."""
+        if not (self.config.option.collectonly or hasattr(self.config, "workerinput")):
+            chosen = {item.name for item in session.items if isinstance(item, TraceItem)}
+            self.verdicts.begin_checks(entry for entry in self.fixes.entries if f"{KNOWN}{entry.title}" in chosen)
 
     def _traces(self, count: int) -> list[tuple[str, Path, Check]]:
-        """Return (name, file, check) of every item, with `count` traces of the search."""
+        """Return (name, file, check) of every item, with `count` traces of the search. Known bugs come last: they are
+        checked beside the others."""
         verdicts, root = self.verdicts, self.config.rootpath
         traces: list[tuple[str, Path, Check]] = [
             (name, path, partial(verdicts.replay, path=path)) for name, path in corpus_files(self.settings)
-        ]
-        traces += [
-            (f"{KNOWN}{entry.title}", root, partial(verdicts.check_known, entry=entry))
-            for entry in self.fixes.entries
-            if entry.patch or entry.traces
         ]
         plain = count - count // AIMED_PART if self.changed and self.changed.places else count
         traces += [(f"{SEARCH}{index:04}", root, partial(verdicts.search, index=index)) for index in range(plain)]
@@ -199,7 +211,12 @@ class GateSession:
             (f"aimed/{index:04}", root, partial(verdicts.search, index=index, aims=True))
             for index in range(plain, count)
         ]
-        return traces
+        known = [entry for entry in self.fixes.entries if entry.patch or entry.traces]
+        known.sort(key=lambda entry: Path(entry.folder).is_relative_to(PACKAGED_CORPUS))
+        return [
+            *((name, path, partial(verdicts.in_time, check=check)) for name, path, check in traces),
+            *((f"{KNOWN}{entry.title}", root, partial(verdicts.check_known, entry=entry)) for entry in known),
+        ]
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
@@ -207,9 +224,9 @@ class GateSession:
         report = yield
         if isinstance(item, TraceItem) and report.when == "call" and item.verdict:
             outcome, state = item.verdict.outcome, item.verdict.state
-            early = state == "skipped" and item.verdict.text.startswith("stopped early")
+            early = state == "skipped" and item.verdict.text.startswith(STOPPED)
             report.hybridfuzz = {  # type: ignore[attr-defined]
-                "state": "stopped early" if early else state,
+                "state": STOPPED if early else state,
                 "steps": outcome.steps if outcome else 0,
                 "exercised": outcome.exercised if outcome else {},
                 "reached": outcome.reached if outcome else {},
@@ -235,13 +252,26 @@ class GateSession:
                 self._warnings.append(f"{report.nodeid}: {counts['warning']}")
             if counts["failure"] and report.failed:
                 self._failures.append(msgspec.json.decode(counts["failure"], type=ItemFailure))
+            if counts["state"] == "known":
+                self._known[counts["text"].partition(": ")[0]] += 1
             if counts["state"] == "misfit":
                 self._misfits[counts["text"]].append(report.nodeid.removeprefix(f"{ROOT_ID}::"))
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """Take what the target can do from a process of xdist: this one need not start the engine to say what was
+        never reached."""
+        if data := getattr(node, "workeroutput", {}).get(CAPABILITIES):
+            self.verdicts.take(msgspec.json.decode(data, type=Capabilities))
 
     def pytest_sessionfinish(self) -> None:
         """Make one failure of the items that fail by one cause, before pytest prints them. Each stays in JUnit."""
         reporter = self.config.pluginmanager.getplugin("terminalreporter")
-        if reporter is None or hasattr(self.config, "workerinput"):
+        if hasattr(self.config, "workerinput"):
+            if known := self.verdicts.known_capabilities:
+                self.config.workeroutput[CAPABILITIES] = msgspec.json.encode(known).decode()  # type: ignore[attr-defined]
+            return
+        if reporter is None:
             return
         causes = [Cause(tuple(items), text) for text, items in self._misfits.items()] if self.settings.strict else []
         if self._failures:
@@ -272,12 +302,12 @@ class GateSession:
         terminalreporter.write_line(f"{plural(self._states.total(), 'trace')} ({states}), {self._steps:,} steps")
         if line := failing_at_most(self._drawn):
             terminalreporter.write_line(line)
-        if self._states["stopped early"]:
+        if late := self._states[STOPPED]:
             terminalreporter.write_line(
-                f"stopped early: a trace takes more than {OVERTIME} times as long here as the target's rate promises "
-                "(a smaller budget does not change that); use pytest -n auto or a faster machine"
+                f"{STOPPED}: there was no time for {plural(late, 'trace')} of {self._states.total()} within the budget "
+                f"and {GRACE_SECONDS:.0f} s; use pytest -n auto or a faster machine"
             )
-        for warning in self._warnings:
+        for warning in [*self._warnings, *self._unpatched()]:
             terminalreporter.write_line(f"warning: {warning}")
         for text, items in self._misfits.items():
             silent = f"nothing is known about {plural(len(items), 'trace')}, {items[0]} among them"
@@ -286,7 +316,7 @@ class GateSession:
             changed = self._tally.result()
             for line in (changed_title(changed), *(f"  {one}" for one in changed_lines_text(changed))):
                 terminalreporter.write_line(terminal_line(line))
-        if self._misfits.keys() and not self._reached:
+        if not self._reached and (self._misfits or late):
             return
         if missing := self._never_met():
             shown = ", ".join(missing[:SHOWN_MAX]) + (", ..." if len(missing) > SHOWN_MAX else "")
@@ -296,6 +326,20 @@ class GateSession:
             terminalreporter.write_line(f"in this version: {'; '.join(notes)}")
         if line := narrower(self.settings.target, self.launch.version, self.verdicts.capabilities):
             terminalreporter.write_line(f"warning: {line}")
+
+    def _unpatched(self) -> Iterator[str]:
+        """Yield a line for each patch that does not apply: what changed in its lines is hidden by its bug."""
+        for entry in self.fixes.entries:
+            if problem := self.fixes.problems.get(entry.title):
+                known = sum(
+                    count
+                    for signature, count in self._known.items()
+                    if entry.has_symptom(signature, self.settings.target)
+                )
+                like = f"with {', '.join(entry.signatures) or 'its evidence'}"
+                bug = f"counted as the known bug {entry.title}"
+                count = f"{plural(known, 'failure')} {like} {bug}" if known else f"a failure {like} would be {bug}"
+                yield terminal_line(f"{problem}; {count}, also if it is a new one in the lines that the patch changes")
 
     def _never_met(self) -> list[str]:
         capabilities = self.verdicts.capabilities

@@ -27,7 +27,7 @@ import os
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from itertools import count
+from itertools import count, pairwise
 from pathlib import Path
 
 import msgspec
@@ -108,16 +108,23 @@ def make_folder(folder: Path, inner: str = "") -> None:
         ) from error
 
 
-def replay_command(target: str, trace: str) -> str:
-    """Return the command that runs a finding again."""
-    return shlex.join(["hybridfuzz", "replay", trace, "--target", target])
+def replay_command(target: str, trace: str, fixes: Sequence[str] = ()) -> str:
+    """Return the command that runs a finding again, behind fixes as `--fixes` takes them."""
+    behind = [word for where in fixes for word in ("--fixes", where)]
+    return shlex.join(["hybridfuzz", "replay", trace, "--target", target, *behind])
+
+
+def fixes_asked(asked: Sequence[str]) -> list[str]:
+    """Return the fixes among the options of a campaign's command."""
+    return [where for option, where in pairwise(asked) if option == "--fixes"]
 
 
 def moved_text(text: str, target: str, trace: str) -> str:
     """Return the text of a finding whose trace lies elsewhere now."""
     before, mark, after = text.partition(_REPLAY)
-    _, _, rest = after.partition("\n")
-    return f"{before}{mark}{replay_command(target, trace)}\n{rest}" if mark else text
+    line, _, rest = after.partition("\n")
+    _, option, behind = line.partition(" --fixes ")
+    return f"{before}{mark}{replay_command(target, trace)}{option}{behind}\n{rest}" if mark else text
 
 
 def cause_words(cause: Cause) -> str:
@@ -232,7 +239,9 @@ def load_evidence(trace: str | Path) -> FindingEvidence | None:
 class FindingStore:
     """The output folder of one campaign. Methods raise OutputError; call them under one lock."""
 
-    def __init__(self, folder: Path, target: str) -> None:
+    def __init__(self, folder: Path, target: str, fixes: Sequence[str] = ()) -> None:
+        """Keep findings of a target, which runs behind fixes."""
+        self._fixes = fixes
         self.folder = folder
         self.target = target
         self.findings: dict[str, Finding] = {}
@@ -502,7 +511,7 @@ class FindingStore:
             for name, value in (structs.asdict(violation) if violation else {}).items()
             if name != "message" and value not in ("", -1)
         )
-        again = f"{finding.events} events. {_REPLAY}{replay_command(self.target, finding.trace)}"
+        again = f"{finding.events} events. {_REPLAY}{replay_command(self.target, finding.trace, self._fixes)}"
         parts = [terminal_line(line) for line in (title_line(finding), finding.message)]
         parts += _severity_line(finding)
         if finding.cause:

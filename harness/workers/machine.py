@@ -25,6 +25,13 @@ def oom_kills() -> int:
     return count
 
 
+def queued_seconds(pid: int | str = "self") -> float:
+    """Return for how many seconds a process has had work to do and no processor, 0 where nothing tells."""
+    with suppress(OSError, IndexError, ValueError):
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+    return 0.0
+
+
 def memory_share(workers: int = 1) -> int:
     """Return the bytes that each worker may take by default: so many that all together leave a fifth of the machine."""
     memory = PAGE * os.sysconf("SC_PHYS_PAGES")

@@ -105,7 +105,11 @@ class WorkerClient:
         self.memory_limit = memory_share() if memory_limit is None else memory_limit
         self.watched = watched or {}
         self.on_busy: Callable[[str], None] = lambda what: None
+        self.last_lost: Lost | None = None
+        """The last loss of a process, for a caller whose request is cut off before its trace has run again."""
         self._process: Process | None = None
+        self._queued_before = 0.0
+        """Of earlier processes."""
         self._stopped = Event()
         self._has_started = False
         self._is_lost = False
@@ -137,6 +141,12 @@ class WorkerClient:
         """Return the id of the current process, 0 if there is none."""
         return self._process.pid if self._process else 0
 
+    @property
+    def queued(self) -> float:
+        """Return for how many seconds its processes have had work to do and no processor, 0 where nothing tells."""
+        process = self._process
+        return self._queued_before + (process.queued if process else 0.0)
+
     def start(self) -> Ready:
         """Start a process, in place of the old one if there is one. Return the target's capabilities.
 
@@ -157,8 +167,7 @@ class WorkerClient:
         return ready
 
     def _start(self) -> Ready:
-        if self._process:
-            self._process.close()
+        self._close()
         try:
             launch = unshared(self.launch) if self._is_apart else self.launch
             self._process = Process(self.spec, launch, self.memory_limit, self.watched)
@@ -175,12 +184,17 @@ class WorkerClient:
         self._is_lost = False
         return reply
 
+    def _close(self) -> None:
+        """End the process, if there is one."""
+        if process := self._process:
+            self._queued_before, self._process = self.queued, None
+            process.close()
+
     def pause(self, *, apart: bool = False) -> None:
         """End the process, so that all its memory is free. The next request starts a new one; if `apart`, one that
         shares no device with others, so that a fault of it is its own."""
         self._is_apart = apart
-        if self._process:
-            self._process.close()
+        self._close()
         self._is_lost, self._is_ahead = True, False
 
     def stop(self) -> None:
@@ -405,10 +419,10 @@ class WorkerClient:
                 was_busy = True
                 self.on_busy(reply.what)
                 reply = self._process.receive(limit)
-        except Lost:
+        except Lost as lost:
             if self._stopped.is_set():
                 raise Stopped from None
-            self._is_lost, self._is_ahead = True, False
+            self._is_lost, self._is_ahead, self.last_lost = True, False, lost
             raise
         if was_busy:
             self.on_busy("")

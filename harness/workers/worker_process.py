@@ -25,7 +25,7 @@ from ...targets.base.protocol import TargetError
 from ..judge.environment_fault import EnvironmentFault, fault_in_words
 from ..record.watched_lines import Watched
 from .descendants import end_descendants, end_with_home
-from .machine import PAGE, oom_kills
+from .machine import PAGE, oom_kills, queued_seconds
 from .messages import Forked, Reply, Request, decode_reply, encode
 from .worker_rights import NETWORK, Home, environment, namespaces_missing
 
@@ -118,18 +118,17 @@ class Process:
 
     def limit(self, seconds: float) -> Limit:
         """Return the time for a request that begins now."""
-        return Limit(seconds, time.monotonic(), self._queued())
+        return Limit(seconds, time.monotonic(), self.queued)
 
-    def _queued(self) -> float:
+    @property
+    def queued(self) -> float:
         """Return for how many seconds the process has had work to do and no processor, 0 where nothing tells."""
-        with suppress(OSError, IndexError, ValueError):
-            return int(Path(f"/proc/{self.pid}/schedstat").read_text().split()[1]) / 1e9
-        return 0.0
+        return queued_seconds(self.pid)
 
     def receive(self, limit: Limit) -> Reply:
         """Return the next reply. Raises Lost if there is none in time."""
         while b"\n" not in self._buffer:
-            left = limit.seconds - (time.monotonic() - limit.began) + self._queued() - limit.queued
+            left = limit.seconds - (time.monotonic() - limit.began) + self.queued - limit.queued
             if left <= 0:
                 self.kill()
                 raise Lost("HANG", TIME_LIMIT, f"did not end within {limit.seconds:g} s", self._last_words())

@@ -25,7 +25,7 @@ From a target string to a process:
     cache_contents    what lies in the cache folder, and how it is removed
     pip               runs pip, and explains a failure in one line
     launch            interpreter and environment of a worker
-    renamed           finds what an engine has renamed, by structure
+    renamed           finds what an engine has renamed or moved, by structure
     tested            what the newest tested release has, to notice a version that seems to have less
     patches           unified diffs, read as data and applied as text
     patch_names       names of an engine that a patch's added lines need

@@ -6,8 +6,9 @@ for each a digest of what defines it (type and first value, arguments and body, 
 the names of the object's own attributes. In another version a name that is missing is taken to be renamed if exactly
 one new name of the same class or module is defined in the same way, at the same place among its neighbours, and if that
 holds for every name that the class or module has lost: otherwise it is another one. Then it gets an alias: the old name
-reads and sets the new one. Nothing is guessed: where there are several candidates, or none, the
-name stays missing, and the adapter does not fit.
+reads and sets the new one. A function or class that has left its module under its old name is taken from another one,
+if exactly one module of the package defines that name at its top, and did not before. Nothing is guessed: where there
+are several candidates, or none, the name stays missing, and the adapter does not fit.
 
 `python -m hybridfuzz.targets.base.renamed RELEASE TREE targets/ENGINE PATH...` writes the file, of modules and folders
 of the engine.
@@ -17,6 +18,8 @@ from __future__ import annotations
 
 import ast
 import importlib
+import os
+import re
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
@@ -36,7 +39,7 @@ ADAPTERS = Path(__file__).parents[1]
 NAMES_FILE = "names.json"
 SOURCE_BYTES_MAX = 4 << 20
 IN_MODULE = "__hybridfuzz_renamed__"
-"""The attribute of a module that holds its aliases, old name -> new one."""
+"""The attribute of a module that holds its aliases, old name -> (module, new name)."""
 
 
 class Named(Struct, frozen=True, array_like=True):
@@ -46,8 +49,10 @@ class Named(Struct, frozen=True, array_like=True):
     digest: int
 
 
-Classes = dict[str, dict[str, list[Named]]]
-"""Module -> class -> its names in order; the class "" stands for the module itself."""
+Members = dict[str, list[Named]]
+"""Class -> its names in order; the class "" stands for the module itself."""
+Classes = dict[str, Members]
+"""By module."""
 
 
 class Names(Struct, frozen=True):
@@ -59,14 +64,18 @@ class Names(Struct, frozen=True):
 
 
 class Renamed(Struct, frozen=True):
-    """A name that a class of a module has under another one. The owner "" is the module itself."""
+    """A name that a class of a module has under another one. The owner "" is the module itself, whose name may also
+    stand in another module, `home`."""
 
     module: str
     owner: str
     old: str
     new: str
+    home: str = ""
 
     def __str__(self) -> str:
+        if self.home:
+            return f"{self.old} of {self.module} is in {self.home} here"
         return f"{self.owner or self.module}.{self.old} is called {self.new} here"
 
 
@@ -101,8 +110,9 @@ def _old_names(kind: type[Any]) -> Mapping[str, str]:
 
 def put(owner: object, name: str, value: object) -> None:
     """Set an attribute of a module, class or object, under its new name if it was renamed."""
-    if isinstance(owner, ModuleType) and (new := vars(owner).get(IN_MODULE, {}).get(name)):
-        setattr(owner, new, value)
+    if isinstance(owner, ModuleType) and (found := vars(owner).get(IN_MODULE, {}).get(name)):
+        home, new = found
+        setattr(home, new, value)
     alias = vars(owner).get(name) if isinstance(owner, type) else None
     setattr(owner, alias.new if isinstance(alias, Alias) else name, value)
 
@@ -113,11 +123,12 @@ def install(renames: Iterable[Renamed]) -> None:
     for one in renames:
         try:
             owner: Any = importlib.import_module(one.module)
+            home = importlib.import_module(one.home or one.module)
         except Exception:  # whatever it asks of the machine
             continue
         if not one.owner:
-            vars(owner).setdefault(IN_MODULE, {})[one.old] = one.new
-            setattr(owner, one.old, getattr(owner, one.new))
+            vars(owner).setdefault(IN_MODULE, {})[one.old] = (home, one.new)
+            setattr(owner, one.old, getattr(home, one.new))
             continue
         for part in one.owner.split("."):
             owner = getattr(owner, part)
@@ -145,16 +156,69 @@ def _hand_down(owner: Any, one: Renamed) -> None:
 
 def renames(names: Names, root: Path) -> list[Renamed]:
     """Return what an engine, whose packages are below `root`, has renamed."""
+    return [
+        Renamed(module, owner, old, new)
+        for module, now in _changed(names, root)
+        for owner, before in names.classes[module].items()
+        for old, new in _pairs(before, now.get(owner, []))
+    ]
+
+
+def moves(names: Names, root: Path, wanted: Collection[str]) -> list[Renamed]:
+    """Return which of the wanted functions and classes an engine has moved to another module."""
+    lost = [
+        (module, one.name)
+        for module, now in _changed(names, root)
+        for one in names.classes[module].get("", ())
+        if one.name in wanted and one.name not in {other.name for other in now.get("", ())}
+    ]
     found = []
-    for module, classes in names.classes.items():
+    for package in {module.partition(".")[0] for module, _ in lost}:
+        homes = _homes(root, package, {name for _, name in lost})
+        for module, name in lost:
+            new = [home for home in homes.get(name, ()) if not _has(names, home, name)]
+            if module.partition(".")[0] == package and len(new) == len(homes.get(name, ())) == 1:
+                found.append(Renamed(module, "", name, name, new[0]))
+    return found
+
+
+def _has(names: Names, module: str, name: str) -> bool:
+    """Return True if a module had a name in the tested release."""
+    return any(one.name == name for one in names.classes.get(module, {}).get("", ()))
+
+
+def _changed(names: Names, root: Path) -> Iterator[tuple[str, Members]]:
+    """Yield each module that is not as it was, with its classes now."""
+    for module in names.classes:
         try:
             data = start_of_regular(root.joinpath(*module.split(".")).with_suffix(".py"), SOURCE_BYTES_MAX)
-            now = classes_of(data.decode()) if crc32(data) != names.sources[module] else classes
+            if crc32(data) != names.sources[module]:
+                yield module, classes_of(data.decode())
         except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
             continue  # it is gone, or no source: its import says so, if the adapter needs it
-        for owner, before in classes.items():
-            found += [Renamed(module, owner, old, new) for old, new in _pairs(before, now.get(owner, []))]
+
+
+def _homes(root: Path, package: str, wanted: Collection[str]) -> dict[str, list[str]]:
+    """Return the modules of a package that define a name at their top, by name."""
+    definition = re.compile(rb"^(?:def|class) (" + "|".join(map(re.escape, wanted)).encode() + rb")\b", re.MULTILINE)
+    found: dict[str, list[str]] = {}
+    for path in _sources(root / package):
+        try:
+            text = start_of_regular(path, SOURCE_BYTES_MAX)
+        except OSError:
+            continue
+        for name in definition.findall(text):
+            found.setdefault(name.decode(), []).append(".".join(path.relative_to(root).with_suffix("").parts))
     return found
+
+
+def _sources(folder: Path) -> Iterator[Path]:
+    """Yield the modules below a folder, which may consist of links (a patched copy), each folder once."""
+    seen = set()
+    for where, folders, files in os.walk(folder, followlinks=True):
+        seen.add(os.path.realpath(where))
+        folders[:] = [one for one in folders if os.path.realpath(Path(where, one)) not in seen]
+        yield from (Path(where, name) for name in sorted(files) if name.endswith(".py") and name != "__init__.py")
 
 
 def new_words(root: Path, adapters: Path = ADAPTERS) -> dict[str, str]:
@@ -308,9 +372,9 @@ def aliased(folder: Path, root: Path, version: str) -> list[Renamed]:
     names = load(folder)
     if names is None or (version not in ("", UNBUILT) and version_numbers(version) < version_numbers(names.release)):
         return []
-    found = renames(names, root)
-    wanted = mentioned(folder) if found else set()
-    found = [one for one in found if one.old in wanted]
+    wanted = mentioned(folder) if any(_changed(names, root)) else set()
+    found = [one for one in renames(names, root) if one.old in wanted]
+    found += moves(names, root, wanted - {one.old for one in found})
     install(found)
     return found
 

@@ -88,6 +88,7 @@ def prepare_process() -> None:
     # The only compiled operator on the greedy path of the V1 runner.
     Sampler.greedy_sample = staticmethod(partial(torch.argmax, dim=-1))
     _look_for_plugins_once()
+    as_on_gpu.inspect_models_here()
     begin_process()
 
 

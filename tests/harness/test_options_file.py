@@ -117,6 +117,7 @@ def test_a_profile_that_is_not_there(tmp_path: Path) -> None:
             'profile = "nihgtly"\n',
             "profile = 'nihgtly': no such profile; did you mean nightly? (there are gate, nightly)",
         ),
+        ("[profile.desk]\nseed = 1\n", "profile is a table: profiles stand in [profiles.NAME]"),
         ("profile = 3\n", "profile = '3': no such profile (there are gate, nightly)"),
         ('[profiles.a]\nprofile = "b"\n[profiles.b]\n', "[profiles.a] profile: a profile does not choose one"),
         ('[profiles.a.gate]\nprofile = "gate"\n', "[profiles.a.gate] profile: a profile does not choose one"),

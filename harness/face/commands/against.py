@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,6 +39,7 @@ def replay_against(options: argparse.Namespace, files: list[Path]) -> int:
     from .common import print_json, printer
     from .reading import read_all, unread
 
+    check(options, ("fixes",))
     line = printer(options.json)
     read = read_all(files, line)
     results: list[dict[str, object]] = [unread(file, why) for file, why in read.items() if isinstance(why, str)]
@@ -79,7 +81,7 @@ def fuzz_against(options: argparse.Namespace, seconds: float, overrides: dict[st
     from ...units import plural
     from .common import ending_on_signals, output_folder, print_json, printer
 
-    check(options)
+    check(options, ALONE)
     seed = drawn_seed() if options.seed is None else options.seed
     out = options.out or output_folder(f"{options.target}-against-{options.against}-{seed}")
     make_folder(out)
@@ -104,9 +106,9 @@ def fuzz_against(options: argparse.Namespace, seconds: float, overrides: dict[st
     return VIOLATION if found else INTERRUPTED if interrupted else CLEAN
 
 
-def check(options: argparse.Namespace) -> None:
+def check(options: argparse.Namespace, alone: Sequence[str]) -> None:
     """Raise TraceError for options that a comparison does not have."""
     from ....targets.base.trace import TraceError
 
-    if given := [f"--{name}" for name in ALONE if getattr(options, name.replace("-", "_"))]:
+    if given := [f"--{name}" for name in alone if getattr(options, name.replace("-", "_"))]:
         raise TraceError(f"--against compares two targets, one trace at a time: it has no {', '.join(given)}")

@@ -24,12 +24,12 @@ if TYPE_CHECKING:  # --help has to come at once
     from ....targets.base.launch import Launch
     from ....targets.base.trace import TraceError
     from ...campaign_events import Reason
+    from ...group.fixes import Fixes
     from ...workers.worker_client import WorkerClient
 
 DEFAULT_TARGET = "hybrid"
 JOBS_MAX = 1024
 AGAINST_HELP = "run the same traces on a second target, which must behave the same"
-FIXES_HELP = "more known bugs: a folder with known.toml, or builtin"
 PATIENCE_SECONDS = 5.0
 """Time for a clean end after the first signal; later ones are taken for impatience."""
 
@@ -127,11 +127,31 @@ def add_workload(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workload", type=settings, action="append", default=[], metavar="K=V,...", help=help_text)
 
 
+def add_fixes(parser: argparse.ArgumentParser) -> None:
+    """--fixes."""
+    help_text = "more known bugs: a folder with known.toml, or builtin"
+    parser.add_argument("--fixes", action="append", default=[], metavar="DIR", help=help_text)
+
+
+def fixes_of(options: argparse.Namespace) -> Fixes:
+    """Return the fixes that --fixes names, and how to start the target with them. Makes its environment if need be.
+
+    Raises TraceError if there are none for this version.
+    """
+    import datetime
+
+    from ...group.fixes import apply_fixes, asked_fixes
+
+    launch, today = launch_target(options.target), datetime.date.today()
+    known = asked_fixes(options.fixes, options.target, launch.version, today)
+    return apply_fixes(launch, known, options.target, today)
+
+
 def open_worker(options: argparse.Namespace) -> WorkerClient:
-    """A worker for --target, not yet started."""
+    """A worker for --target, with --fixes where the command has them, not yet started."""
     from ...workers.worker_client import WorkerClient
 
-    launch = launch_target(options.target)
+    launch = fixes_of(options).launch if getattr(options, "fixes", ()) else launch_target(options.target)
     return WorkerClient(options.target, launch, options.timeout, memory_limit(options))
 
 

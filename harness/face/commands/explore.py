@@ -30,7 +30,7 @@ example: hybridfuzz explore --scope minute -o out
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments."""
     from ...units import count, count_or_none, duration
-    from .common import FIXES_HELP, add_target, jobs
+    from .common import add_fixes, add_target, jobs
 
     add_target(parser)
     parser.add_argument("--scope", default="minute", metavar="S", help="packaged scope, or a file (default: minute)")
@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--time", type=duration, metavar="TIME", help="end after this time")
     parser.add_argument("--states", type=count, metavar="N", help="end after so many states; bounds memory")
     parser.add_argument("--jobs", "-j", type=jobs, metavar="N", help="workers (default: auto, one for each core)")
-    parser.add_argument("--fixes", action="append", default=[], metavar="DIR", help=FIXES_HELP)
+    add_fixes(parser)
     parser.add_argument("--first", action="store_true", help="end with the length at which the first trace fails")
     parser.add_argument(
         "--check-merges",
@@ -76,7 +76,7 @@ def run(options: argparse.Namespace) -> int:
     from ...explore.scope import read_scope
     from ...units import plural
     from ...workers.worker_client import WorkerClient
-    from .common import ending_on_signals, memory_limit, print_json, printer
+    from .common import ending_on_signals, fixes_of, memory_limit, print_json, printer
 
     line = printer(options.json)
     scope = read_scope(options.scope)
@@ -114,17 +114,6 @@ def told(level: Level) -> str:
 
     ran, new = plural(level.transitions, "trace"), plural(level.states, "new state")
     return f"length {level.events}: {ran}, {new}, {level.merged} merged, {level.failing} failing"
-
-
-def fixes_of(options: argparse.Namespace) -> Fixes:
-    """Return the fixes that the options ask for, and how to start the target with them."""
-    import datetime
-
-    from ...group.fixes import apply_fixes, read_fixes
-    from .common import launch_target
-
-    known = [entry for where in options.fixes for entry in read_fixes(where, options.target)]
-    return apply_fixes(launch_target(options.target), known, options.target, datetime.date.today())
 
 
 def settings_of(options: argparse.Namespace, fixes: Fixes, scope: Scope) -> Settings:
@@ -175,7 +164,7 @@ def check(options: argparse.Namespace) -> int:
     from ...explore.certificate import load_certificate
     from ...units import plural
     from ...workers.worker_client import WorkerClient
-    from .common import memory_limit, print_json, printer
+    from .common import fixes_of, memory_limit, print_json, printer
 
     line = printer(options.json)
     certificate = load_certificate(options.check)

@@ -105,14 +105,14 @@ def add_limits(parser: argparse.ArgumentParser) -> None:
 
 def add_folder(parser: argparse.ArgumentParser) -> None:
     """Add the options for what is drawn, what is known, and the output folder."""
-    from .common import FIXES_HELP, add_config, add_workload
+    from .common import add_config, add_fixes, add_workload
     from .where import folder
 
     add_config(parser)
     add_workload(parser)
     known = "list of known bugs; each is patched or ignored (default: DIR/known.toml)"
     parser.add_argument("--known", type=Path, metavar="FILE", help=known)
-    parser.add_argument("--fixes", action="append", default=[], metavar="DIR", help=FIXES_HELP)
+    add_fixes(parser)
     parser.add_argument(
         "-o",
         "--out",

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from ...group.known import Known
     from ...workers.worker_client import WorkerClient
 
+COLUMNS = ("name", "by", "target", "releases", "traces", "expires")
+"""Of the list, before the reason."""
 EXAMPLES = """\
 add    writes an entry for a finding, with its traces and, if there is one, the
        patch; first it checks that the traces fail without the patch, and do not
@@ -89,7 +91,7 @@ def list_entries(options: argparse.Namespace) -> int:
     from .common import print_json, printer
 
     line, entries = printer(options.json), entries_of(options)
-    rows = [
+    rows: list[dict[str, object]] = [
         {
             "name": entry.title,
             "by": "patch" if entry.patch else "condition" if entry.condition else "signature",
@@ -101,10 +103,11 @@ def list_entries(options: argparse.Namespace) -> int:
         }
         for entry in entries
     ]
-    line(f"{'name':28} {'by':10} {'target':10} {'releases':10} {'traces':>6} {'expires':10}  reason")
-    for row in rows:
-        columns = f"{row['name']:28} {row['by']:10} {row['target']:10} {row['releases']:10} {row['traces']:>6}"
-        line(f"{columns} {row['expires']:10}  {row['reason']}")
+    wide = {name: max(len(name), *(len(str(row[name])) for row in rows)) for name in COLUMNS} if rows else {}
+    head: dict[str, object] = {name: name for name in (*COLUMNS, "reason")}
+    for row in [head, *rows]:
+        cells = (f"{row[name]!s:{'>' if name == 'traces' else '<'}{wide.get(name, 0)}}" for name in COLUMNS)
+        line(f"{' '.join(cells)}  {row['reason']}")
     if options.json:
         print_json({"exit_reason": "done", "entries": rows})
     return CLEAN

@@ -23,7 +23,7 @@ example: hybridfuzz replay hybridfuzz-out/hybrid-1/findings --target hybrid
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments."""
-    from .common import AGAINST_HELP, add_ranks, add_target
+    from .common import AGAINST_HELP, add_fixes, add_ranks, add_target
 
     parser.add_argument("paths", nargs="+", metavar="PATH", help="trace files, or folders of them")
     add_target(parser)
@@ -39,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=None,
         help="explain failures (default: only if there is one trace)",
     )
+    add_fixes(parser)
     parser.add_argument("--json", action="store_true", help="end with one JSON object on standard output")
 
 

@@ -35,7 +35,7 @@ WORDS = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments."""
     from ...units import count, seed
-    from .common import FIXES_HELP, add_target
+    from .common import add_fixes, add_target
 
     parser.add_argument("finding", type=Path, metavar="FINDING", help="a failing trace, or the folder of a campaign")
     add_target(parser)
@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--neighbours", type=count, default=300, metavar="N", help="similar traces (default: 300)")
     parser.add_argument("--steps", type=count, default=2000, metavar="N", help="steps of the campaign (default: 2k)")
     parser.add_argument("--seed", type=seed, default=0, metavar="S", help="of neighbours and campaign (default: 0)")
-    parser.add_argument("--fixes", action="append", default=[], metavar="DIR", help=FIXES_HELP)
+    add_fixes(parser)
     parser.add_argument(
         "--without", action="append", default=[], metavar="NAME", help="an entry of --fixes to leave out"
     )

@@ -44,7 +44,7 @@ from ...campaign_events import (
     WorkerLost,
     WorkerState,
 )
-from ...group.finding_store import cause_words, replay_command, title_line
+from ...group.finding_store import cause_words, fixes_asked, replay_command, title_line
 from ...group.severity import ranked, severity_known, severity_words
 from ...judge.oracles import titles
 from ...quoting import terminal_line, terminal_lines, terminal_text
@@ -343,7 +343,8 @@ def report(summary: Summary, width: int, *, self_test: bool = True) -> list[Rend
                 "bold red",
             )
         )
-        parts.append(Text(terminal_lines(f"  {finding.message}", f"  {replay_command(summary.target, finding.trace)}")))
+        again = replay_command(summary.target, finding.trace, fixes_asked(summary.asked))
+        parts.append(Text(terminal_lines(f"  {finding.message}", f"  {again}")))
         if severity := severity_known(finding):
             parts.append(Text(terminal_line(f"  {severity_words(severity)}")))
         if finding.cause:

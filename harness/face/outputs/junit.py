@@ -9,7 +9,7 @@ import argparse
 import xml.etree.ElementTree as ET
 
 from ...campaign_events import Finding, Summary
-from ...group.finding_store import replay_command
+from ...group.finding_store import fixes_asked, replay_command
 from ...group.severity import ranked, severity_known, severity_words
 from ...quoting import terminal_line, terminal_text
 from ...units import plural
@@ -43,7 +43,7 @@ def suite(summary: Summary) -> ET.Element:
         else:
             severity = severity_known(finding)
             level = f"{severity.level}: " if severity and severity.level else ""
-            _fail(case, f"{level}{finding.message}", _details(finding, summary.target))
+            _fail(case, f"{level}{finding.message}", _details(finding, summary))
         cases.append(case)
     if summary.canary:
         case = _case(name, "self-test")
@@ -73,11 +73,11 @@ def suite(summary: Summary) -> ET.Element:
     return whole
 
 
-def _details(finding: Finding, target: str) -> str:
+def _details(finding: Finding, summary: Summary) -> str:
     flaky = f"\nflaky: {finding.shown} of {finding.tried} runs of its trace alone failed" if finding.flaky else ""
     severity = severity_known(finding)
     matters = f"{terminal_line(severity_words(severity))}\n" if severity else ""
-    again = replay_command(target, finding.trace)
+    again = replay_command(summary.target, finding.trace, fixes_asked(summary.asked))
     return (
         f"{terminal_line(finding.message)}\n{matters}"
         f"{plural(finding.count, 'trace')}, reduced to {plural(finding.events, 'event')}{flaky}\n{again}"

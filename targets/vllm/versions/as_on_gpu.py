@@ -35,6 +35,14 @@ def sample_in_torch() -> None:
             topk_topp_sampler.TopKTopPSampler.forward_cpu = topk_topp_sampler.TopKTopPSampler.forward_native
 
 
+def inspect_models_here() -> None:
+    """Let vLLM look at the class of a model in this process. It starts one for each, so as not to touch a GPU, and
+    imports itself there: twice twenty seconds for every new checkout, as it keeps what it saw."""
+    from vllm.model_executor.models import registry
+
+    put(registry, "_run_in_subprocess", lambda function: function())
+
+
 def without_amx() -> list[tuple[Any, str, Any]]:
     """Return the replacements, as for `replaced`, with which the CPU seems to have no AMX tiles.
 

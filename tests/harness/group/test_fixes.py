@@ -127,6 +127,15 @@ class TestCampaign:
         }  # fmt: skip
         assert "ran with 1 known bug fixed" in ran.err and "known bugs: 1 still there" in ran.err
 
+    def test_a_trace_is_replayed_behind_fixes(self, fuzz: Callable[..., Ran], tmp_path: Path) -> None:
+        trace = ("fixes/first.json", "--target", TARGET)
+        assert fuzz(*trace, "--fixes", "fixes", action="replay").status == 0
+        refused = fuzz(*trace, "--fixes", "fixes", "--against", "hybrid", action="replay")
+        assert refused.status == 2 and "it has no --fixes" in refused.error
+        (tmp_path / "hybridfuzz.toml").write_text('fixes = ["fixes"]\n')
+        assert fuzz(*trace, action="replay").status == 0, "those of the options file"
+        assert fuzz(*trace, "--fixes", "none", action="replay").status == 1
+
     def test_the_check_of_known_bugs_ends_with_the_time(self, fuzz: Callable[..., Ran], tmp_path: Path) -> None:
         """On a GPU it went on for minutes: each trace compiles kernels."""
         (tmp_path / "mine.py").write_text(ENGINE.format(second=False) + SLOW_UNPATCHED)
@@ -143,6 +152,8 @@ class TestCampaign:
         ran = fuzz("--target", TARGET, "--fixes", "fixes", "--traces", "20", "-o", "out")
         [found] = [one for one in ran.json["findings"] if one["signature"] == SIGNATURE]
         assert (ran.status, found["known"]) == (1, "")
+        again = f"hybridfuzz replay {found['trace']} --target {TARGET} --fixes fixes"
+        assert again in ran.err and again in Path(tmp_path, found["trace"]).with_suffix(".txt").read_text()
         (tmp_path / "bare.toml").write_text('[[known]]\nsignature = "M4-*"\nreason = "issue 1"\n')
         change(tmp_path / "mine.py", "FIRST = True", "FIRST = False")
         hidden = fuzz("--target", TARGET, "--known", "bare.toml", "--traces", "20", "-o", "hidden")

@@ -6,7 +6,18 @@ from pathlib import Path
 import pytest
 
 from hybridfuzz.targets.base.registry import FOLDERS, prepare
-from hybridfuzz.targets.base.renamed import NAMES_FILE, aliased, load, main, new_words, old_name, put, record, renames
+from hybridfuzz.targets.base.renamed import (
+    NAMES_FILE,
+    aliased,
+    load,
+    main,
+    moves,
+    new_words,
+    old_name,
+    put,
+    record,
+    renames,
+)
 
 BEFORE = """\
 from dataclasses import dataclass
@@ -162,6 +173,70 @@ def test_a_module_that_cannot_be_imported_here_gets_no_aliases(adapter: Path, mo
     monkeypatch.syspath_prepend(str(root))
     monkeypatch.delitem(sys.modules, "my_pool", raising=False)
     assert [one.new for one in aliased(adapter, root, "2.0")] == ["allocate"]
+
+
+KEY_OF = "def key_of(block):\n    return block.number\n"
+MOVED = BEFORE.replace(KEY_OF, "from my_engine.keys import key_of as own\n")
+
+
+class TestMovedHelper:
+    """A function that stands in another module."""
+
+    @pytest.fixture
+    def engine(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        """The folder of an adapter, which knows the package my_engine; below `new` it is another version of that."""
+        folder = tmp_path / "adapter"
+        folder.mkdir()
+        (folder / "target.py").write_text(ADAPTER)
+        self.write(tmp_path / "old", pool=BEFORE, other="def unrelated(): pass\n")
+        main(["1.0", str(tmp_path / "old"), str(folder), "my_engine"])
+        monkeypatch.syspath_prepend(tmp_path / "new")
+        for module in [name for name in sys.modules if name.partition(".")[0] == "my_engine"]:
+            monkeypatch.delitem(sys.modules, module)
+        return folder
+
+    def write(self, root: Path, **modules: str) -> Path:
+        (root / "my_engine").mkdir(parents=True)
+        for name, text in modules.items():
+            (root / "my_engine" / f"{name}.py").write_text(text)
+        (root / "my_engine/__init__.py").write_text("")
+        return root
+
+    def test_it_is_taken_from_the_only_module_that_defines_it(self, engine: Path, tmp_path: Path) -> None:
+        root = self.write(tmp_path / "new", pool=MOVED, keys=KEY_OF, other="def unrelated(): pass\n")
+        [one] = aliased(engine, root, "1.1")
+        assert str(one) == "key_of of my_engine.pool is in my_engine.keys here"
+        import my_engine.keys
+        import my_engine.pool
+
+        assert my_engine.pool.key_of is my_engine.keys.key_of
+        put(my_engine.pool, "key_of", len)
+        assert my_engine.keys.key_of is my_engine.pool.key_of is len
+
+    @pytest.mark.parametrize(
+        "others",
+        [{}, {"keys": KEY_OF, "more": KEY_OF}, {"keys": "class Keys:\n    def key_of(self): pass\n"}],
+        ids=["gone", "two", "a method"],
+    )
+    def test_what_is_not_certain_stays_missing(self, engine: Path, tmp_path: Path, others: dict[str, str]) -> None:
+        assert not aliased(engine, self.write(tmp_path / "new", pool=MOVED, **others), "1.1")
+
+    def test_one_that_was_there_before_is_another(self, tmp_path: Path) -> None:
+        old = self.write(tmp_path / "old", pool=BEFORE, keys=KEY_OF)
+        names = record("1.0", old, ["my_engine"])
+        assert not moves(names, self.write(tmp_path / "new", pool=MOVED, keys=KEY_OF), {"key_of"})
+
+    def test_a_copy_of_links_is_searched_once(self, engine: Path, tmp_path: Path) -> None:
+        real = self.write(tmp_path / "real", pool=MOVED)
+        (real / "my_engine/inner").mkdir()
+        (real / "my_engine/inner/keys.py").write_text(KEY_OF)
+        (real / "my_engine/inner/loop").symlink_to(real / "my_engine")
+        (tmp_path / "new").mkdir()
+        (tmp_path / "new/my_engine").symlink_to(real / "my_engine")
+        names = load(engine)
+        assert names
+        [one] = moves(names, tmp_path / "new", {"key_of"})
+        assert one.home == "my_engine.inner.keys"
 
 
 def test_an_older_release_has_names_of_its_own(adapter: Path) -> None:

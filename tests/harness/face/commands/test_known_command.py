@@ -52,7 +52,10 @@ def test_lists_of_what_is_packaged(hybridfuzz: Cli) -> None:
     assert len(engine.out.splitlines()) == 1 + len(read_fixes(BUILTIN, "vllm"))
 
 
-@pytest.mark.parametrize("verb", [["fuzz", "--time", "1s"], ["verify-fix", "t.json", "--patch", "t.patch"]])
+@pytest.mark.parametrize(
+    "verb",
+    [["fuzz", "--time", "1s"], ["verify-fix", "t.json", "--patch", "t.patch"], ["explore"], ["replay", "t.json"]],
+)
 def test_fixes_for_another_release_are_none(hybridfuzz: Cli, tmp_path: Path, verb: list[str]) -> None:
     """A campaign ran without a word, and met the known bugs."""
     (tmp_path / "list.toml").write_text(
