@@ -68,10 +68,17 @@ class Grammar:
     only a no-op."""
 
     def __init__(
-        self, config: Config, capabilities: Capabilities, choices: Choices, workload: Workload = DEFAULT
+        self,
+        config: Config,
+        capabilities: Capabilities,
+        choices: Choices,
+        workload: Workload = DEFAULT,
+        apart: Choices | None = None,
     ) -> None:
+        """`apart` makes the choices of what requests ask for beside tokens, if these are not to shift the others."""
         self.config = config
         self.choices = choices
+        self.apart = apart
         self.workload = workload
         self.capabilities = capabilities
         self.events = capabilities.events
@@ -100,6 +107,15 @@ class Grammar:
         runs."""
         self.cuts = self.talks and "truncate" in self.events and choices.chance(workload.truncations)
         self.stops = bool("stop-tokens" in capabilities.features and workload.stop_token)
+        self.asks_for_logprobs = self._is_asked("prompt-logprobs", workload.logprobs_used)
+
+    def _is_asked(self, feature: str, percent: int) -> bool:
+        """Return True if requests of this trace may ask for something that needs a feature."""
+        return feature in self.capabilities.features and self._asking.chance(percent)
+
+    @property
+    def _asking(self) -> Choices:
+        return self.apart or self.choices
 
     def _enabled(self) -> list[tuple[int, Callable[[], AnyEvent]]]:
         """Return the rare events that this trace uses, with percentages. Each is off in some of the traces."""
@@ -332,12 +348,16 @@ class Grammar:
         elif near:
             max_new = self.length(max_new if session else min(new_max, rest), total)
         most, stop_at = self.answer(max_new, rest - max_new)
-        event = Arrive(name, path, most, priority, session, stop_at)
+        event = Arrive(name, path, most, priority, session, stop_at, self.prompt_logprobs(session))
         self.history.append(event)
         if session:
             self.sessions[name] = total + max_new
         self.expect(name, total, max_new)
         return event
+
+    def prompt_logprobs(self, session: bool) -> bool:
+        """Return True if a request asks for the log-probabilities of its prompt: no session does."""
+        return self.asks_for_logprobs and not session and self._asking.chance(self.workload.prompt_logprobs)
 
     def priority(self) -> int:
         """Return a priority; a smaller number is more important. Half of the arrivals are drawn to be at
@@ -458,15 +478,16 @@ def draw_trace(
     """
     shared = capabilities.traces_per_configuration
 
-    def draw(choices: RandomChoices, origin: str) -> Trace:
+    def draw(key: str, origin: str) -> Trace:
+        choices, apart = RandomChoices(seed, key), RandomChoices(seed, f"{key}/asked")
         configured_by = choices if shared == 1 else RandomChoices(seed, -1 - index // shared)
         config = draw_valid_config(configured_by, supports, capabilities, overrides or {}, workload)
-        return Trace(config, Grammar(config, capabilities, choices, workload).all_events(), origin=origin)
+        return Trace(config, Grammar(config, capabilities, choices, workload, apart).all_events(), origin=origin)
 
-    trace = draw(RandomChoices(seed, index), f"seed {seed}, trace {index}")
+    trace = draw(f"{index}", f"seed {seed}, trace {index}")
     if aim:
         others = (
-            draw(RandomChoices(seed, f"{index}/aim {number}"), f"seed {seed}, trace {index}, aimed ({number})")
+            draw(f"{index}/aim {number}", f"seed {seed}, trace {index}, aimed ({number})")
             for number in range(1, CANDIDATES)
         )
         trace = max((trace, *others), key=lambda one: likeness(one, aim))
@@ -476,8 +497,7 @@ def draw_trace(
     if not choices.chance(workload.avoided):
         return trace
     for number in range(1, REDRAWS_MAX + 1):
-        again = RandomChoices(seed, f"{index}/{number}")
-        trace = draw(again, f"seed {seed}, trace {index}, drawn again ({number})")
+        trace = draw(f"{index}/{number}", f"seed {seed}, trace {index}, drawn again ({number})")
         if not any(each.apply_to(trace) for each in avoid):
             break
     return trace

@@ -63,6 +63,7 @@ class Workload(Struct, frozen=True, forbid_unknown_fields=True):
     few_sessions: Annotated[int, percent("traces in which sessions may keep half of the seats only")] = 75
     forks: Annotated[int, percent("traces with sessions that fork them")] = 40
     truncations: Annotated[int, percent("traces with sessions that truncate them")] = 50
+    logprobs_used: Annotated[int, percent("traces in which requests may ask for the log-probabilities of prompts")] = 35
     aborted_at_end: Annotated[int, percent("traces that end with aborts instead of running to their end")] = 40
     dummy_at_end: Annotated[int, percent("traces that end with a dummy run")] = 50
     avoided: Annotated[int, percent("traces that may show a known bug and are drawn again")] = 80
@@ -87,6 +88,7 @@ class Workload(Struct, frozen=True, forbid_unknown_fields=True):
     full_length: Annotated[int, percent("arrivals that may run up to max_model_len and do")] = 45
     stop_token: Annotated[int, percent("answers that end by a stop token, where there is room for more")] = 75
     beyond_stop: Annotated[tuple[Number, ...], numbers("tokens that such an answer was allowed further")] = (1, 2, 8, 4)
+    prompt_logprobs: Annotated[int, percent("such a trace's requests that ask for the log-probabilities")] = 35
     important: Annotated[int, percent("arrivals at least as important as the one before")] = 50
 
     # steps

@@ -33,7 +33,9 @@ def announce(event: Event, reference: Reference, config: Config, names: set[str]
     """Apply an event before the target gets it. `names` are all names that arrived so far."""
     if isinstance(event, Arrive) and event.name not in names and fits(config, event):
         names.add(event.name)
-        reference.arrive(event.name, event.prompt, event.max_new_tokens, event.session, event.stop_at)
+        reference.arrive(
+            event.name, event.prompt, event.max_new_tokens, event.session, event.stop_at, event.prompt_logprobs
+        )
     elif isinstance(event, Resume):
         life = reference.lives.get(event.name)
         if life is not None and life.parked and fits(config, event, life.known):

@@ -26,6 +26,7 @@ from ...targets.base.observe import (
     Record,
     SlotWrite,
     StateWrite,
+    Table,
     View,
     Zeroed,
 )
@@ -74,6 +75,8 @@ class ReachedStates:
         """The first content that was read."""
         self._seats: list[str] = []
         """Requests of the last batch, by row."""
+        self._scored: set[str] = set()
+        """Requests with prompt log-probabilities that were admitted."""
         self._loading: set[str] = set()
         """Requests that wait for a load."""
 
@@ -173,6 +176,10 @@ class ReachedStates:
             if row.anew:
                 admitted += 1
                 self._admitted(row, life, context)
+                if self._scored and row.hit:
+                    self._hit_of_scored(planned.view.tables.get(row.name, ()), context)
+                if life.prompt_logprobs:
+                    self._scored.add(row.name)
             if row.kept:
                 counts["turn resumed with kept caches"] += 1
                 counts["turn resumed from a checkpoint"] += row.kept < self._parked_with.get(row.name, 0)
@@ -192,6 +199,14 @@ class ReachedStates:
         if 0 < prompts < len(rows):
             counts["prompts and decodes in one step"] += 1
             counts["prompts and drafts in one step"] += any(row.drafts for row in rows)
+
+    def _hit_of_scored(self, table: Table, context: Context) -> None:
+        """Count a hit on blocks of a request that read nothing from the cache itself."""
+        facts, published = context.reference.ledger.facts, context.before.published
+        held = {block for columns in table for block in columns if block in facts and block in published}
+        self.counts["hit on what a request with prompt log-probabilities published"] += any(
+            facts[block].owner in self._scored for block in held
+        )
 
     def _loaded(self, row: PlannedRow) -> None:
         """Count the end of a load for a waiting request."""
@@ -231,6 +246,8 @@ class ReachedStates:
         counts["hit inside a block"] += any(row.hit % group.block_size for group in context.layout.groups)
         counts["hit extended by a load"] += row.hit > 0 and row.external > 0
         counts["load joined the step of its request"] += row.external > 0 and row.num_tokens > 0
+        if life.prompt_logprobs and deeper:
+            counts["cached prefix not read for the log-probabilities of a prompt"] += "mamba" in deeper and not row.hit
         if not row.hit:
             return
         counts["prefix hit"] += 1
@@ -434,6 +451,7 @@ class ReachedStates:
         self._preempted[name] += 1
         counts["preempted twice"] += self._preempted[name] > 1
         if life is not None:
+            counts["preempted before its prompt's log-probabilities were known"] += life.needs_its_prompt
             counts["preempted with a partial block"] += any(
                 life.settled % group.block_size for group in context.layout.groups
             )

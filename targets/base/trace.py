@@ -50,6 +50,13 @@ StopAt = Annotated[
     Trait("a stop token"),
     Says(", stopped by new token {}"),
 ]
+PromptLogprobs = Annotated[
+    bool,
+    Usual(False),
+    NeedsFeature("prompt-logprobs"),
+    Trait("log-probabilities of a prompt"),
+    Says(", with the log-probabilities of its prompt"),
+]
 Prompt = Annotated[tuple[tuple[Document, Positive], ...], Meta(min_length=1, max_length=16)]
 
 
@@ -75,6 +82,9 @@ class Arrive(Event, frozen=True, tag="arrive"):
 
     With `stop_at` the request has a stop token: the token at this place of its answer, 1 for the first. The answer ends
     with the first token that equals it. An engine cannot foresee that end; it plans for `max_new_tokens`.
+
+    With `prompt_logprobs` its client also wants the log-probability of each token of the prompt. They are known of
+    computed tokens only, so the request reads nothing from the prefix cache. What it computes is published.
     """
 
     about = About("{name} arrives: {prompt:prompt token}, {max_new_tokens:new token}", acts="before")
@@ -85,6 +95,7 @@ class Arrive(Event, frozen=True, tag="arrive"):
     priority: Annotated[Priority, Usual(0), Trait("a priority"), Says(", priority {}")] = 0
     session: Annotated[bool, Usual(False), NeedsEvent("resume"), Says(", the first turn of a session")] = False
     stop_at: StopAt = 0
+    prompt_logprobs: PromptLogprobs = False
 
 
 class Step(Event, frozen=True, tag="step"):
@@ -443,10 +454,9 @@ def needed_kinds(events: Iterable[Event]) -> set[str]:
 
 
 def needed_features(events: Iterable[Event]) -> set[str]:
-    """Return the features that a target must have for these requests: for their documents and stop tokens."""
-    events = list(events)
-    stops = any(isinstance(event, Turn) and event.stop_at for event in events)
-    return needed_kinds(events) | ({"stop-tokens"} if stops else set())
+    """Return the features that a target must have for these requests: for their documents and what they ask for."""
+    turns = [event for event in events if isinstance(event, Turn)]
+    return needed_kinds(turns) | {needs.feature for turn in turns for _, needs in changed(turn, NeedsFeature)}
 
 
 def features_of(documents: Iterable[str]) -> set[str]:

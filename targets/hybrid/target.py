@@ -137,7 +137,10 @@ class HybridTarget:
         self.names_seen.add(event.name)
         truth = Truth(event.prompt)
         prompt, stop_token = truth.tokens.copy(), truth.stop_token(event.stop_at)
-        self.scheduler.add(event.name, prompt, event.max_new_tokens, event.priority, event.session, stop_token)
+        self.scheduler.add(
+            event.name, prompt, event.max_new_tokens, event.priority, event.session, stop_token,
+            reads_cache=not event.prompt_logprobs,
+        )  # fmt: skip
         return []
 
     def run_step(self, event: Step) -> list[Record]:

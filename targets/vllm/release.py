@@ -38,6 +38,7 @@ class Release:
     inputs         requests may have images, adapters and salts
     sampling       requests on the V1 runner may have sampling parameters
     stop_tokens    requests may end by a stop token
+    prompt_logprobs  requests may ask for the log-probabilities of their prompts, and then read no prefix cache
     lookahead_hashes  keys of blocks may name the token behind them, beside EAGLE or MTP drafts
     """
 
@@ -70,6 +71,7 @@ class Release:
     inputs: bool = False
     sampling: bool = False
     stop_tokens: bool = False
+    prompt_logprobs: bool = False
     lookahead_hashes: bool = False
 
 
@@ -109,5 +111,6 @@ def installed() -> Release:
         inputs=tested and features.has_inputs(),
         sampling=tested and features.has_movable_parameters(),
         stop_tokens=tested,
+        prompt_logprobs=tested,
         lookahead_hashes=tested and features.has_lookahead_hashes(),
     )

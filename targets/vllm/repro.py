@@ -179,6 +179,7 @@ class _Clients:
                 if event.name not in self.truths and fits(self.config, event):
                     more = f", priority={event.priority}" if event.priority else ""
                     more += ", session=True" if event.session else ""
+                    more += ", prompt_logprobs=True" if event.prompt_logprobs else ""
                     yield f"engine.add({event.name!r}, {self._turn(event, Truth(event.prompt), 0)}{more})"
             case Resume():
                 before = self.truths.get(event.name)

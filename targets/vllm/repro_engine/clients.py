@@ -95,13 +95,14 @@ class Serving:
         """The tokens of each client."""
         return self.target.engine.drafter.truths
 
-    def add(self, name, prompt, new_tokens, priority=0, session=False, stop_at=0):
+    def add(self, name, prompt, new_tokens, priority=0, session=False, stop_at=0, prompt_logprobs=False):
         """Send a request, or the first turn of a session.
 
         `prompt`: token ids, and (name, tokens) for an image, and for tokens with an adapter or a cache salt.
         `stop_at`: the answer ends with this token, 1 for its first; 0 for no stop token.
+        `prompt_logprobs`: the client wants the log-probabilities of the prompt, too.
         """
-        self._apply(Arrive(name, path_of(prompt), new_tokens, priority, session, stop_at))
+        self._apply(Arrive(name, path_of(prompt), new_tokens, priority, session, stop_at, prompt_logprobs))
         self._begin_turn(name, new_tokens, stop_at)
 
     def resume(self, name, prompt, new_tokens, stop_at=0):

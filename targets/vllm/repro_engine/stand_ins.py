@@ -115,6 +115,7 @@ class Arrive(NamedTuple):
     priority: int = 0
     session: bool = False
     stop_at: int = 0
+    prompt_logprobs: bool = False
 
 
 class Resume(NamedTuple):
