@@ -52,6 +52,7 @@ class Life:
         "settled",
         "speculated",
         "stop_token",
+        "structured",
         "truth",
     )
 
@@ -63,11 +64,14 @@ class Life:
         session: bool = False,
         stop_at: int = 0,
         prompt_logprobs: bool = False,
+        structured: int = 0,
     ) -> None:
         """`stop_at` is the place of the stop token in the answer, 1 for its first token; 0: there is none."""
         self.name = name
         self.session = session
         self.prompt_logprobs = prompt_logprobs
+        self.structured = structured
+        """Steps for which its grammar is compiled, and 1; 0: its answer is free."""
         self.parked = False
         """True between two turns of a session."""
         self.truth = Truth(path)
@@ -119,7 +123,8 @@ class Life:
 
     def __copy__(self) -> Life:
         """Return a life with the same values. (The default takes no class that is compiled.)"""
-        life = Life(self.name, (), self.max_new_tokens, self.session, prompt_logprobs=self.prompt_logprobs)
+        life = Life(self.name, (), self.max_new_tokens, self.session)
+        life.prompt_logprobs, life.structured = self.prompt_logprobs, self.structured
         life.parked, life.truth, life.settled, life.delivered = self.parked, self.truth, self.settled, self.delivered
         life.resumed, life.speculated, life.aborted = self.resumed, self.speculated, self.aborted
         life.load_breaks_off = self.load_breaks_off

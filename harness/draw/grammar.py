@@ -21,7 +21,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from ...reference.batch import repeated
+from msgspec import structs
+
+from ...reference.batch import copy_name, original_name, repeated
 from ...targets.base.alphabet import Draws, Refers, Usual, defaults, fields_with
 from ...targets.base.protocol import Capabilities
 from ...targets.base.trace import (
@@ -108,6 +110,10 @@ class Grammar:
         self.cuts = self.talks and "truncate" in self.events and choices.chance(workload.truncations)
         self.stops = bool("stop-tokens" in capabilities.features and workload.stop_token)
         self.asks_for_logprobs = self._is_asked("prompt-logprobs", workload.logprobs_used)
+        self.is_structured = self._is_asked("structured-output", workload.structured_used)
+        self.samples = self._is_asked("samples", workload.samples_used)
+        self.others: list[Arrive] = []
+        """Further samples of the prompt that arrived last: they arrive next."""
 
     def _is_asked(self, feature: str, percent: int) -> bool:
         """Return True if requests of this trace may ask for something that needs a feature."""
@@ -177,6 +183,8 @@ class Grammar:
 
     def _draw(self) -> AnyEvent:
         choices, workload = self.choices, self.workload
+        if self.others:
+            return self.others.pop(0)
         if self.before_reset:
             return self.idle_reset()
         arriving = isinstance(self._last, Arrive | ExternalLoad)
@@ -213,13 +221,19 @@ class Grammar:
         name = self.holder()
         self.sessions.pop(name, None)
         self.left.pop(name, None)
-        return Abort(name)
+        family = tuple(one for one in self.left if original_name(one) == original_name(name)) if self.samples else ()
+        if not family or not self._asking.chance(self.workload.samples_aborted):
+            return Abort(name)
+        for one in family:
+            self.left.pop(one)
+        return Abort(name, family)
 
     def aborts(self) -> list[Abort]:
         """Return aborts of all that may still run or wait. The estimate of what does knows no pool and is too low; the
         abort of a request that has ended has no effect."""
         recent = (event.name for event in self.history[-REQUESTS_LEFT_MAX:])
-        names = dict.fromkeys([*recent, *self.sessions])
+        samples = (name for name in self.left if original_name(name) != name)
+        names = dict.fromkeys([*recent, *self.sessions, *samples])
         self.left.clear()
         self.sessions.clear()
         return [Abort(name) for name in names]
@@ -348,16 +362,27 @@ class Grammar:
         elif near:
             max_new = self.length(max_new if session else min(new_max, rest), total)
         most, stop_at = self.answer(max_new, rest - max_new)
-        event = Arrive(name, path, most, priority, session, stop_at, self.prompt_logprobs(session))
+        event = Arrive(name, path, most, priority, session, stop_at)
+        event = event if session else self.asking(event)
         self.history.append(event)
         if session:
             self.sessions[name] = total + max_new
         self.expect(name, total, max_new)
+        for other in self.others:
+            self.expect(other.name, total, max_new)
         return event
 
-    def prompt_logprobs(self, session: bool) -> bool:
-        """Return True if a request asks for the log-probabilities of its prompt: no session does."""
-        return self.asks_for_logprobs and not session and self._asking.chance(self.workload.prompt_logprobs)
+    def asking(self, event: Arrive) -> Arrive:
+        """Return a request that may ask for more than tokens, and queue further samples of its prompt."""
+        choices, workload = self._asking, self.workload
+        if self.asks_for_logprobs and choices.chance(workload.prompt_logprobs):
+            event = structs.replace(event, prompt_logprobs=True)
+        if self.is_structured and choices.chance(workload.structured):
+            event = structs.replace(event, structured=choices.pick(workload.grammar_steps))
+        if self.samples and choices.chance(workload.several_samples):
+            count = choices.pick(workload.samples)
+            self.others = [structs.replace(event, name=copy_name(event.name, index)) for index in range(1, count)]
+        return event
 
     def priority(self) -> int:
         """Return a priority; a smaller number is more important. Half of the arrivals are drawn to be at

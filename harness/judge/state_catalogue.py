@@ -61,6 +61,17 @@ REQUIRES: dict[str, str] = {
     "stop token on the first place of a block": "stop-tokens",
     "stop token among accepted drafts": "stop-tokens speculation",
     "stop token with a step in flight": "stop-tokens async",
+    # structured output
+    "structured and free answers in one step": "structured-output",
+    "request computed after it waited for its grammar": "structured-output",
+    "structured output with a step in flight": "structured-output async",
+    "preempted with structured output": "structured-output preemption",
+    "drafts cut by a grammar": "structured-output speculation",
+    # several samples of a prompt
+    "samples of one prompt admitted in one step": "samples",
+    "sample of a prompt ended before another": "samples",
+    "samples of one prompt aborted together": "samples abort",
+    "hit on blocks of another sample of the prompt": "samples caching",
     # sessions
     "session parked": "resume",
     "turn ended by a stop token": "stop-tokens resume",

@@ -201,10 +201,11 @@ class HybridTarget:
         return []
 
     def abort(self, event: Abort) -> list[Record]:
-        """End a request; its results still in flight are dropped."""
-        request = self.scheduler.requests.get(event.name)
-        if request is not None:
-            self.scheduler.finish(request)
+        """End a request, or several; their results still in flight are dropped."""
+        for name in (event.name, *event.together):
+            request = self.scheduler.requests.get(name)
+            if request is not None:
+                self.scheduler.finish(request)
         return []
 
     def dummy_run(self, event: DummyRun) -> list[Record]:

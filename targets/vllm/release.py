@@ -39,6 +39,8 @@ class Release:
     sampling       requests on the V1 runner may have sampling parameters
     stop_tokens    requests may end by a stop token
     prompt_logprobs  requests may ask for the log-probabilities of their prompts, and then read no prefix cache
+    structured_output  answers may have a grammar
+    samples        clients may want several samples of a prompt
     lookahead_hashes  keys of blocks may name the token behind them, beside EAGLE or MTP drafts
     """
 
@@ -72,6 +74,8 @@ class Release:
     sampling: bool = False
     stop_tokens: bool = False
     prompt_logprobs: bool = False
+    structured_output: bool = False
+    samples: bool = False
     lookahead_hashes: bool = False
 
 
@@ -112,5 +116,7 @@ def installed() -> Release:
         sampling=tested and features.has_movable_parameters(),
         stop_tokens=tested,
         prompt_logprobs=tested,
+        structured_output=tested and features.has_structured_output(),
+        samples=tested,
         lookahead_hashes=tested and features.has_lookahead_hashes(),
     )

@@ -180,6 +180,7 @@ class _Clients:
                     more = f", priority={event.priority}" if event.priority else ""
                     more += ", session=True" if event.session else ""
                     more += ", prompt_logprobs=True" if event.prompt_logprobs else ""
+                    more += f", structured={event.structured}" if event.structured else ""
                     yield f"engine.add({event.name!r}, {self._turn(event, Truth(event.prompt), 0)}{more})"
             case Resume():
                 before = self.truths.get(event.name)
@@ -194,7 +195,7 @@ class _Clients:
             case Preempt():
                 yield f"engine.preempt({event.name!r})"
             case Abort():
-                yield f"engine.abort({event.name!r})"
+                yield f"engine.abort({', '.join(map(repr, (event.name, *event.together)))})"
             case DummyRun() if event.uniform_decode:
                 yield f"engine.dummy_run({event.rows})"
             case ResetPrefixCache():

@@ -116,6 +116,7 @@ class Arrive(NamedTuple):
     session: bool = False
     stop_at: int = 0
     prompt_logprobs: bool = False
+    structured: int = 0
 
 
 class Resume(NamedTuple):
@@ -147,6 +148,7 @@ class Abort(NamedTuple):
     """A client aborts."""
 
     name: str
+    together: tuple[str, ...] = ()
 
 
 class DummyRun(NamedTuple):
