@@ -232,11 +232,14 @@ class Grammar:
         """Return aborts of all that may still run or wait. The estimate of what does knows no pool and is too low; the
         abort of a request that has ended has no effect."""
         recent = (event.name for event in self.history[-REQUESTS_LEFT_MAX:])
-        samples = (name for name in self.left if original_name(name) != name)
-        names = dict.fromkeys([*recent, *self.sessions, *samples])
+        names = dict.fromkeys([*recent, *self.sessions])
+        samples: dict[str, list[str]] = {}
+        for name in self.left if self.samples else ():
+            if original_name(name) != name:
+                samples.setdefault(original_name(name), []).append(name)
         self.left.clear()
         self.sessions.clear()
-        return [Abort(name) for name in names]
+        return [Abort(name, tuple(samples.get(name, ()))) for name in {**names, **dict.fromkeys(samples)}]
 
     def reset_prefix_cache(self) -> ResetPrefixCache:
         """Return a reset of the prefix cache."""
