@@ -50,7 +50,7 @@ def is_near(config: Config, capabilities: Capabilities) -> bool:
 
 
 DEFAULT = "default: "
-"""Begins the names under which a trace counts its steps with settings of the stock server, beside its reached states."""
+"""Begins the names under which a trace counts its steps with settings of the stock server, beside reached states."""
 
 
 def at_default(config: Config, capabilities: Capabilities) -> tuple[str, ...]:
