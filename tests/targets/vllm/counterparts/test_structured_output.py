@@ -34,7 +34,8 @@ def test_grammars_wait_cut_drafts_and_change_no_answer(worker: WorkerClient, run
 def test_a_prompt_with_log_probabilities_reads_no_cache(worker: WorkerClient) -> None:
     config = Config(40, GROUPS, max_num_batched_tokens=16)
     events = (
-        Arrive("r0", (("a", 20),), 4), *[Step()] * 7, Arrive("r1", (("a", 20),), 4, prompt_logprobs=True), *[Step()] * 7,
+        Arrive("r0", (("a", 20),), 4), *[Step()] * 7,
+        Arrive("r1", (("a", 20),), 4, prompt_logprobs=True), *[Step()] * 7,
     )  # fmt: skip
     outcome = worker.run(Trace(config, events))
     assert outcome.violation is None, outcome.violation.message
