@@ -27,7 +27,7 @@ def numbers(line: str) -> Meta:
 
 
 Number = Annotated[int, Meta(ge=1, le=1000)]
-GrammarSteps = Annotated[int, Meta(ge=1, le=5)]
+GrammarSteps = Annotated[int, Meta(ge=1, le=8)]
 Samples = Annotated[int, Meta(ge=2, le=8)]
 RARE = {tag_of(kind): kind.about.percent for kind in KINDS if kind.about.percent}
 """Tag of each kind that is drawn at random -> its percent."""

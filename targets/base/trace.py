@@ -59,7 +59,7 @@ PromptLogprobs = Annotated[
 ]
 Structured = Annotated[
     int,
-    Meta(ge=0, le=5),
+    Meta(ge=0, le=8),
     Shrinks(0),
     NeedsFeature("structured-output"),
     Trait("structured output"),
