@@ -461,6 +461,34 @@ FEATURE_BREAKS: tuple[Break, ...] = (
           "the width of a window is taken from the wrong axis",
           "self.state_conv_widths[idx] = state.size(2)", "self.state_conv_widths[idx] = state.size(1)"),
 )
+STRUCTURED = "v1/structured_output/__init__.py"
+REQUEST_BREAKS = (
+    # Log-probabilities of prompts
+    Break("log-probabilities-from-cache", MANAGER, ALIGN, "a prompt whose log-probabilities are asked for gets a hit",
+          "return self.enable_caching and not request.skip_reading_prefix_cache", "return self.enable_caching"),
+    Break("log-probabilities-loaded", SCHEDULER, STORE, "such a prompt gets no hit, but is loaded",
+          "                        if request.skip_reading_prefix_cache:", "                        if False:"),
+    # Structured output
+    Break("grammar-not-awaited", SCHEDULER, {}, "a request is admitted before its grammar is ready",
+          "if not struct_output_req or struct_output_req.grammar is None:", "if not struct_output_req:"),
+    Break("cut-drafts-not-padded", SCHEDULER, ASYNC | SPEC, "drafts that a grammar refuses leave no gap in a plan",
+          "                spec_token_ids.extend([-1] * num_invalid_tokens)\n", ""),
+    Break("grammar-not-rolled-back", STRUCTURED, SPEC, "a grammar keeps the drafts that it was asked about",
+          "                if state_advancements > 0:", "                if False:"),
+    Break("sampling-not-deferred", "v1/core/sched/async_scheduler.py", ASYNC,
+          "masks are made before the last token is known",
+          "request.use_structured_output and request.num_output_placeholders > 0", "False"),
+    Break("mask-of-first-row", "v1/worker/gpu/structured_outputs.py", SPEC | V2,
+          "all masks are those of a row's first token",
+          "req_id_to_idx[req_id] * self.mask_stride + position", "req_id_to_idx[req_id] * self.mask_stride"),
+    Break("mask-without-drafts-before", "v1/structured_output/utils.py", SPEC | V1,
+          "a mask is applied as if the rows before had no drafts",
+          "        logit_index = batch_index + cumulative_offset", "        logit_index = batch_index"),
+    # Several samples
+    Break("samples-left-running", SCHEDULER, {}, "of requests aborted at once only the last stops running",
+          "                running_requests_to_remove.add(request)",
+          "                running_requests_to_remove = {request}"),
+)
 # fmt: on
 
 DRILL = Drill(
@@ -468,7 +496,7 @@ DRILL = Drill(
     "vLLM 0.33.0",
     "vllm",
     Path(__file__).parents[1] / "build/vllm-breaks.md",
-    BREAKS + FEATURE_BREAKS,
+    BREAKS + FEATURE_BREAKS + REQUEST_BREAKS,
 )
 
 

@@ -309,6 +309,8 @@ class Summary(Struct, frozen=True):
     waiting                           failing traces that were kept to be looked into later
     seen                              what is needed to estimate what is left; None where nothing can be estimated, as
                                       the traces are not drawn independently
+    defaults                          settings of the stock server -> steps of traces that have its value; empty for a
+                                      target without a server
     changed                           lines that have changed in the checkout, None if that was not asked for
     asked                             options of the command that choose what runs, and that no other field has
     """
@@ -346,6 +348,12 @@ class Summary(Struct, frozen=True):
     seen: Seen | None = None
     changed: Changed | None = None
     asked: Sequence[str] = ()
+    defaults: Mapping[str, int] = {}
+
+    @property
+    def default_shares(self) -> Mapping[str, float]:
+        """Settings of the stock server -> the share of the steps that ran with them, rare ones first."""
+        return {name: count / self.steps for name, count in sorted(self.defaults.items(), key=lambda pair: pair[1])}
 
     @property
     def unopened(self) -> int:

@@ -10,6 +10,7 @@ library and numpy (in `numeric`), nothing from `harness` or `targets`, and is wr
     prefix_cache  keys, checkpoints, which hit lengths are valid and which is the longest
     ledger        per block: its owner, and what was written since it was allocated
     batch         rows of a batch of plain caches: select, repeat, reorder
+    structured    the grammar of a structured answer
     request       the life cycle of one request: its settled tokens, and what its next read must find
     model         all of these together, in device time
     numeric/      the float64 reference of numeric runs; nothing else here imports it

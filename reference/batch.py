@@ -44,6 +44,12 @@ def copy_name(name: str, index: int) -> str:
     return f"{name}.{index}"
 
 
+def original_name(name: str) -> str:
+    """Return the name of the request that a name of `copy_name` is a copy of; other names as they are."""
+    original, dot, index = name.rpartition(".")
+    return original if dot and original and index.isdecimal() else name
+
+
 def selected(rows: Sequence[str], names: Sequence[str]) -> list[str]:
     """Return the batch after `select`: the rows in `names`, in that order; all rows if none of them is in it."""
     return [name for name in dict.fromkeys(names) if name in rows] or list(rows)

@@ -83,10 +83,12 @@ class Reference:
         max_new_tokens: int,
         session: bool = False,
         stop_at: int = 0,
+        prompt_logprobs: bool = False,
+        structured: int = 0,
     ) -> Life:
         """Add a request, perhaps as the first turn of a session."""
         assert name not in self.lives
-        life = self.lives[name] = Life(name, path, max_new_tokens, session, stop_at)
+        life = self.lives[name] = Life(name, path, max_new_tokens, session, stop_at, prompt_logprobs, structured)
         return life
 
     def plan(

@@ -17,6 +17,9 @@ request's stop token, which it does not. An engine that plans ahead may then hav
 still run, with correct input, but what they sample counts for nothing: it is not delivered, not published, not part of
 the next turn. A session's next turn starts from the tokens kept, whatever such a step did to its caches.
 
+A request with **prompt log-probabilities** needs each token of its prompt computed: it starts from nothing, without a
+hit or a load, each time that it is admitted before its first new token. Later an engine may do either.
+
 `settled` is the number of tokens whose content is in memory: prefix hit at admission, then plus what each
 executed step computed, minus rejected drafts. The rule that everything else follows from:
 
@@ -43,11 +46,13 @@ class Life:
         "max_new_tokens",
         "name",
         "parked",
+        "prompt_logprobs",
         "resumed",
         "session",
         "settled",
         "speculated",
         "stop_token",
+        "structured",
         "truth",
     )
 
@@ -58,10 +63,15 @@ class Life:
         max_new_tokens: int,
         session: bool = False,
         stop_at: int = 0,
+        prompt_logprobs: bool = False,
+        structured: int = 0,
     ) -> None:
         """`stop_at` is the place of the stop token in the answer, 1 for its first token; 0: there is none."""
         self.name = name
         self.session = session
+        self.prompt_logprobs = prompt_logprobs
+        self.structured = structured
+        """Steps for which its grammar is compiled, and 1; 0: its answer is free."""
         self.parked = False
         """True between two turns of a session."""
         self.truth = Truth(path)
@@ -98,6 +108,11 @@ class Life:
         """Tokens whose ids the engine knows: the prompt and what it has delivered."""
         return self.truth.prompt_length + self.delivered
 
+    @property
+    def needs_its_prompt(self) -> bool:
+        """True if it must compute each token of its prompt, and none of them may come from a cache."""
+        return self.prompt_logprobs and not self.delivered
+
     def admit(self, start: int) -> None:
         """Admit the request, for the first time, after a preemption or for its next turn, with `start` tokens in
         memory: those of a prefix hit, or those that its session kept."""
@@ -109,6 +124,7 @@ class Life:
     def __copy__(self) -> Life:
         """Return a life with the same values. (The default takes no class that is compiled.)"""
         life = Life(self.name, (), self.max_new_tokens, self.session)
+        life.prompt_logprobs, life.structured = self.prompt_logprobs, self.structured
         life.parked, life.truth, life.settled, life.delivered = self.parked, self.truth, self.settled, self.delivered
         life.resumed, life.speculated, life.aborted = self.resumed, self.speculated, self.aborted
         life.load_breaks_off = self.load_breaks_off

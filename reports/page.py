@@ -15,6 +15,7 @@ from .data import Data
 from .findings import findings_section
 from .sections import (
     canary_section,
+    defaults_section,
     known_section,
     mutants_section,
     nodes_section,
@@ -44,6 +45,7 @@ def render(data: Data) -> str:
             rates_section(data.samples),
             nodes_section(summary),
             states_section(summary),
+            defaults_section(summary),
             oracles_section(summary),
         ]
     else:

@@ -174,6 +174,21 @@ def states_section(summary: Summary) -> Section:
     return Section("states", "Reached states", join(warning, bars(summary.reached, {})))
 
 
+def defaults_section(summary: Summary) -> Section | None:
+    """Return the share of the steps with each setting of the stock server, rare ones first; None without a server."""
+    if not summary.default_shares:
+        return None
+    rows = [
+        tag("tr", tag("td", name, class_="mono"), tag("td", f"{100 * share:.0f} %", class_="number"))
+        for name, share in summary.default_shares.items()
+    ]
+    head = tag("thead", tag("tr", tag("th", "what a server sets otherwise with"), tag("th", "steps at its default")))
+    words = "Whoever starts the server with its model alone has the default of each setting."
+    return Section("defaults", "Defaults of the stock server", join(
+        tag("p", words, class_="dim"), tag("table", head, tag("tbody", *rows)),
+    ))  # fmt: skip
+
+
 def oracles_section(summary: Summary) -> Section:
     """Return how often each oracle was exercised."""
     return Section("oracles", "Oracles exercised", bars(summary.exercised, titles()))

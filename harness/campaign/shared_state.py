@@ -40,6 +40,7 @@ from ..campaign_events import (
     WorkerGivenUp,
 )
 from ..defaults import REDUCE_SECONDS, TRACE_SECONDS, TRIAGE_SHARE
+from ..draw.near_stock import without_defaults
 from ..draw.overrides import check_overrides
 from ..draw.ratios import DEFAULT, Workload, differences
 from ..group.bug_history import BugHistory
@@ -627,6 +628,7 @@ class CampaignState:
     def _summary(self) -> Summary:
         settings, progress, states = self.settings, self._progress, self._states()
         oracles = applicable(self._capabilities) if self._capabilities else []
+        reached, defaults = without_defaults(progress.reached)
         return Summary(
             target=settings.target,
             version=settings.launch.version,
@@ -638,7 +640,8 @@ class CampaignState:
             seconds=round(self.spent(), 3),
             findings=list(self.store.findings.values()),
             exercised=dict.fromkeys(oracles, 0) | progress.exercised,
-            reached=dict.fromkeys(states, 0) | progress.reached,
+            reached=dict.fromkeys(states, 0) | reached,
+            defaults=defaults,
             never_exercised=[oracle for oracle in self._oracles() if not progress.exercised[oracle]],
             never_reached=[state for state in states if not progress.reached[state]],
             lost_workers=progress.lost,

@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 
 from ..campaign_events import Summary
+from ..draw.near_stock import DEFAULT
 from ..units import WHOLE, Shard
 from ..workers.lost_process import Counts, Ran
 
@@ -70,6 +71,7 @@ class Progress:
             self.done, self.seconds = earlier.done, earlier.seconds
             self.exercised.update(earlier.exercised)
             self.reached.update(earlier.reached)
+            self.reached.update({f"{DEFAULT}{name}": steps for name, steps in earlier.defaults.items()})
         self._next = max((end for _, end in self.beyond.ranges()), default=self.done)
         self._gaps = self.beyond.gaps_from(self.done)[::-1]
         """Positions that were allotted and never counted, before a kill or by a worker that was lost; the lowest are

@@ -21,7 +21,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from ...reference.batch import repeated
+from msgspec import structs
+
+from ...reference.batch import copy_name, original_name, repeated
 from ...targets.base.alphabet import Draws, Refers, Usual, defaults, fields_with
 from ...targets.base.protocol import Capabilities
 from ...targets.base.trace import (
@@ -68,10 +70,17 @@ class Grammar:
     only a no-op."""
 
     def __init__(
-        self, config: Config, capabilities: Capabilities, choices: Choices, workload: Workload = DEFAULT
+        self,
+        config: Config,
+        capabilities: Capabilities,
+        choices: Choices,
+        workload: Workload = DEFAULT,
+        apart: Choices | None = None,
     ) -> None:
+        """`apart` makes the choices of what requests ask for beside tokens, if these are not to shift the others."""
         self.config = config
         self.choices = choices
+        self.apart = apart
         self.workload = workload
         self.capabilities = capabilities
         self.events = capabilities.events
@@ -100,6 +109,19 @@ class Grammar:
         runs."""
         self.cuts = self.talks and "truncate" in self.events and choices.chance(workload.truncations)
         self.stops = bool("stop-tokens" in capabilities.features and workload.stop_token)
+        self.asks_for_logprobs = self._is_asked("prompt-logprobs", workload.logprobs_used)
+        self.is_structured = self._is_asked("structured-output", workload.structured_used)
+        self.samples = self._is_asked("samples", workload.samples_used)
+        self.others: list[Arrive] = []
+        """Further samples of the prompt that arrived last: they arrive next."""
+
+    def _is_asked(self, feature: str, percent: int) -> bool:
+        """Return True if requests of this trace may ask for something that needs a feature."""
+        return feature in self.capabilities.features and self._asking.chance(percent)
+
+    @property
+    def _asking(self) -> Choices:
+        return self.apart or self.choices
 
     def _enabled(self) -> list[tuple[int, Callable[[], AnyEvent]]]:
         """Return the rare events that this trace uses, with percentages. Each is off in some of the traces."""
@@ -161,6 +183,8 @@ class Grammar:
 
     def _draw(self) -> AnyEvent:
         choices, workload = self.choices, self.workload
+        if self.others:
+            return self.others.pop(0)
         if self.before_reset:
             return self.idle_reset()
         arriving = isinstance(self._last, Arrive | ExternalLoad)
@@ -197,16 +221,25 @@ class Grammar:
         name = self.holder()
         self.sessions.pop(name, None)
         self.left.pop(name, None)
-        return Abort(name)
+        family = tuple(one for one in self.left if original_name(one) == original_name(name)) if self.samples else ()
+        if not family or not self._asking.chance(self.workload.samples_aborted):
+            return Abort(name)
+        for one in family:
+            self.left.pop(one)
+        return Abort(name, family)
 
     def aborts(self) -> list[Abort]:
         """Return aborts of all that may still run or wait. The estimate of what does knows no pool and is too low; the
         abort of a request that has ended has no effect."""
         recent = (event.name for event in self.history[-REQUESTS_LEFT_MAX:])
         names = dict.fromkeys([*recent, *self.sessions])
+        samples: dict[str, list[str]] = {}
+        for name in self.left if self.samples else ():
+            if original_name(name) != name:
+                samples.setdefault(original_name(name), []).append(name)
         self.left.clear()
         self.sessions.clear()
-        return [Abort(name) for name in names]
+        return [Abort(name, tuple(samples.get(name, ()))) for name in {**names, **dict.fromkeys(samples)}]
 
     def reset_prefix_cache(self) -> ResetPrefixCache:
         """Return a reset of the prefix cache."""
@@ -333,10 +366,25 @@ class Grammar:
             max_new = self.length(max_new if session else min(new_max, rest), total)
         most, stop_at = self.answer(max_new, rest - max_new)
         event = Arrive(name, path, most, priority, session, stop_at)
+        event = event if session else self.asking(event)
         self.history.append(event)
         if session:
             self.sessions[name] = total + max_new
         self.expect(name, total, max_new)
+        for other in self.others:
+            self.expect(other.name, total, max_new)
+        return event
+
+    def asking(self, event: Arrive) -> Arrive:
+        """Return a request that may ask for more than tokens, and queue further samples of its prompt."""
+        choices, workload = self._asking, self.workload
+        if self.asks_for_logprobs and choices.chance(workload.prompt_logprobs):
+            event = structs.replace(event, prompt_logprobs=True)
+        if self.is_structured and choices.chance(workload.structured):
+            event = structs.replace(event, structured=choices.pick(workload.grammar_steps))
+        if self.samples and choices.chance(workload.several_samples):
+            count = choices.pick(workload.samples)
+            self.others = [structs.replace(event, name=copy_name(event.name, index)) for index in range(1, count)]
         return event
 
     def priority(self) -> int:
@@ -458,15 +506,16 @@ def draw_trace(
     """
     shared = capabilities.traces_per_configuration
 
-    def draw(choices: RandomChoices, origin: str) -> Trace:
+    def draw(key: str, origin: str) -> Trace:
+        choices, apart = RandomChoices(seed, key), RandomChoices(seed, f"{key}/asked")
         configured_by = choices if shared == 1 else RandomChoices(seed, -1 - index // shared)
         config = draw_valid_config(configured_by, supports, capabilities, overrides or {}, workload)
-        return Trace(config, Grammar(config, capabilities, choices, workload).all_events(), origin=origin)
+        return Trace(config, Grammar(config, capabilities, choices, workload, apart).all_events(), origin=origin)
 
-    trace = draw(RandomChoices(seed, index), f"seed {seed}, trace {index}")
+    trace = draw(f"{index}", f"seed {seed}, trace {index}")
     if aim:
         others = (
-            draw(RandomChoices(seed, f"{index}/aim {number}"), f"seed {seed}, trace {index}, aimed ({number})")
+            draw(f"{index}/aim {number}", f"seed {seed}, trace {index}, aimed ({number})")
             for number in range(1, CANDIDATES)
         )
         trace = max((trace, *others), key=lambda one: likeness(one, aim))
@@ -476,8 +525,7 @@ def draw_trace(
     if not choices.chance(workload.avoided):
         return trace
     for number in range(1, REDRAWS_MAX + 1):
-        again = RandomChoices(seed, f"{index}/{number}")
-        trace = draw(again, f"seed {seed}, trace {index}, drawn again ({number})")
+        trace = draw(f"{index}/{number}", f"seed {seed}, trace {index}, drawn again ({number})")
         if not any(each.apply_to(trace) for each in avoid):
             break
     return trace

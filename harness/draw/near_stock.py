@@ -49,6 +49,23 @@ def is_near(config: Config, capabilities: Capabilities) -> bool:
     return sum(departs(setting, config) for setting in capabilities.stock or ()) <= NEAR
 
 
+DEFAULT = "default: "
+"""Begins the names under which a trace counts its steps with settings of the stock server, beside reached states."""
+
+
+def at_default(config: Config, capabilities: Capabilities) -> tuple[str, ...]:
+    """Return the settings that a configuration has as the stock server has them; none for a target without a server.
+    Those that only events need are left out."""
+    settings = capabilities.stock or () if capabilities.has_server else ()
+    return tuple(one.name for one in settings if one.stock and not departs(one, config))
+
+
+def without_defaults(reached: Mapping[str, int]) -> tuple[dict[str, int], dict[str, int]]:
+    """Return the reached states, and the steps with each setting of the stock server, by its name."""
+    states = {name: count for name, count in reached.items() if not name.startswith(DEFAULT)}
+    return states, {name.removeprefix(DEFAULT): reached[name] for name in reached.keys() - states.keys()}
+
+
 def may_be_near(overrides: Mapping[str, object], capabilities: Capabilities) -> bool:
     """Return True if configurations with these overrides can be near the stock server of the target."""
     config = Config(2, ())

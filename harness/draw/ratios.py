@@ -27,6 +27,8 @@ def numbers(line: str) -> Meta:
 
 
 Number = Annotated[int, Meta(ge=1, le=1000)]
+GrammarSteps = Annotated[int, Meta(ge=1, le=8)]
+Samples = Annotated[int, Meta(ge=2, le=8)]
 RARE = {tag_of(kind): kind.about.percent for kind in KINDS if kind.about.percent}
 """Tag of each kind that is drawn at random -> its percent."""
 
@@ -63,6 +65,9 @@ class Workload(Struct, frozen=True, forbid_unknown_fields=True):
     few_sessions: Annotated[int, percent("traces in which sessions may keep half of the seats only")] = 75
     forks: Annotated[int, percent("traces with sessions that fork them")] = 40
     truncations: Annotated[int, percent("traces with sessions that truncate them")] = 50
+    logprobs_used: Annotated[int, percent("traces in which requests may ask for the log-probabilities of prompts")] = 35
+    structured_used: Annotated[int, percent("traces in which requests may have structured output")] = 30
+    samples_used: Annotated[int, percent("traces in which clients may want several samples of a prompt")] = 30
     aborted_at_end: Annotated[int, percent("traces that end with aborts instead of running to their end")] = 40
     dummy_at_end: Annotated[int, percent("traces that end with a dummy run")] = 50
     avoided: Annotated[int, percent("traces that may show a known bug and are drawn again")] = 80
@@ -87,6 +92,14 @@ class Workload(Struct, frozen=True, forbid_unknown_fields=True):
     full_length: Annotated[int, percent("arrivals that may run up to max_model_len and do")] = 45
     stop_token: Annotated[int, percent("answers that end by a stop token, where there is room for more")] = 75
     beyond_stop: Annotated[tuple[Number, ...], numbers("tokens that such an answer was allowed further")] = (1, 2, 8, 4)
+    prompt_logprobs: Annotated[int, percent("such a trace's requests that ask for the log-probabilities")] = 35
+    structured: Annotated[int, percent("such a trace's requests with structured output")] = 60
+    grammar_steps: Annotated[tuple[GrammarSteps, ...], numbers("steps for which a grammar is compiled, and 1")] = (
+        1, 1, 2, 1, 3, 5,
+    )  # fmt: skip
+    several_samples: Annotated[int, percent("such a trace's requests with several samples")] = 40
+    samples: Annotated[tuple[Samples, ...], numbers("their samples")] = (2, 3, 2, 4)
+    samples_aborted: Annotated[int, percent("aborts of one of several samples that abort them all")] = 60
     important: Annotated[int, percent("arrivals at least as important as the one before")] = 50
 
     # steps

@@ -175,7 +175,8 @@ class Form:
     def _life(self, life: Life) -> list[object]:
         return [
             life.name, life.session, life.parked, life.max_new_tokens, life.settled, life.delivered, life.resumed,
-            life.speculated, life.load_breaks_off, life.aborted, _truth(life.truth, life.total_length),
+            life.speculated, life.load_breaks_off, life.aborted, life.prompt_logprobs, life.structured,
+            _truth(life.truth, life.total_length),
         ]  # fmt: skip
 
     def _facts(self, facts: BlockFacts | None) -> object:

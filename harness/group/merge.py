@@ -587,10 +587,11 @@ def _write_old(parts: Sequence[_Part], history: BugHistory, out: Path) -> None:
 
 def _summary(parts: Sequence[Summary], findings: Sequence[Finding]) -> Summary:
     """Return the totals of all parts. They ran side by side: the longest one gives the time."""
-    exercised, reached = Counter[str](), Counter[str]()
+    exercised, reached, defaults = Counter[str](), Counter[str](), Counter[str]()
     for part in parts:
         exercised.update(part.exercised)
         reached.update(part.reached)
+        defaults.update(part.defaults)
     first = parts[0]
     effort = dict.fromkeys(name for part in parts for name in part.effort)
     return Summary(
@@ -622,6 +623,7 @@ def _summary(parts: Sequence[Summary], findings: Sequence[Finding]) -> Summary:
         triage_share=max(part.triage_share for part in parts),
         waiting=[one for part in parts for one in part.waiting],
         asked=first.asked,
+        defaults=dict(defaults),
     )
 
 

@@ -33,7 +33,8 @@ def announce(event: Event, reference: Reference, config: Config, names: set[str]
     """Apply an event before the target gets it. `names` are all names that arrived so far."""
     if isinstance(event, Arrive) and event.name not in names and fits(config, event):
         names.add(event.name)
-        reference.arrive(event.name, event.prompt, event.max_new_tokens, event.session, event.stop_at)
+        asked = event.session, event.stop_at, event.prompt_logprobs, event.structured
+        reference.arrive(event.name, event.prompt, event.max_new_tokens, *asked)
     elif isinstance(event, Resume):
         life = reference.lives.get(event.name)
         if life is not None and life.parked and fits(config, event, life.known):
@@ -80,7 +81,8 @@ def _confirm_batch(
 def _follow(event: Event, reference: Reference, view: View) -> None:
     """Apply the end of a request or turn, as the view shows it."""
     if isinstance(event, Abort):
-        reference.abort(event.name, lingers=event.name in view.running or event.name in view.waiting)
+        for name in (event.name, *event.together):
+            reference.abort(name, lingers=name in view.running or name in view.waiting)
     elif isinstance(event, Park) and event.name in view.parked:
         life = reference.lives.get(event.name)
         if life is not None and not life.parked:

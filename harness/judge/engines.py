@@ -8,7 +8,7 @@ from msgspec import structs
 
 from ...targets.base.protocol import Target, TargetError, TargetFactory
 from ...targets.base.trace import Config, TraceError
-from ..draw.near_stock import is_near
+from ..draw.near_stock import at_default, is_near
 from .environment_fault import FaultyEnvironment, fault_of
 from .lockstep import Lockstep
 from .outcome import Outcome
@@ -43,8 +43,8 @@ class Engines:
             return self._failed(error)
         self._opened.append((rank, target))
         try:
-            near = is_near(self._config, capabilities)
-            return Lockstep(target, self._config, capabilities.observes, capabilities.engine, near)
+            near, defaults = is_near(self._config, capabilities), at_default(self._config, capabilities)
+            return Lockstep(target, self._config, capabilities.observes, capabilities.engine, near, defaults)
         except Exception as error:
             if owner(error, capabilities.engine)[0] == "hybridfuzz" and not isinstance(error, TargetError):
                 raise

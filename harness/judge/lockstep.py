@@ -41,6 +41,7 @@ from ...targets.base.trace import (
     Wake,
     tag_of,
 )
+from ..draw.near_stock import DEFAULT
 from .client_events import announce, confirm
 from .environment_fault import FaultyEnvironment, fault_of
 from .ledger_updates import MOVES, take_over, take_over_slots, take_over_state
@@ -76,9 +77,10 @@ class Lockstep:
         observes: frozenset[str],
         engine: tuple[str, ...] = (),
         near_stock: bool = False,
+        defaults: tuple[str, ...] = (),
     ) -> None:
         """`engine` are the import names of the engine's packages (`Capabilities.engine`); `near_stock`: the
-        configuration is nearly that of the stock server."""
+        configuration is nearly that of the stock server; `defaults`: the settings that it has in common with it."""
         self.target = target
         self.config = config
         self.engine = engine
@@ -87,6 +89,7 @@ class Lockstep:
         self.reached = ReachedStates(target.layout, observes, near_stock)
         self._situations = Situations(self.reached.counts)
         self.violation: Violation | None = None
+        self.defaults = defaults
         self.steps = 0
         self.digest = 0
         self._names: set[str] = set()
@@ -302,4 +305,5 @@ class Lockstep:
             for name, times in oracle.exercised.items():
                 exercised[name] = exercised.get(name, 0) + times
         reached, together = dict(+self.reached.counts), self._situations.together()
+        reached |= {f"{DEFAULT}{name}": self.steps for name in self.defaults if self.steps}
         return Outcome(self.violation, self.steps, events, exercised, reached, self.digest, together=together)

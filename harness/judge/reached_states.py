@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 
+from ...reference.batch import original_name
 from ...reference.layout import Layout
 from ...reference.prefix_cache import Key, has_key
 from ...reference.request import Life
@@ -27,6 +28,7 @@ from ...targets.base.observe import (
     SideBySide,
     SlotWrite,
     StateWrite,
+    Table,
     View,
     Zeroed,
 )
@@ -75,6 +77,8 @@ class ReachedStates:
         """The first content that was read."""
         self._seats: list[str] = []
         """Requests of the last batch, by row."""
+        self._scored: set[str] = set()
+        """Requests with prompt log-probabilities that were admitted."""
         self._loading: set[str] = set()
         """Requests that wait for a load."""
 
@@ -100,6 +104,10 @@ class ReachedStates:
             for name in record.finished:
                 if life := context.reference.lives.get(name):
                     self._ended(life, context)
+                    self.counts["sample of a prompt ended before another"] += any(
+                        original_name(other) == original_name(name) and other not in record.finished
+                        for other in context.reference.lives
+                    )
 
     def _ended(self, life: Life, context: Context) -> None:
         counts, length = self.counts, life.total_length
@@ -167,6 +175,7 @@ class ReachedStates:
             counts["block shared by two requests"] += 1
         if planned.view.published != context.before.published:
             self._published(planned.view, context)
+        self._asked(planned, context)
         admitted = prompts = 0
         for row in rows:
             life = lives[row.name]
@@ -176,6 +185,10 @@ class ReachedStates:
             if row.anew:
                 admitted += 1
                 self._admitted(row, life, context)
+                if row.hit and (self._scored or original_name(row.name) != row.name):
+                    self._hit_of_others(row.name, planned.view.tables.get(row.name, ()), context)
+                if life.prompt_logprobs:
+                    self._scored.add(row.name)
             if row.kept:
                 counts["turn resumed with kept caches"] += 1
                 counts["turn resumed from a checkpoint"] += row.kept < self._parked_with.get(row.name, 0)
@@ -195,6 +208,31 @@ class ReachedStates:
         if 0 < prompts < len(rows):
             counts["prompts and decodes in one step"] += 1
             counts["prompts and drafts in one step"] += any(row.drafts for row in rows)
+
+    def _hit_of_others(self, name: str, table: Table, context: Context) -> None:
+        """Count a hit on blocks of a request that read nothing from the cache itself, or of another sample."""
+        facts, published = context.reference.ledger.facts, context.before.published
+        held = {block for columns in table for block in columns if block in facts and block in published}
+        owners = {facts[block].owner for block in held} - {name}
+        self.counts["hit on what a request with prompt log-probabilities published"] += any(
+            owner in self._scored for owner in owners
+        )
+        self.counts["hit on blocks of another sample of the prompt"] += any(
+            original_name(owner) == original_name(name) for owner in owners
+        )
+
+    def _asked(self, planned: Planned, context: Context) -> None:
+        """Count what the rows of a step have asked for: structured output, several samples."""
+        counts, lives, pending = self.counts, context.reference.lives, context.reference.pending.values()
+        structured = [row for row in planned.rows if lives[row.name].structured]
+        for row in structured:
+            waited = row.anew and lives[row.name].structured > 1 and not self._computed[row.name]
+            counts["request computed after it waited for its grammar"] += waited
+            counts["drafts cut by a grammar"] += row.cut > 0
+            counts["structured output with a step in flight"] += any(row.name in facts.lives for facts in pending)
+        counts["structured and free answers in one step"] += 0 < len(structured) < len(planned.rows)
+        prompts = [original_name(row.name) for row in planned.rows if row.anew]
+        counts["samples of one prompt admitted in one step"] += len(set(prompts)) < len(prompts)
 
     def _loaded(self, row: PlannedRow) -> None:
         """Count the end of a load for a waiting request."""
@@ -234,6 +272,8 @@ class ReachedStates:
         counts["hit inside a block"] += any(row.hit % group.block_size for group in context.layout.groups)
         counts["hit extended by a load"] += row.hit > 0 and row.external > 0
         counts["load joined the step of its request"] += row.external > 0 and row.num_tokens > 0
+        if life.prompt_logprobs and deeper:
+            counts["cached prefix not read for the log-probabilities of a prompt"] += "mamba" in deeper and not row.hit
         if not row.hit:
             return
         counts["prefix hit"] += 1
@@ -387,14 +427,18 @@ class ReachedStates:
             counts["cached content kept outside the pool alone"] += bool(alone)
         if view.parked or context.before.parked:
             self._parked(event, context, view)
-        if isinstance(event, Abort) and event.name in self._loading:
-            self._loading.remove(event.name)
-            counts["aborted while a load was under way"] += 1
+        for name in (event.name, *event.together) if isinstance(event, Abort) else ():
+            if name in self._loading:
+                self._loading.remove(name)
+                counts["aborted while a load was under way"] += 1
         ended = view.tables.keys() - context.reference.lives.keys() - {*view.running, *view.waiting, *view.parked}
         counts["blocks held for a transfer after the end of their request"] += bool(ended)
         if isinstance(event, Abort) and event.name in running:
             counts["aborted while running"] += 1
             counts["aborted with a step in flight"] += bool(context.reference.pending)
+            counts["samples of one prompt aborted together"] += any(
+                original_name(name) == original_name(event.name) for name in event.together if name in running
+            )
         if context.event_kind in BATCH_EVENTS:
             self._batch(event, context, view)
         if isinstance(event, ResetPrefixCache) and context.before.published and not view.published:
@@ -437,6 +481,8 @@ class ReachedStates:
         self._preempted[name] += 1
         counts["preempted twice"] += self._preempted[name] > 1
         if life is not None:
+            counts["preempted with structured output"] += life.structured > 0
+            counts["preempted before its prompt's log-probabilities were known"] += life.needs_its_prompt
             counts["preempted with a partial block"] += any(
                 life.settled % group.block_size for group in context.layout.groups
             )

@@ -62,6 +62,17 @@ REQUIRES: dict[str, str] = {
     "stop token on the first place of a block": "stop-tokens",
     "stop token among accepted drafts": "stop-tokens speculation",
     "stop token with a step in flight": "stop-tokens async",
+    # structured output
+    "structured and free answers in one step": "structured-output",
+    "request computed after it waited for its grammar": "structured-output",
+    "structured output with a step in flight": "structured-output async",
+    "preempted with structured output": "structured-output preemption",
+    "drafts cut by a grammar": "structured-output speculation",
+    # several samples of a prompt
+    "samples of one prompt admitted in one step": "samples",
+    "sample of a prompt ended before another": "samples",
+    "samples of one prompt aborted together": "samples abort",
+    "hit on blocks of another sample of the prompt": "samples caching",
     # sessions
     "session parked": "resume",
     "turn ended by a stop token": "stop-tokens resume",
@@ -92,6 +103,9 @@ REQUIRES: dict[str, str] = {
     "hit behind an image": "images caching",
     "hit by keys that name the token behind their block": "lookahead-hashes caching speculation",
     "cached block passed over for the token behind it": "lookahead-hashes caching speculation",
+    "cached prefix not read for the log-probabilities of a prompt": "prompt-logprobs caching",
+    "hit on what a request with prompt log-probabilities published": "prompt-logprobs caching",
+    "preempted before its prompt's log-probabilities were known": "prompt-logprobs preemption block-tables",
     "block shared by two requests": "caching",
     "duplicate key": "caching block-tables",
     "cached block evicted": "caching",

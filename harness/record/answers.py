@@ -198,8 +198,10 @@ class _Run:
             if fits(self.config, event, known):
                 truth = before.truth.continued(known - self.target.layout.resume_drops, event.prompt)
                 self.begin(_Turn(event, truth, session=True))
-        elif isinstance(event, Abort) and event.name in self.live and self.live[event.name].end:
-            self.live[event.name].end = "aborted"
+        elif isinstance(event, Abort):
+            for name in (event.name, *event.together):
+                if name in self.live and self.live[name].end:
+                    self.live[name].end = "aborted"
         for record in self.target.apply(event).records:
             if isinstance(record, Delivered):
                 self.deliver(record)

@@ -89,6 +89,7 @@ class PlannedRow(Struct, frozen=True, gc=False, array_like=True):
                `num_tokens` is 0, while the request waits until a later step. It is then planned without `admitted`, or
                admitted again if the load broke off
     kept       tokens in blocks that a session kept from its last turn and resumes from; `hit` is 0 then
+    cut        drafts that the grammar of its answer refused since the last decision
     """
 
     name: str
@@ -101,6 +102,7 @@ class PlannedRow(Struct, frozen=True, gc=False, array_like=True):
     taken: int = -1
     external: int = 0
     kept: int = 0
+    cut: int = 0
 
     @property
     def anew(self) -> bool:

@@ -50,6 +50,21 @@ StopAt = Annotated[
     Trait("a stop token"),
     Says(", stopped by new token {}"),
 ]
+PromptLogprobs = Annotated[
+    bool,
+    Usual(False),
+    NeedsFeature("prompt-logprobs"),
+    Trait("log-probabilities of a prompt"),
+    Says(", with the log-probabilities of its prompt"),
+]
+Structured = Annotated[
+    int,
+    Meta(ge=0, le=8),
+    Shrinks(0),
+    NeedsFeature("structured-output"),
+    Trait("structured output"),
+    Says(", with structured output"),
+]
 Prompt = Annotated[tuple[tuple[Document, Positive], ...], Meta(min_length=1, max_length=16)]
 
 
@@ -75,6 +90,15 @@ class Arrive(Event, frozen=True, tag="arrive"):
 
     With `stop_at` the request has a stop token: the token at this place of its answer, 1 for the first. The answer ends
     with the first token that equals it. An engine cannot foresee that end; it plans for `max_new_tokens`.
+
+    With `prompt_logprobs` its client also wants the log-probability of each token of the prompt. They are known of
+    computed tokens only, so the request reads nothing from the prefix cache. What it computes is published.
+
+    With `structured` a grammar restricts the answer (`reference.structured`). The request waits for it, for one step
+    less than that.
+
+    A client may want several samples of one prompt. Each of them is a request: those of r0 beside itself are r0.1, r0.2
+    and so on (`reference.batch.copy_name`). They arrive together and ask for the same.
     """
 
     about = About("{name} arrives: {prompt:prompt token}, {max_new_tokens:new token}", acts="before")
@@ -85,6 +109,8 @@ class Arrive(Event, frozen=True, tag="arrive"):
     priority: Annotated[Priority, Usual(0), Trait("a priority"), Says(", priority {}")] = 0
     session: Annotated[bool, Usual(False), NeedsEvent("resume"), Says(", the first turn of a session")] = False
     stop_at: StopAt = 0
+    prompt_logprobs: PromptLogprobs = False
+    structured: Structured = 0
 
 
 class Step(Event, frozen=True, tag="step"):
@@ -128,11 +154,20 @@ class Preempt(Event, frozen=True, tag="preempt"):
 
 
 class Abort(Event, frozen=True, tag="abort"):
-    """The client aborts a request, or closes a session."""
+    """The client aborts a request, or closes a session. The requests in `together` are aborted in the same call, as the
+    other samples of its prompt."""
 
     about = About("The client of {name} aborts it", percent=8, acts="after")
 
     name: Annotated[Name, Refers(parked=True)]
+    together: Annotated[
+        tuple[Name, ...],
+        Meta(max_length=64),
+        Refers(),
+        Thins(),
+        NeedsFeature("samples"),
+        Says(", together with {}"),
+    ] = ()
 
 
 class Park(Event, frozen=True, tag="park"):
@@ -443,10 +478,9 @@ def needed_kinds(events: Iterable[Event]) -> set[str]:
 
 
 def needed_features(events: Iterable[Event]) -> set[str]:
-    """Return the features that a target must have for these requests: for their documents and stop tokens."""
-    events = list(events)
-    stops = any(isinstance(event, Turn) and event.stop_at for event in events)
-    return needed_kinds(events) | ({"stop-tokens"} if stops else set())
+    """Return the features that a target must have for these requests: for their documents and what they ask for."""
+    asked = [event for event in events if isinstance(event, Turn | Abort)]
+    return needed_kinds(asked) | {needs.feature for event in asked for _, needs in changed(event, NeedsFeature)}
 
 
 def features_of(documents: Iterable[str]) -> set[str]:

@@ -78,7 +78,16 @@ CAPABILITIES = Capabilities(
         "hashing": ("plain", "lookahead"),
     },
     features=frozenset(
-        {"block-tables", "padding", "chunks", "stores", "partial-hits", "stop-tokens", "lookahead-hashes"}
+        {
+            "block-tables",
+            "padding",
+            "chunks",
+            "stores",
+            "partial-hits",
+            "stop-tokens",
+            "lookahead-hashes",
+            "prompt-logprobs",
+        }
     ),
     features_with={"hashing": {"lookahead": frozenset({"lookahead-hashes"})}},
     engine=("hybridfuzz.targets.hybrid",),

@@ -37,6 +37,8 @@ class Request(Struct, eq=False, gc=False):
     session: bool = False
     stop_token: int = 0
     """Ends the answer; 0 for none."""
+    reads_cache: bool = True
+    """False if each token of the prompt must be computed, whatever is cached."""
 
     def append_tokens(self, tokens: Sequence[int]) -> None:
         """Append token ids and their tags."""

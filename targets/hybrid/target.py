@@ -137,7 +137,10 @@ class HybridTarget:
         self.names_seen.add(event.name)
         truth = Truth(event.prompt)
         prompt, stop_token = truth.tokens.copy(), truth.stop_token(event.stop_at)
-        self.scheduler.add(event.name, prompt, event.max_new_tokens, event.priority, event.session, stop_token)
+        self.scheduler.add(
+            event.name, prompt, event.max_new_tokens, event.priority, event.session, stop_token,
+            reads_cache=not event.prompt_logprobs,
+        )  # fmt: skip
         return []
 
     def run_step(self, event: Step) -> list[Record]:
@@ -198,10 +201,11 @@ class HybridTarget:
         return []
 
     def abort(self, event: Abort) -> list[Record]:
-        """End a request; its results still in flight are dropped."""
-        request = self.scheduler.requests.get(event.name)
-        if request is not None:
-            self.scheduler.finish(request)
+        """End a request, or several; their results still in flight are dropped."""
+        for name in (event.name, *event.together):
+            request = self.scheduler.requests.get(name)
+            if request is not None:
+                self.scheduler.finish(request)
         return []
 
     def dummy_run(self, event: DummyRun) -> list[Record]:

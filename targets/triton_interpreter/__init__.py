@@ -26,7 +26,7 @@ It is a package of its own: it imports numpy, torch and triton, and nothing of t
 
 from __future__ import annotations
 
-from triton.runtime.interpreter import InterpretedFunction
+from triton.runtime.interpreter import InterpretedFunction, InterpreterBuilder
 
 from . import launch
 from .host import Host, Lines, OutOfBounds, Unheard
@@ -40,11 +40,13 @@ def install(error: type[Exception] = OutOfBounds, lines: Lines | None = None) ->
     Host.error, Host.lines = error, lines or Unheard()
     launch.forget_kernels()
     InterpretedFunction.run = launch.run
+    InterpreterBuilder.create_masked_store = launch.masked_store
 
 
 def uninstall() -> None:
     """Give all kernels back to Triton's interpreter."""
     InterpretedFunction.run = launch._original
+    InterpreterBuilder.create_masked_store = launch._masked_store
 
 
 def fallbacks() -> dict[str, str]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from triton.runtime.interpreter import InterpretedFunction
+from triton.runtime.interpreter import InterpretedFunction, InterpreterBuilder
 
 from . import arithmetic, memory
 from .compiler import Compiler
@@ -128,6 +128,7 @@ def load(name: str, source: str) -> Any:
 
 _kernels: dict[Any, Kernel] = {}
 _original = InterpretedFunction.run
+_masked_store = InterpreterBuilder.create_masked_store
 
 
 def forget_kernels() -> None:
@@ -147,6 +148,13 @@ def run(self: Any, *args: Any, grid: Any, warmup: bool = False, **kwargs: Any) -
         return None
     fallback_launches[kernel.name] += 1
     return _original(self, *args, grid=grid, warmup=warmup, **kwargs)
+
+
+def masked_store(self: Any, pointers: Any, value: Any, mask: Any, *rest: Any) -> Any:
+    """In place of InterpreterBuilder.create_masked_store, whose masks may have become bytes in an operation on bits: it
+    then refuses them."""
+    mask.data = mask.data.astype(bool)
+    return _masked_store(self, pointers, value, mask, *rest)
 
 
 def launch(kernel: Kernel, args: tuple[Any, ...], kwargs: dict[str, Any], grid: Any) -> bool:

@@ -38,6 +38,9 @@ class Release:
     inputs         requests may have images, adapters and salts
     sampling       requests on the V1 runner may have sampling parameters
     stop_tokens    requests may end by a stop token
+    prompt_logprobs  requests may ask for the log-probabilities of their prompts, and then read no prefix cache
+    structured_output  answers may have a grammar
+    samples        clients may want several samples of a prompt
     lookahead_hashes  keys of blocks may name the token behind them, beside EAGLE or MTP drafts
     """
 
@@ -70,6 +73,9 @@ class Release:
     inputs: bool = False
     sampling: bool = False
     stop_tokens: bool = False
+    prompt_logprobs: bool = False
+    structured_output: bool = False
+    samples: bool = False
     lookahead_hashes: bool = False
 
 
@@ -109,5 +115,8 @@ def installed() -> Release:
         inputs=tested and features.has_inputs(),
         sampling=tested and features.has_movable_parameters(),
         stop_tokens=tested,
+        prompt_logprobs=tested,
+        structured_output=tested and features.has_structured_output(),
+        samples=tested,
         lookahead_hashes=tested and features.has_lookahead_hashes(),
     )

@@ -164,6 +164,7 @@ class _Clients:
         self.config = config
         self.longer = longer
         self.truths: dict[str, Truth] = {}
+        self.structured = any(isinstance(event, Arrive) and event.structured for event in events)
         self.lines = [line for event in events for line in self._call(event)]
 
     def prefix(self, name: str, depth: int) -> list[int]:
@@ -179,6 +180,8 @@ class _Clients:
                 if event.name not in self.truths and fits(self.config, event):
                     more = f", priority={event.priority}" if event.priority else ""
                     more += ", session=True" if event.session else ""
+                    more += ", prompt_logprobs=True" if event.prompt_logprobs else ""
+                    more += f", structured={event.structured}" if event.structured else ""
                     yield f"engine.add({event.name!r}, {self._turn(event, Truth(event.prompt), 0)}{more})"
             case Resume():
                 before = self.truths.get(event.name)
@@ -193,7 +196,7 @@ class _Clients:
             case Preempt():
                 yield f"engine.preempt({event.name!r})"
             case Abort():
-                yield f"engine.abort({event.name!r})"
+                yield f"engine.abort({', '.join(map(repr, (event.name, *event.together)))})"
             case DummyRun() if event.uniform_decode:
                 yield f"engine.dummy_run({event.rows})"
             case ResetPrefixCache():
@@ -229,7 +232,7 @@ def _script(failure: Failure, clients: _Clients, again: _Again, end: End) -> Scr
     model = json.loads((files(__package__) / "model" / "config.json").read_text(encoding="utf-8"))
     constants = textwrap.wrap(f"MODEL_CONFIG = {model!r}", 118, break_long_words=False, break_on_hyphens=False)
     body = asking(list(_opening(config)), clients.lines, list(again.calls()), end)
-    return FRAME.script(failure.sentence, body, end, list(_parts(config)), constants)
+    return FRAME.script(failure.sentence, body, end, list(_parts(config, clients.structured)), constants)
 
 
 LICENSE = """\
@@ -305,10 +308,11 @@ def _rows(config: Config) -> str:
 _CONNECTOR = [("counterparts/kv_connector.py", name) for name in ("connect", "begin_worker", "TraceConnector")]
 
 
-def _parts(config: Config) -> Iterator[Part]:
+def _parts(config: Config, structured: bool) -> Iterator[Part]:
     """Yield what is copied, first what runs before vLLM is imported: what the script shares with the adapter, and its
-    own."""
+    own. `structured`: a request has structured output."""
     unused = {name for needs, names in _OPTIONAL if not needs(config) for name in names}
+    unused |= set() if structured else {"StructuredOutputs", "constraints"}
     sources = Sources(__package__, SOURCES.left_out | unused)
     more = _CONNECTOR if has_connector(config) else []
     group = ("../../reference/layout.py", "Group")

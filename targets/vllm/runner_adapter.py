@@ -27,13 +27,14 @@ class RunnerAdapter:
         self.ranks: Ranks = Padding()
         self.inputs: Any = None
 
-    def execute(self, plan: Any, pad_to: int) -> Any:
-        """Run one planned step beside ranks with `pad_to` rows; return the output, with sampled tokens on the host."""
+    def execute(self, plan: Any, pad_to: int, masks: Any = None) -> Any:
+        """Run one planned step beside ranks with `pad_to` rows; return the output, with sampled tokens on the host.
+        `masks` are the bitmasks of structured output."""
         self.ranks.begin(pad_to)
         with self.inputs.running(self.runner, plan) if self.inputs else nullcontext():
             output = self.runner.execute_model(plan)
             if output is None:
-                output = self.runner.sample_tokens(None)
+                output = self.runner.sample_tokens(masks)
         return output.get_output() if hasattr(output, "get_output") else output
 
     def dummy_run(self, rows: int) -> None:

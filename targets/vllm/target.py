@@ -16,6 +16,7 @@ import torch
 from msgspec import structs
 from vllm.v1.request import Request, RequestStatus
 
+from ...reference.batch import original_name
 from ...reference.tokens import Truth
 from ..base.observe import Content, Delivered, Effect, Planned, PlannedRow, Record, View
 from ..base.protocol import EngineStalled
@@ -84,10 +85,13 @@ class VllmTarget:
             from .cache_events import Subscriber
 
             self.host.subscriber = Subscriber(engine.scheduler)
+        self.structured: Any = None
+        """What gives requests their structured output, once one of them has it."""
         self.step = 0
-        self.in_flight: deque[tuple[int, Any, Any, int]] = deque()
-        """Step, its plan, the worker's copy of the plan, and the number of rows on the other ranks."""
-        self._arrivals = 0
+        self.in_flight: deque[tuple[int, Any, Any, int, Any]] = deque()
+        """Step, its plan, the worker's copy of the plan, the number of rows on the other ranks, and the bitmasks of
+        structured output."""
+        self._arrivals: dict[str, float] = {}
         self._priorities: dict[str, int] = {}
         self._scheduling = False
         self._preempted: list[str] = []
@@ -143,17 +147,29 @@ class VllmTarget:
 
     def _add(self, turn: Turn, truth: Truth, first: int, session: bool) -> None:
         """Add a request, or the next turn of a session, with the prompt of `truth` from position `first` on."""
-        self._arrivals += 1
         name = turn.name
+        # vLLM's front end gives all samples of a prompt the time at which their client came.
+        alike = self._arrivals.get(original_name(name)) if name not in self._arrivals else None
+        self._arrivals[name] = arrival = alike or 1.0 + max(self._arrivals.values(), default=0.0)
         # vLLM hashes a new turn's tokens alone, too, and never uses that.
         hasher = self.engine.hasher if name in self.scheduler.requests else self.hasher
-        arguments = compat.request_arguments(hasher, self._priorities[name], float(self._arrivals))
+        arguments = compat.request_arguments(hasher, self._priorities[name], arrival)
         if session and self.sessions:
             arguments["resumable"] = True
         if self.inputs:
             arguments |= self.inputs.arguments(truth, first)
         tokens, chosen = truth.tokens[first : truth.prompt_length], sampling_parameters(self.config, turn, truth)
-        self.scheduler.add_request(Request(name, tokens, chosen, **arguments))
+        request = Request(name, tokens, chosen, **arguments)
+        if isinstance(turn, Arrive) and turn.structured:
+            self._begin_structured(request, turn.structured - 1)
+        self.scheduler.add_request(request)
+
+    def _begin_structured(self, request: Request, wait: int) -> None:
+        if self.structured is None:
+            from .counterparts.structured import StructuredOutputs
+
+            self.structured = StructuredOutputs(self.scheduler, self.engine.drafter.truths)
+        self.structured.begin(request, wait)
 
     def resume(self, event: Resume) -> list[Record]:
         """Send the next turn of an idle session; no-op for others."""
@@ -178,7 +194,7 @@ class VllmTarget:
         def is_gone() -> bool:
             # vLLM keeps the request until its blocks have been transferred. Results are processed after the next step
             # was planned, as `EngineCore.step_with_batch_queue` does while there are requests.
-            in_flight = any(name in plan.num_scheduled_tokens for _, plan, _, _ in self.in_flight)
+            in_flight = any(name in plan.num_scheduled_tokens for _, plan, *_ in self.in_flight)
             return name not in self.scheduler.requests and not in_flight
 
         records += self._run_until(is_gone, Step(), f"the timed out session {name}")
@@ -224,10 +240,19 @@ class VllmTarget:
         # Results are processed after the next schedule(), so the worker gets a copy, as in a process of its own: later
         # changes by the scheduler must not reach it.
         sent = pickle.loads(pickle.dumps(plan)) if self.config.async_depth else plan
-        self.in_flight.append((self.step, plan, sent, event.pad_to))
+        # A step samples behind the results of the one before if its bitmasks depend on them.
+        is_late = self.structured is not None and plan.pending_structured_output_tokens
+        masks = self.structured.masks(plan) if self.structured and not is_late else None
+        self.in_flight.append((self.step, plan, sent, event.pad_to, masks))
         self.step += 1
         while len(self.in_flight) > (self.config.async_depth if plan.total_num_scheduled_tokens else 0):
             self._complete(records)
+        if is_late:
+            drafts = self.config.num_speculative_tokens > 0
+            self.in_flight[-1] = (
+                *self.in_flight[-1][:-1],
+                self.structured.late_masks(plan, self.engine.worker, drafts),
+            )
         return records
 
     def _schedule(self) -> Any:
@@ -237,6 +262,8 @@ class VllmTarget:
         self._resuming = {one.request_id for one in holding if one.resumable and one.num_computed_tokens}
         self._scheduling = True
         self.store.begin_planning(self.step)
+        if self.structured:
+            self.structured.begin_planning()
         try:
             return self.scheduler.schedule()
         finally:
@@ -255,7 +282,8 @@ class VllmTarget:
             kept = start if admitted and name in self._resuming else 0
             loaded = self.store.joined.get(name, 0)
             hit = start - loaded if admitted and not kept else 0
-            rows.append(PlannedRow(name, start, count, drafts, admitted, hit, *counts, loaded, kept))
+            cut = self.structured.cut.pop(name, 0) if self.structured else 0
+            rows.append(PlannedRow(name, start, count, drafts, admitted, hit, *counts, loaded, kept, cut))
         for row in self.store.started:
             estimated, taken = self.admissions.counts[row.name]
             rows.append(structs.replace(row, estimated=estimated, taken=taken))
@@ -266,10 +294,10 @@ class VllmTarget:
 
     def _complete(self, records: list[Record]) -> None:
         """Execute the oldest planned step, pass its results to the scheduler and record the client's outputs."""
-        step, plan, sent, pad_to = self.in_flight.popleft()
+        step, plan, sent, pad_to, masks = self.in_flight.popleft()
         recorder = self.engine.recorder
         recorder.begin_step(step)
-        output = self.engine.worker.execute(sent, pad_to)
+        output = self.engine.worker.execute(sent, pad_to, masks)
         drafts = {name: len(tokens) for name, tokens in plan.scheduled_spec_decode_tokens.items()}
         # Copied: the scheduler truncates these lists at the end of a request.
         sampled: dict[str, Sequence[int]] = {}
@@ -299,7 +327,7 @@ class VllmTarget:
             if features.can_preempt_in_flight(self.scheduler):
                 # As `schedule()` does.
                 arguments = {"drop_stale_output": getattr(self.scheduler, "requires_kv_delivery", False)}
-            elif any(event.name in plan.num_scheduled_tokens for _, plan, _, _ in self.in_flight):
+            elif any(event.name in plan.num_scheduled_tokens for _, plan, *_ in self.in_flight):
                 return []
             # As `reset_prefix_cache` does: the request may be resumed in the next step.
             self.scheduler.prev_step_scheduled_req_ids.discard(event.name)
@@ -308,11 +336,12 @@ class VllmTarget:
         return []
 
     def abort(self, event: Abort) -> list[Record]:
-        """Abort a request; its results in flight are dropped. Close a session."""
+        """Abort requests; their results in flight are dropped. Close a session."""
         if self.sessions:
             self.sessions.idle.pop(event.name, None)
-        if event.name in self.scheduler.requests:
-            self.scheduler.finish_requests([event.name], RequestStatus.FINISHED_ABORTED)
+        names = [name for name in (event.name, *event.together) if name in self.scheduler.requests]
+        if names:
+            self.scheduler.finish_requests(names, RequestStatus.FINISHED_ABORTED)
         return []
 
     def dummy_run(self, event: DummyRun) -> list[Record]:

@@ -156,3 +156,13 @@ def test_a_copy_of_a_row_has_its_stop_token() -> None:
     copied.copy_of(source, 1)
     assert copied.stop_token == source.stop_token
     assert copied.answer_length == copied.truth.answer_length(6, source.stop_token)
+
+
+def test_a_prompt_with_log_probabilities_is_computed_until_the_answer_begins() -> None:
+    """A preemption before that starts it from nothing again; later its log-probabilities are known."""
+    life = Life("r0", [("a", 10)], 6, prompt_logprobs=True)
+    life.admit(0)
+    assert life.needs_its_prompt
+    life.delivered = 1
+    assert not life.needs_its_prompt
+    assert not Life("r1", [("a", 10)], 6).needs_its_prompt

@@ -331,6 +331,8 @@ def report(summary: Summary, width: int, *, self_test: bool = True) -> list[Rend
         counts("Checks made by each oracle", exercised, width),
         Text(reached_line(summary)),
     ]
+    if summary.default_shares:
+        parts.append(Text(defaults_line(summary)))
     for finding in ranked(summary.findings):
         note = ("" if finding.reproduced else ", flaky") + (", damaged: its trace is lost" if finding.damaged else "")
         parts.append(
@@ -362,6 +364,17 @@ def report(summary: Summary, width: int, *, self_test: bool = True) -> list[Rend
         parts.append(Text(canary_line(summary.canary), "" if summary.canary.found else "yellow"))
     parts.append(verdict(summary))
     return parts
+
+
+def defaults_line(summary: Summary) -> str:
+    """Return the smallest and the largest share of the steps with a default of the stock server, and those that no step
+    had."""
+    shares = summary.default_shares
+    least, most = min(shares, key=shares.__getitem__), max(shares, key=shares.__getitem__)
+    return (
+        f"defaults of the stock server ran in {100 * shares[least]:.0f} % ({least}) to {100 * shares[most]:.0f} % "
+        f"({most}) of the steps; the report has the table"
+    )
 
 
 def reached_line(summary: Summary) -> str:

@@ -18,7 +18,8 @@ class Output(Oracle):
             "S6",
             "A request's inputs and outputs are those of the language model on its prompt, regardless of caching, "
             "chunked prefill, speculative decoding and the rest of the batch; exactly the correct drafts are "
-            "accepted, or only those up to the request's last token. A request ends with an error only if a load "
+            "accepted, or only those up to the request's last token; with structured output an engine may refuse "
+            "more, which its grammar has not checked. A request ends with an error only if a load "
             "for it breaks off, and after its end it gets nothing.",
             subject="device",
             consequence=Consequence(
@@ -46,7 +47,8 @@ class Output(Oracle):
             if len(row.sampled) < len(wanted):
                 last = life.total_length - end
                 # In a step that was in flight behind the end nothing counts. An engine may know the foreseen end only.
-                may_cut = last <= 0 or len(row.sampled) == life.foreseen_length - end
+                # It may refuse drafts that the answer's grammar has not seen.
+                may_cut = last <= 0 or len(row.sampled) == life.foreseen_length - end or life.structured > 0
                 wanted = wanted[: len(row.sampled) if may_cut else last]
             if list(row.sampled) != wanted:
                 return self._differs(context, life, "sampled", Tokens(tuple(wanted)), Tokens(tuple(row.sampled)))

@@ -153,13 +153,21 @@ class HitValidity(Oracle):
         Rule(
             "M6",
             "For a hit of L tokens every group has published content of exactly that prefix, in the right "
-            "columns; a session resumes from no more tokens than it has computed.",
+            "columns; a session resumes from no more tokens than it has computed; a request with prompt "
+            "log-probabilities skips no token of its prompt.",
             subject="cache",
             consequence=Consequence(
                 "A prefix-cache hit is longer than the cached content",
                 "The request skips tokens whose content was never computed.",
                 "wrong tokens",
             ),
+            otherwise={
+                "prompt": Consequence(
+                    "A prefix-cache hit skips tokens whose log-probabilities are asked for",
+                    "The client does not get the log-probabilities of the skipped tokens.",
+                    "wrong tokens",
+                )
+            },
         ),
         Rule(
             "M8",
@@ -180,6 +188,10 @@ class HitValidity(Oracle):
             if not row.admitted:
                 continue
             life = context.reference.lives[row.name]
+            if life.needs_its_prompt and not row.kept:
+                self.count("M6")
+                if row.hit or row.external:
+                    return self._skipped(context, row)
             violation = self._long_enough(context, planned, row) if context.layout.prefix_caching and row.anew else None
             if violation:
                 return violation
@@ -205,6 +217,12 @@ class HitValidity(Oracle):
             if violation:
                 return violation
         return None
+
+    def _skipped(self, context: Context, row: PlannedRow) -> Violation:
+        tokens = row.hit + row.external
+        return self.violation(
+            context, "prompt-skipped", field="prompt", hit=tokens, expected=0, observed=tokens, request=row.name
+        )
 
     def _block_given_up(self, context: Context, planned: Planned, row: PlannedRow) -> Violation | None:
         """EAGLE: the last matched block of the drafter's attention is computed again. The match is at most as long as
@@ -300,9 +318,9 @@ class HitValidity(Oracle):
         """Check that the hit is the longest one. Only blocks that certainly kept their content through this planning
         count: eviction shortens hits legally, and a block that was free before and is not now may have been allocated
         and published again."""
-        if planned.preempted:
-            return None
         life = context.reference.lives[row.name]
+        if planned.preempted or life.prompt_logprobs:
+            return None
         before, view = context.before, planned.view
         revived = {
             block

@@ -73,10 +73,14 @@ class CacheManager:
         kind = self.mamba_group if group.kind == "mamba" else attention
         return kind(index, self.layout, self.pool)
 
+    def no_hit(self) -> Hit:
+        """Return the hit of a request for which nothing is cached."""
+        return Hit(0, tuple(() for _ in self.groups))
+
     def find_hit(self, tags: Sequence[int], num_tokens: int) -> Hit:
         """Return the longest prefix that every group holds; at least one token is left to compute."""
         if not self.layout.prefix_caching:
-            return Hit(0, tuple(() for _ in self.groups))
+            return self.no_hit()
         unit = self.layout.hit_unit
         length = self.drop_for_eagle(tags, (num_tokens - self.layout.left_to_compute) // unit * unit)
         while True:

@@ -56,12 +56,14 @@ class Scheduler:
         priority: int,
         session: bool = False,
         stop_token: int = 0,
+        reads_cache: bool = True,
     ) -> None:
-        """Queue a new request."""
+        """Queue a new request. Unless it `reads_cache`, it computes its whole prompt."""
         total = len(prompt) + max_new_tokens
         request = Request(
-            name, [], [EMPTY], total, priority, self.arrivals, len(prompt), session=session, stop_token=stop_token
-        )
+            name, [], [EMPTY], total, priority, self.arrivals, len(prompt), session=session, stop_token=stop_token,
+            reads_cache=reads_cache,
+        )  # fmt: skip
         request.append_tokens(prompt)
         self.arrivals += 1
         self.requests[name] = request
@@ -146,7 +148,7 @@ class Scheduler:
                 if self.sessions.admit(plan, request, limits):
                     continue
                 break
-            hit = self.cache.find_hit(request.tags, len(request.tokens))
+            hit = self.find_hit(request)
             if hit.defer:
                 continue
             longer = self.extend_hit(request, hit)
@@ -157,12 +159,18 @@ class Scheduler:
             if longer is hit:
                 break
             # The longer hit took too many blocks, or its loads were aborted. The shorter hit may be evicted by now.
-            hit = self.cache.find_hit(request.tags, len(request.tokens))
+            hit = self.find_hit(request)
             if hit.defer or not self.admit(plan, request, hit, limits):
                 break
 
+    def find_hit(self, request: Request) -> Hit:
+        """Return the longest hit of a waiting request; an empty one if it does not read the cache."""
+        return self.cache.find_hit(request.tags, len(request.tokens)) if request.reads_cache else self.cache.no_hit()
+
     def extend_hit(self, request: Request, hit: Hit) -> Hit:
         """Return a longer hit, with content from the external store or from inside a block, or `hit` itself."""
+        if not request.reads_cache:
+            return hit
         external = self.connector.find(request.tags, hit.length, len(request.tokens))
         if external:
             return self.cache.extend_hit(hit, request.tags, external)

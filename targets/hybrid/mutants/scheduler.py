@@ -96,7 +96,32 @@ class StopTokenAmongDrafts(Scheduler):
         return list(sampled)[: request.total - len(request.tokens)]
 
 
+class PromptLogprobsReadTheCache(Scheduler):
+    """A request with prompt log-probabilities gets the blocks of a prefix hit.
+
+    A class of bugs, no public issue known: what is hit is not computed, and its log-probabilities are missing. vLLM
+    skips the lookup for such requests (`skip_reading_prefix_cache`).
+    """
+
+    def find_hit(self, request: Request) -> Hit:
+        return self.cache.find_hit(request.tags, len(request.tokens))
+
+
+class SkippedHitStillLoads(Scheduler):
+    """A request that may not read the prefix cache still has its prompt loaded from outside the pool.
+
+    A class of bugs, no public issue known: the pool's lookup is skipped, but not the connector's. vLLM 0.33.0 asks the
+    connector and then has to throw the answer away.
+    """
+
+    def extend_hit(self, request: Request, hit: Hit) -> Hit:
+        external = self.connector.find(request.tags, hit.length, len(request.tokens))
+        return self.cache.extend_hit(hit, request.tags, external) if external else super().extend_hit(request, hit)
+
+
 PARTS: dict[str, type] = {
+    "prompt-logprobs-read-the-cache": PromptLogprobsReadTheCache,
+    "skipped-hit-still-loads": SkippedHitStillLoads,
     "stop-token-among-drafts": StopTokenAmongDrafts,
     "load-back-abort-publishes-slot-early": LoadBackAbortPublishesSlotEarly,
     "split-on-wrong-grid": SplitOnWrongGrid,

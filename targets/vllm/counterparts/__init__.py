@@ -3,6 +3,7 @@
 sessions        clients that send input in turns: streaming input sessions
 inputs          images, LoRA adapters and salts of requests
 sampling        sampling parameters of requests
+structured      structured output: a backend of grammars
 kv_connector    a KV connector whose hits, delays and failures the trace chooses
 no_store        the store of an engine without a connector
 peer            the other data-parallel rank, in vLLM's own coordination

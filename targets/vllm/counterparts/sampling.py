@@ -19,7 +19,20 @@ def sampling_parameters(config: Config, turn: Turn, truth: Truth) -> SamplingPar
     """Return the parameters of a request, or of a session's turn, whose prompt is that of `truth`."""
     max_new_tokens = turn.max_new_tokens
     stops = [truth.stop_token(turn.stop_at)] if turn.stop_at else None
-    greedy = SamplingParams(max_tokens=max_new_tokens, temperature=0.0, ignore_eos=True, stop_token_ids=stops)
+    constrained = None
+    if getattr(turn, "structured", 0):
+        from .structured import constraints
+
+        constrained = constraints(turn.name)
+    scored = 0 if getattr(turn, "prompt_logprobs", False) else None
+    greedy = SamplingParams(
+        max_tokens=max_new_tokens,
+        temperature=0.0,
+        ignore_eos=True,
+        stop_token_ids=stops,
+        prompt_logprobs=scored,
+        structured_outputs=constrained,
+    )
     if not varies_sampling(config):
         return greedy
     end = truth.prompt_length + max_new_tokens
@@ -30,8 +43,9 @@ def sampling_parameters(config: Config, turn: Turn, truth: Truth) -> SamplingPar
     chosen = greedy
     if kind % 2:  # random sampling with one choice
         chosen = SamplingParams(
-            max_tokens=max_new_tokens, temperature=2.0, top_k=1, top_p=0.9, ignore_eos=True, stop_token_ids=stops
-        )
+            max_tokens=max_new_tokens, temperature=2.0, top_k=1, top_p=0.9, ignore_eos=True, stop_token_ids=stops,
+            prompt_logprobs=scored, structured_outputs=constrained,
+        )  # fmt: skip
     if kind < 2:
         chosen.allowed_token_ids = sorted(needed)
     else:

@@ -95,13 +95,16 @@ class Serving:
         """The tokens of each client."""
         return self.target.engine.drafter.truths
 
-    def add(self, name, prompt, new_tokens, priority=0, session=False, stop_at=0):
+    def add(self, name, prompt, new_tokens, priority=0, session=False, stop_at=0, prompt_logprobs=False, structured=0):
         """Send a request, or the first turn of a session.
 
         `prompt`: token ids, and (name, tokens) for an image, and for tokens with an adapter or a cache salt.
         `stop_at`: the answer ends with this token, 1 for its first; 0 for no stop token.
+        `prompt_logprobs`: the client wants the log-probabilities of the prompt, too.
+        `structured`: a grammar restricts the answer, and is compiled for one step less than this.
         """
-        self._apply(Arrive(name, path_of(prompt), new_tokens, priority, session, stop_at))
+        asked = stop_at, prompt_logprobs, structured
+        self._apply(Arrive(name, path_of(prompt), new_tokens, priority, session, *asked))
         self._begin_turn(name, new_tokens, stop_at)
 
     def resume(self, name, prompt, new_tokens, stop_at=0):
@@ -126,11 +129,12 @@ class Serving:
         """Preempt a running request, as for lack of memory."""
         self._apply(Preempt(name))
 
-    def abort(self, name):
-        """Abort a request, or close a session."""
-        self._apply(Abort(name))
-        if name in self.last and self.last[name].end != "ended":
-            self.last[name].end = "aborted"
+    def abort(self, *names):
+        """Abort requests, or close a session."""
+        self._apply(Abort(names[0], names[1:]))
+        for name in names:
+            if name in self.last and self.last[name].end != "ended":
+                self.last[name].end = "aborted"
 
     def dummy_run(self, rows):
         """Run a step without requests, as on an idle data-parallel rank beside ones with `rows` rows."""

@@ -115,6 +115,8 @@ class Arrive(NamedTuple):
     priority: int = 0
     session: bool = False
     stop_at: int = 0
+    prompt_logprobs: bool = False
+    structured: int = 0
 
 
 class Resume(NamedTuple):
@@ -146,6 +148,7 @@ class Abort(NamedTuple):
     """A client aborts."""
 
     name: str
+    together: tuple[str, ...] = ()
 
 
 class DummyRun(NamedTuple):

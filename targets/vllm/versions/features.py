@@ -311,6 +311,17 @@ def has_lookahead_hashes() -> bool:
     return "disable_lookahead_block_hashes" in SpeculativeConfig.__dataclass_fields__
 
 
+def has_structured_output() -> bool:
+    """Return True if the drafts of a planned step are validated by grammars, and sampling may wait for that (0.33)."""
+    from vllm.v1.core.sched.output import SchedulerOutput
+    from vllm.v1.core.sched.scheduler import Scheduler
+    from vllm.v1.structured_output import StructuredOutputManager
+
+    names = StructuredOutputManager, "_create_grammar"
+    late = "pending_structured_output_tokens" in SchedulerOutput.__dataclass_fields__
+    return late and hasattr(*names) and hasattr(Scheduler, "update_draft_token_ids_in_output")
+
+
 def has_inputs() -> bool:
     """Return True if images, adapters and salts are in the keys of blocks, with the position of an image and the path
     of an adapter (0.31 and later)."""

@@ -14,6 +14,7 @@ from hybridfuzz.harness.draw.overrides import apply_overrides
 from hybridfuzz.harness.draw.ratios import DEFAULT, Workload
 from hybridfuzz.harness.judge.run import run_trace
 from hybridfuzz.harness.judge.state_catalogue import missing_states
+from hybridfuzz.reference.batch import original_name
 from hybridfuzz.reference.tokens import kind_of
 from hybridfuzz.targets.base.observe import Planned
 from hybridfuzz.targets.base.protocol import Capabilities
@@ -418,3 +419,39 @@ def test_without_stop_tokens_everything_else_is_drawn_as_before() -> None:
         trace = draw_trace(CLEAN.capabilities, 1, index, supports=CLEAN.supports, workload=table)
         assert trace == draw_trace(without, 1, index, supports=CLEAN.supports)
         assert not any(event.stop_at for event in trace.events if isinstance(event, Turn))
+
+
+def asking(*features: str) -> list[Trace]:
+    """Return traces of a target with further features."""
+    more = msgspec.structs.replace(CLEAN.capabilities, features=CLEAN.capabilities.features | set(features))
+    return [draw_trace(more, 1, index, supports=CLEAN.supports) for index in range(60)]
+
+
+def test_some_requests_ask_for_log_probabilities_or_structured_output() -> None:
+    """Sessions ask for neither."""
+    arrivals = [event for trace in asking("structured-output") for event in trace.events if isinstance(event, Arrive)]
+    assert 0.05 < sum(event.prompt_logprobs for event in arrivals) / len(arrivals) < 0.25
+    assert {event.structured for event in arrivals} == {0, 1, 2, 3, 5}
+    assert not any(event.session and (event.prompt_logprobs or event.structured) for event in arrivals)
+
+
+def test_samples_of_a_prompt_arrive_together_and_are_the_same() -> None:
+    aborted = 0
+    for trace in asking("samples"):
+        for before, event in zip(trace.events, trace.events[1:], strict=False):
+            if isinstance(event, Arrive) and original_name(event.name) != event.name:
+                assert isinstance(before, Arrive)
+                assert msgspec.structs.replace(before, name=event.name) == event
+            aborted += isinstance(event, Abort) and bool(event.together)
+    assert aborted > 2
+
+
+def test_what_requests_ask_for_shifts_no_other_draw() -> None:
+    """Log-probabilities and structured output have choices of their own."""
+    plain = msgspec.structs.replace(CLEAN.capabilities, features=CLEAN.capabilities.features - {"prompt-logprobs"})
+    for index, trace in enumerate(asking("structured-output")[:20]):
+        events = tuple(
+            msgspec.structs.replace(event, prompt_logprobs=False, structured=0) if isinstance(event, Arrive) else event
+            for event in trace.events
+        )
+        assert events == draw_trace(plain, 1, index, supports=CLEAN.supports).events

@@ -6,7 +6,16 @@ import pytest
 from msgspec import structs
 
 from hybridfuzz.harness.draw.grammar import draw_trace
-from hybridfuzz.harness.draw.near_stock import NEAR, departs, is_near, may_be_near
+from hybridfuzz.harness.draw.near_stock import (
+    DEFAULT,
+    NEAR,
+    at_default,
+    departs,
+    is_near,
+    may_be_near,
+    without_defaults,
+)
+from hybridfuzz.harness.draw.overrides import apply_overrides
 from hybridfuzz.harness.draw.ratios import with_ratios
 from hybridfuzz.harness.judge.state_catalogue import required_states
 from hybridfuzz.targets.base.protocol import TargetFactory
@@ -67,3 +76,21 @@ def test_the_state_is_required_where_it_can_be_reached() -> None:
     apart = {"policy": "priority", "async_depth": "0", "retention": "dense"}
     assert STATE not in required_states(able, apart) and not may_be_near(apart, able)
     assert STATE not in required_states(structs.replace(able, has_server=False), {})
+
+
+def test_steps_at_each_default_are_counted_apart_from_states() -> None:
+    stock = apply_all(Config(2, ()))
+    settings = {one.name for one in VLLM.capabilities.stock or () if one.stock}
+    assert set(at_default(stock, VLLM.capabilities)) == settings
+    changed = structs.replace(stock, policy="priority")
+    assert settings - set(at_default(changed, VLLM.capabilities)) == {"--scheduling-policy priority"}
+    assert at_default(stock, make_factory().capabilities) == ()
+    reached = {"prefix hit": 3, f"{DEFAULT}--enforce-eager": 40}
+    assert without_defaults(reached) == ({"prefix hit": 3}, {"--enforce-eager": 40})
+
+
+def apply_all(config: Config) -> Config:
+    """Return the stock server's configuration, as far as its settings say."""
+    for setting in VLLM.capabilities.stock or ():
+        config = apply_overrides(config, setting.stock)
+    return config

@@ -16,7 +16,8 @@ from hybridfuzz.harness.draw.ratios import DEFAULT, RARE, Workload, differences,
 from hybridfuzz.targets.base.declarations import EVENTS
 from hybridfuzz.targets.base.trace import Preempt, Trace, TraceError
 
-ALL = structs.replace(CLEAN.capabilities, events=EVENTS, attention_chunks=(2,))
+ASKED = CLEAN.capabilities.features | {"structured-output", "samples"}
+ALL = structs.replace(CLEAN.capabilities, events=EVENTS, attention_chunks=(2,), features=ASKED)
 """A target with every kind of event, to reach every ratio."""
 WAITING = structs.replace(ALL, features=ALL.features | {"async-loads"})
 TARGETS = (ALL, WAITING, structs.replace(ALL, has_server=True))

@@ -51,6 +51,7 @@ RESEND = (arrive("r0", 20), *steps(5), arrive("r1", 20), *steps(5))
 EAGLE: dict[str, Any] = {"num_speculative_tokens": 1, "eagle_block_drop": True}
 LOOKAHEAD: dict[str, Any] = {**EAGLE, "options": {"hashing": "lookahead"}}
 DRAFTS: dict[str, Any] = {"num_speculative_tokens": 3}
+SCORED = Arrive("r1", (("d", 20),), 4, prompt_logprobs=True)
 STOPPED = Arrive("r0", (("a", 6),), 9, stop_at=2)
 SESSION, MORE = Arrive("r0", (("a", 13),), 4, session=True), Resume("r0", (("b", 7),), 3)
 
@@ -75,6 +76,11 @@ TRACES: dict[str, Trace] = {
     "hit on content written by decoding": make_trace(
         arrive("r0", 5, new=9), *steps(12), arrive("r1", 5, ("~", 8)), *steps(3)
     ),
+    "cached prefix not read for the log-probabilities of a prompt": make_trace(*RESEND[:6], SCORED, *steps(5)),
+    "hit on what a request with prompt log-probabilities published": make_trace(
+        SCORED, *steps(5), arrive("r0", 20), *steps(3)
+    ),
+    "preempted before its prompt's log-probabilities were known": make_trace(SCORED, Step(budget=8), Preempt("r1")),
     "block shared by two requests": make_trace(
         arrive("r0", 20, new=9), *steps(4), arrive("r1", 20), *steps(3)
     ),
@@ -227,6 +233,8 @@ ELSEWHERE = {
     "held-for-transfer",
     "sync-loads",
     "loads-back",
+    "structured-output",
+    "samples",
     "images",
     *BATCH_EVENTS,
     "near-stock",

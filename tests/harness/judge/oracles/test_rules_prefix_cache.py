@@ -430,3 +430,18 @@ def test_a_further_key_of_a_block_names_a_beginning_of_its_content(alias: Key, f
     context.reference.note_published({6: key(1, 8)}, 0)
     view = msgspec.structs.replace(view_of(FINE, {"r0": R0}, {6: key(1, 8)}), aliases={6: [alias]})
     assert field_of(Hash().on_view(context, view)) == field
+
+
+@pytest.mark.parametrize(("row", "delivered", "field"), [
+    (PlannedRow("r1", 8, 12, 0, True, 8), 0, "prompt"), (PlannedRow("r1", 8, 12, 0, True, 8), 1, ""),
+    (PlannedRow("r1", 8, 12, 0, True, 0, external=8), 0, "prompt"), (PlannedRow("r1", 0, 20, 0, True, 0), 0, ""),
+    (PlannedRow("r1", 0, 20, 0, True, 0), 1, ""),
+])  # fmt: skip
+def test_a_prompt_with_log_probabilities_is_not_skipped(row: PlannedRow, delivered: int, field: str) -> None:
+    """Neither by a hit nor by a load; and no hit is too short for it."""
+    life = Life("r1", (("a", 20 - delivered),), 6, prompt_logprobs=True)
+    life.delivered = delivered
+    context = context_of(ALIGN, r1=life)
+    planned = plan(context, row, tables={"r1": R0}, published=HIT_OF_8)
+    violation = HitValidity().on_planned(context, planned)
+    assert (violation.field if violation else "") == field

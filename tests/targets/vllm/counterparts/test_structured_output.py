@@ -1,0 +1,42 @@
+"""What requests ask for beside tokens, on the released vLLM: structured output, log-probabilities of prompts, several
+samples. The grammars are ours, everything that serves them is vLLM's."""
+
+import pytest
+
+from hybridfuzz.harness.workers.worker_client import WorkerClient
+from hybridfuzz.targets.base.trace import Abort, Arrive, Config, Group, Step, Trace
+
+pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("engine")]
+GROUPS = Group("mamba", 8), Group("attention", 8)
+
+
+@pytest.mark.parametrize(("runner", "depth"), [("v2", 1), ("v1", 1), ("v1", 0)])
+def test_grammars_wait_cut_drafts_and_change_no_answer(worker: WorkerClient, runner: str, depth: int) -> None:
+    """Before a step is planned, or before it samples; a sample of the same prompt is not restricted less."""
+    config = Config(
+        60, GROUPS, num_speculative_tokens=3, async_depth=depth, max_num_batched_tokens=32, options={"runner": runner}
+    )
+    steps = (Step(drafts=3, right=1),) * 4
+    events = (
+        Arrive("r0", (("a", 20),), 9, structured=1), Arrive("r1", (("b", 9),), 9), *steps,
+        *[Arrive(name, (("a", 20),), 6, structured=3) for name in ("r2", "r2.1")], *steps, Abort("r2", ("r2.1",)),
+    )  # fmt: skip
+    outcome = worker.run(Trace(config, events))
+    assert outcome.violation is None, outcome.violation.message
+    for state in (
+        "drafts cut by a grammar", "request computed after it waited for its grammar",
+        "structured and free answers in one step", "samples of one prompt admitted in one step",
+        "samples of one prompt aborted together",
+    ):  # fmt: skip
+        assert outcome.reached.get(state), state
+
+
+def test_a_prompt_with_log_probabilities_reads_no_cache(worker: WorkerClient) -> None:
+    config = Config(40, GROUPS, max_num_batched_tokens=16)
+    events = (
+        Arrive("r0", (("a", 20),), 4), *[Step()] * 7,
+        Arrive("r1", (("a", 20),), 4, prompt_logprobs=True), *[Step()] * 7,
+    )  # fmt: skip
+    outcome = worker.run(Trace(config, events))
+    assert outcome.violation is None, outcome.violation.message
+    assert outcome.reached["cached prefix not read for the log-probabilities of a prompt"]
