@@ -278,25 +278,10 @@ SHOWN = ("mamba_cache_mode", "num_speculative_tokens", "async_depth")
 def _server(deployment: Deployment) -> Iterator[str]:
     small = ", without its miniature sizes" if deployment.sizes else ""
     yield f"The command of a server that runs the same code paths as the scenario{small}:\n"
-    variables = [f"{name}={shlex.quote(value)}" for name, value in deployment.variables.items()]
-    yield markdown_fence(
-        " \\\n  ".join([" ".join([*variables, *deployment.command]), *_pairs(deployment.flags)]), "bash"
-    )
+    yield markdown_fence(" \\\n  ".join(deployment.shell), "bash")
     if deployment.notes:
         yield ""
         yield from (f"* {markdown_text(note)}" for note in deployment.notes)
-
-
-def _pairs(flags: Sequence[str]) -> Iterator[str]:
-    """Yield each flag with its value, quoted for a shell."""
-    pair: list[str] = []
-    for part in flags:
-        if part.startswith("--") and pair:
-            yield shlex.join(pair)
-            pair = []
-        pair.append(part)
-    if pair:
-        yield shlex.join(pair)
 
 
 def _expected(case: ReproCase, explanation: Explanation | None) -> Iterator[str]:
@@ -361,7 +346,7 @@ def _reproduction(case: ReproCase, with_script: bool) -> Iterator[str]:
         yield f"{markdown_code(case.test.path)} is the same as a test for the tree of {title}.\n"
     lines = script.text.count("\n")
     if script.scenario:
-        yield f"The first lines of `repro.py`; the rest is machinery ({lines} lines in all, attached):\n"
+        yield f"What `repro.py` asks for; the rest of its {lines} lines, attached, is machinery:\n"
         yield markdown_fence(script.scenario, "python") + "\n"
     elif not with_script:
         yield f"`repro.py` ({lines} lines) is too long for this text and is attached.\n"

@@ -6,7 +6,8 @@ importable where the engine is not installed, and the engine's own argument pars
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -62,3 +63,23 @@ class Deployment(Struct, frozen=True):
     title_begins: str = ""
     environment: tuple[str, ...] = ()
     has_sizes: bool = True
+
+    @property
+    def shell(self) -> list[str]:
+        """The command with its variables and flags, one flag to a line, without the sizes; [] without a command."""
+        if not self.command:
+            return []
+        variables = [f"{name}={shlex.quote(value)}" for name, value in self.variables.items()]
+        return [" ".join([*variables, *self.command]), *_pairs(self.flags)]
+
+
+def _pairs(flags: Sequence[str]) -> Iterator[str]:
+    """Yield each flag with its value, quoted for a shell."""
+    pair: list[str] = []
+    for part in flags:
+        if part.startswith("--") and pair:
+            yield shlex.join(pair)
+            pair = []
+        pair.append(part)
+    if pair:
+        yield shlex.join(pair)

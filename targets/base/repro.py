@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from .trace import Event
 
+SCENARIO = "def reproduce("
 MACHINERY = "# ---- Machinery."
 """Begins the line behind which nothing of a script is about its failure."""
 
@@ -57,16 +58,33 @@ class Script(Struct, frozen=True):
 
     @property
     def scenario(self) -> str:
-        """The part that is about the failure, "" where a script does not tell it apart."""
+        """The function that is about the failure, "" where a script does not tell it apart."""
         before, line, _ = self.text.partition(f"\n{MACHINERY}")
-        return before.rstrip() if line else ""
+        return before[before.index(SCENARIO) :].strip() if line else ""
+
+
+def served(script: Script, command: Sequence[str]) -> Script:
+    """Return a script whose docstring names the server with its settings. `command` are lines for a shell, () without a
+    server."""
+    if not command:
+        return script
+    told = " \\\n      ".join(map(_inside, command))
+    # The first paragraph is one line.
+    head, gap, rest = script.text.partition("\n\n")
+    text = f"{head}{gap}A server with the same settings, sizes apart:\n\n    {told}\n\n{rest}"
+    return structs.replace(script, text=text)
 
 
 def python_comment(text: str) -> str:
     """Return text for one line of a comment or docstring; it cannot end either."""
-    line = "".join(one if one.isprintable() and one != "\\" else ascii(one)[1:-1] for one in " ".join(text.split()))
-    line = line.replace('"""', "'''")
+    line = _inside(text)
     return f"{line[:-1]}'" if line.endswith('"') else line
+
+
+def _inside(text: str) -> str:
+    """Return text for the middle of a line of a docstring."""
+    line = "".join(one if one.isprintable() and one != "\\" else ascii(one)[1:-1] for one in " ".join(text.split()))
+    return line.replace('"""', "'''")
 
 
 def python_format(text: str) -> str:
