@@ -44,7 +44,7 @@ class Failure(Struct, frozen=True):
 class Script(Struct, frozen=True):
     """A Python script that fails where the bug is and passes where it is not.
 
-    promise    text in the last line of its standard error when it fails as expected
+    promise    text of the exception with which it ends when it fails as expected
     needs      the packages that have to be importable, the engine's first, separated by ", "
     body       lines of the function that is about the failure, where a script has one
     machinery  what `body` uses, as the text of a module
