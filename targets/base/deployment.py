@@ -40,6 +40,7 @@ class Deployment(Struct, frozen=True):
     packages   further packages whose versions a report lists
     tracker    search page of the engine's issues, "" if there is none
     model      the kind of model, in words
+    search     terms by which the tracker is searched instead of the kind of cache, () for that
     title_begins  what the tracker's form puts before the title of a report
     unusual    names of flags that a server does not have by default and that choose other code
     has_sizes  False if the sizes and modes of a trace mean nothing to the engine, and a report leaves them out
@@ -60,6 +61,7 @@ class Deployment(Struct, frozen=True):
     sizes: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     model: str = ""
+    search: tuple[str, ...] = ()
     title_begins: str = ""
     environment: tuple[str, ...] = ()
     has_sizes: bool = True

@@ -182,8 +182,8 @@ def write_scripts(spec: str, trace: Trace, failure: Failure) -> Sequence[Script]
     if parsed.name == "python" or not _has(parsed.name, "repro"):
         raise TargetError(f"target {spec!r} offers no stand-alone reproducers")
     scripts: Sequence[Script] = _module(parsed.name, "repro").write_scripts(parsed.variant, trace, failure)
-    command = describe(spec, trace, parsed.version).shell
-    return [served(script, command) for script in scripts]
+    server = describe(spec, trace, parsed.version)
+    return [served(script, server) for script in scripts]
 
 
 def write_test(spec: str, trace: Trace, script: Script, name: str) -> EngineTest:

@@ -6,10 +6,12 @@ The first one that fails as it promises is used. `TargetError` for a failure tha
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 
 from msgspec import Struct, structs
 
+from .deployment import Deployment
 from .trace import Event
 
 SCENARIO = "def reproduce("
@@ -60,18 +62,18 @@ class Script(Struct, frozen=True):
     def scenario(self) -> str:
         """The function that is about the failure, "" where a script does not tell it apart."""
         before, line, _ = self.text.partition(f"\n{MACHINERY}")
-        return before[before.index(SCENARIO) :].strip() if line else ""
+        return before[max(before.find(SCENARIO), 0) :].strip() if line else ""
 
 
-def served(script: Script, command: Sequence[str]) -> Script:
-    """Return a script whose docstring names the server with its settings. `command` are lines for a shell, () without a
-    server."""
-    if not command:
+def served(script: Script, server: Deployment) -> Script:
+    """Return a script whose docstring has the command of the server that it stands for, if there is one."""
+    if not server.shell:
         return script
-    told = " \\\n      ".join(map(_inside, command))
+    command = " \\\n      ".join(map(_inside, server.shell))
+    model = "\n".join(textwrap.wrap(f"({_inside(server.notes[0])}.)", 118)) if server.notes else ""
     # The first paragraph is one line.
     head, gap, rest = script.text.partition("\n\n")
-    text = f"{head}{gap}A server with the same settings, sizes apart:\n\n    {told}\n\n{rest}"
+    text = f"{head}{gap}A server with the same settings, sizes apart:\n\n    {command}\n\n{model}\n\n{rest}"
     return structs.replace(script, text=text)
 
 

@@ -39,6 +39,7 @@ STEPS_AFTER = 8
 """Steps after the violation, in which wrong content in a cache becomes a wrong number."""
 PROMISE = "the same tokens alone"
 MAY_DECLINE = "with may_decline():"
+ENDED = "# the batch has ended"
 IMPORTS = """\
 {standard}
 
@@ -105,7 +106,12 @@ TOLERANCE = 0.01
 OFFLOADS = """\
 An accelerator, a host and two streams are simulated, so that the library's own offload runs on a CPU.
 """
-SOURCES = Sources(__package__)
+SOURCES = Sources(__package__, {EngineError.__name__})
+REFUSED = '''
+
+class EngineError(RuntimeError):
+    """A GPU would refuse this, or would read memory whose copy is not complete."""
+'''
 DECLINING = '''
 
 @contextlib.contextmanager
@@ -135,8 +141,8 @@ def write_scripts(variant: str, trace: Trace, failure: Failure) -> list[Script]:
     # What our layers find to be impossible is an error or a wrong number of the model.
     promise = raised if raised and (offloads or raised != EngineError.__name__) else PROMISE
     names = [name for name in ("DynamicCache", "StaticCache") if f" {name}(" in _begin(config)]
-    events = [*failure.events, *(Step() for _ in range(STEPS_AFTER))]
-    calls = list(_Script(config, family, declines=not raised).lines(events))
+    events = [*failure.events, *(Step() for _ in range(STEPS_AFTER if promise == PROMISE else 0))]
+    calls = [line for line in _Script(config, family, declines=not raised).lines(events) if line != ENDED]
     parked = any("kept[" in line for line in calls)
     declines = MAY_DECLINE in calls
     if offloads:
@@ -163,7 +169,7 @@ def write_scripts(variant: str, trace: Trace, failure: Failure) -> list[Script]:
         tolerance=failure.tolerance or TOLERANCE,
         alone=", torch._C.DisableTorchFunction()" if offloads else "",  # without a cache nothing is moved
     )
-    stood_in = "".join(f"\n\n{part.text}\n" for part in devices)
+    stood_in = REFUSED * offloads + "".join(f"\n\n{part.text}\n" for part in devices)
     machinery = f"{imports.lstrip()}\n\n{definitions}" + DECLINING * declines + stood_in
     text = SCRIPT.format(
         message=python_comment(failure.sentence),
@@ -343,7 +349,7 @@ class _Script:
                 return f"cache = kept.pop({name!r})"
             case do.Copy(name=name, parent=parent):
                 return f"kept[{name!r}] = copy.deepcopy(kept[{parent!r}])"
-        return "# the batch has ended"
+        return ENDED
 
 
 def _begin(config: Config) -> str:
