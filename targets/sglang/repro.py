@@ -60,11 +60,15 @@ def write_scripts(variant: str, trace: Trace, failure: Failure) -> list[Script]:
 
 
 class _Again(NamedTuple):
-    """Prompts that clients send once more. `evicts`: when the radix tree has been evicted, so that hits are on the
-    host."""
+    """Prompts that clients send once more, when all others have ended.
+
+    evicts   when the radix tree has been evicted, so that hits are on the host
+    at_once  while the others run: what the tree holds too early is right when they have ended
+    """
 
     prompts: Sequence[Sequence[int]] = ()
     evicts: bool = False
+    at_once: bool = False
 
     def calls(self) -> Iterator[str]:
         """Yield the calls."""
@@ -83,6 +87,7 @@ def _attempts(failure: Failure, config: Config) -> Iterator[tuple[_Clients, _Aga
         yield clients, nothing
     if is_hidden and (tokens := clients.prefix(failure.holder, failure.depth)):
         yield from ((clients, _Again([tokens], evicts)) for evicts in places)
+        yield clients, _Again([tokens], at_once=True)
     if is_wrong:
         everything = [truth.tokens[:-1] for truth in clients.truths.values()]
         yield from ((clients, _Again(everything, evicts)) for evicts in places)
@@ -167,7 +172,10 @@ def _script(failure: Failure, clients: _Clients, again: _Again) -> Script:
     end = ENDS.get(shown(failure), End(failure.field.partition("-")[0], []))
     config = _with_room(clients.config, max(map(len, again.prompts), default=0))
     sizes = sizes_of(config)
-    body = asking(list(_opening(sizes, config, clients.sessions)), clients.lines, list(again.calls()), end)
+    calls, last = clients.lines, list(again.calls())
+    if again.at_once:
+        calls, last = [*calls, *last], []
+    body = asking(list(_opening(sizes, config, clients.sessions)), calls, last, end)
     return FRAME.script(failure.sentence, body, end, list(_parts(sizes, clients.sessions)))
 
 
@@ -236,7 +244,8 @@ def _parts(sizes: Sizes, has_sessions: bool) -> Iterator[Part]:
 def _opening(sizes: Sizes, config: Config, has_sessions: bool) -> Iterator[str]:
     """Yield the lines that make the engine."""
     every = [(field.name, getattr(sizes, field.name), field.default) for field in fields(Sizes)]
-    given = [(name, value) for name, value, default in every if value != default]
+    unused = {"host_ratio", "late_copies"} if sizes.hicache == "no" else set()
+    given = [(name, value) for name, value, default in every if value != default and name not in unused]
     yield "engine = Engine("
     yield "    Sizes("
     notes = _field_notes(Sizes.__doc__ or "")

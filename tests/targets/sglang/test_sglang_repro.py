@@ -62,7 +62,7 @@ def failure(oracle: str, field: str, events: tuple[Event, ...] = EVENTS, depth: 
     ("oracle", "field", "promise", "count", "on_host"),
     [
         ("S3", "temporal", "wrong tokens", 3, 4),
-        ("S1", "temporal", "wrong tokens", 2, 4),
+        ("S1", "temporal", "wrong tokens", 3, 5),
         ("M8", "stall", "nothing is scheduled any more", 1, 1),
         ("M9", "request-rows", "memory is not given back", 1, 1),
         ("CRASH", "TypeError-release_req", "TypeError", 1, 1),
@@ -136,7 +136,7 @@ def test_wrong_content_of_the_tree_is_shown_by_a_client_that_sends_the_same_toke
     known, unknown = (
         write_scripts(SPEC, Trace(CONFIG, EVENTS), failure("S1", "temporal", depth=depth)) for depth in (15, -1)
     )
-    assert [script.text.count("engine.add('again") for script in (*known, *unknown)] == [1, 1, 1]
+    assert [script.text.count("engine.add('again") for script in (*known, *unknown)] == [1, 1, 1, 1]
     assert "context=20," in known[0].text and "pages=25," in known[0].text
     assert "context=16," in unknown[0].text
 
@@ -158,7 +158,7 @@ def test_the_last_script_asks_for_more_tokens_in_the_last_turn_of_the_failures_r
 def test_what_is_hit_after_an_eviction_is_on_the_host() -> None:
     """A client that sends the same tokens hits what the device holds, where both hold it."""
     config = msgspec.structs.replace(CONFIG, options={"hicache": "write_through"})
-    [on_device, on_host, *_] = write_scripts(SPEC, Trace(config, EVENTS), failure("S1", "temporal"))
+    [on_device, on_host, at_once, *_] = write_scripts(SPEC, Trace(config, EVENTS), failure("S1", "temporal"))
     calls = [line.strip() for line in on_host.scenario.splitlines() if "engine." in line]
     evicted, asked = (
         calls.index("engine.evict_all()"),
@@ -166,6 +166,11 @@ def test_what_is_hit_after_an_eviction_is_on_the_host() -> None:
     )
     assert evicted < asked
     assert "evict_all" not in on_device.scenario
+    asked = [
+        one.scenario.index("engine.add('again 0'") - one.scenario.index("engine.finish()")
+        for one in (on_device, at_once)
+    ]
+    assert asked[0] > 0 > asked[1], "what is published too early may be right when all have ended"
 
 
 def test_a_script_sets_what_the_trace_sets_and_no_other_option() -> None:
