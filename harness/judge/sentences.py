@@ -313,6 +313,9 @@ RELATIONS: Mapping[str, Sentence] = {
     "differs-input": Sentence(
         "{request}, with {settled:token} computed, is given the tokens {observed}, expected {expected}"
     ),
+    "differs-position": Sentence(
+        "{request}, with {settled:token} computed, starts at position {observed}, expected {expected}"
+    ),
     "differs": Sentence("{request}, {settled} tokens computed: {what} is {observed}, expected {expected}"),
     "failed": Sentence(
         "{request}, {settled} tokens computed: error is an error, expected no error", "no error", "an error"

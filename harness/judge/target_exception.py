@@ -143,13 +143,13 @@ def crash_violation(
         what += f" (kernel {one_line(kernel[1], KERNEL_MAX)})"
     field = f"{type(error).__name__}-{function.strip('<>')}".strip("-")
     relation = "raised"
-    if isinstance(error, EngineError):  # raised by a stand-in: no exception of the engine's own
-        relation, what = "at-fault", one_line(first_line, FIRST_LINE_MAX)
-    elif isinstance(error, NotATarget):
+    if isinstance(error, NotATarget):
         relation, what = "no-target", one_line(first_line, FIRST_LINE_MAX)
     elif isinstance(error, EngineStalled):
         oracle, field, relation = "HANG", "no-progress", "no-progress"
         what = one_line(first_line, FIRST_LINE_MAX)
+    elif isinstance(error, EngineError):  # raised by a stand-in: no exception of the engine's own
+        relation, what = "at-fault", one_line(first_line, FIRST_LINE_MAX)
     return cleaned(
         Violation(
             oracle=oracle,

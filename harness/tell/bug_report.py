@@ -27,7 +27,7 @@ from ..group.severity import severity_words
 from ..judge.oracles import rule_of
 from ..judge.violation import Violation
 from ..quoting import markdown_code, markdown_fence, markdown_text
-from ..record.answers import Answer, Answers
+from ..record.answers import AGAIN, Answer, Answers
 from ..record.history import History
 from ..units import plural
 from .explain import Explanation, explain
@@ -227,7 +227,7 @@ def _implementations(case: ReproCase) -> Iterator[str]:
 def _scenario(case: ReproCase) -> Iterator[str]:
     config = case.trace.config
     if case.deployment.has_sizes:
-        yield _groups(config)
+        yield _groups(config, case.deployment.model)
         if not case.deployment.command:
             yield f"Settings, in the miniature sizes of the scenario: {_settings(case)}.\n"
     if case.deployment.sizes:
@@ -261,12 +261,13 @@ def _plain_options(case: ReproCase) -> Mapping[str, str]:
     return {**case.usual, **{name: chosen[name] for name in shown if name in chosen}}
 
 
-def _groups(config: Config) -> str:
-    """Return the cache groups."""
+def _groups(config: Config, model: str) -> str:
+    """Return the cache groups. `model`: the kind of state layers, in words."""
     groups = []
     for group in config.groups:
-        kind = "Mamba" if group.kind == "mamba" else "attention"
-        extra = " of the drafter" if group.draft else ""
+        kind = "state" if group.kind == "mamba" else "attention"
+        extra = f" of {model}" if model and group.kind == "mamba" else ""
+        extra += " of the drafter" if group.draft else ""
         extra += f" with a window of {plural(group.window, 'token')}" if group.window else ""
         extra += f" with chunks of {plural(group.chunk, 'token')}" if group.chunk else ""
         size = plural(group.block_size, "token")
@@ -329,7 +330,9 @@ def _expected(case: ReproCase, explanation: Explanation | None) -> Iterator[str]
     for answer in case.answers.rows:
         turns[answer.request] += not answer.again
         turn = f", turn {turns[answer.request]}" if turns[answer.request] > 1 else ""
-        name = answer.request + (" (its prompt and answer sent again)" if answer.again else turn)
+        name = answer.request + turn
+        if answer.again:
+            name = f"{answer.request.removesuffix(AGAIN)} (its prompt and answer sent again)"
         cells = [name, _tokens(answer.expected), _tokens(answer.observed)]
         yield f"| {' | '.join(markdown_text(cell) for cell in cells)} | {_grade(answer)} |"
 
