@@ -74,7 +74,7 @@ was looked for in all lines of an exception. What is not good:
 
 | finding | reason |
 | --- | --- |
-| vLLM M3-step-mamba-column | every client of the script receives right tokens, and none asserts on the memory of an M3 |
+| vLLM M3-step-mamba-column | every client of the script receives right tokens, none asserts on the memory of an M3 |
 | SGLang S5-step-mamba-never-written | the state is written before a client that sends the tokens again is admitted |
 | transformers S6-step-logprobs (Bamba) | fails as promised; its fix is packaged for 5.23.0 and does not fit 5.24.0 |
 
