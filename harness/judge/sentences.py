@@ -11,9 +11,9 @@ between what was expected and what was found.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from string import Formatter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .verdict import (
     Batch,
@@ -153,7 +153,7 @@ RELATIONS: Mapping[str, Sentence] = {
         "{request} holds {observed} blocks of {kind} group {group} for {reach} tokens; {expected} are enough"
     ),
     "undrained": Sentence("the list of {what} has {observed} entries after the step that should drain it"),
-    "left-over": Sentence("all requests have ended, but {observed} {what} are left"),
+    "left-over": Sentence("all requests have ended, but {what} are left: {observed}"),
     "not-freed": Sentence("all requests have ended, but only {observed} of {expected} blocks are free"),
     "planned-after-end": Sentence(
         "a step was planned for {request}, which has ended", "only live requests", "{request}"
@@ -311,6 +311,15 @@ RELATIONS: Mapping[str, Sentence] = {
     "poison": Sentence(
         "{request} sampled token {observed}, which only a poisoned (NaN) hidden state yields", "a token of the model"
     ),
+    "differs-sampled": Sentence("{request}, with {settled:token} computed, samples {observed}, expected {expected}"),
+    "differs-delivered": Sentence("{request} receives the tokens {observed}, expected {expected}"),
+    "differs-length": Sentence("{request} receives {observed:token}, expected {expected}"),
+    "differs-input": Sentence(
+        "{request}, with {settled:token} computed, is given the tokens {observed}, expected {expected}"
+    ),
+    "differs-position": Sentence(
+        "{request}, with {settled:token} computed, starts at position {observed}, expected {expected}"
+    ),
     "differs": Sentence("{request}, {settled} tokens computed: {what} is {observed}, expected {expected}"),
     "failed": Sentence(
         "{request}, {settled} tokens computed: error is an error, expected no error", "no error", "an error"
@@ -395,6 +404,8 @@ RELATIONS: Mapping[str, Sentence] = {
         "the {who} raised {error} at {where} (event {event}, {event_kind})", "no exception"
     ),
     "raised-outside": Sentence("the {who} raised {error} at {where} (while it was {moment})", "no exception"),
+    "at-fault": Sentence("{error} (event {event}, {event_kind})", "no fault"),
+    "at-fault-outside": Sentence("{error} (while it was {moment})", "no fault"),
     "no-progress": Sentence("{error} (event {event}, {event_kind})", "progress"),
     "no-progress-outside": Sentence("{error} (while it was {moment})", "progress"),
     "no-target": Sentence("{error} (event {event}, {event_kind})", "a target"),
@@ -443,6 +454,10 @@ class Words(Formatter):
             return self.number(value, "") + noun
         return (value or format_spec) if isinstance(value, str) else self.say(value)
 
+    def vformat(self, format_string: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+        """Fill a template; a block that is in no column has none."""
+        return super().vformat(format_string, args, kwargs).replace(" (column -1)", "")
+
     def request(self, name: str) -> str:
         """Return the name of a request."""
         return name
@@ -476,10 +491,12 @@ class Words(Formatter):
                 return "; ".join(f"{self.request(name)} has it in column {self.number(at, '')}" for name, at in columns)
             case Prefix(request, before, cached):
                 if not request:
-                    return f"the cached prefix of depth {self.number(cached, '')}"
-                return f"the tokens that {self.request(request)} had before" if before else self.request(request)
+                    return f"a prefix that is cached to depth {self.number(cached, '')}"
+                return f"what {self.request(request)} had before" if before else self.request(request)
             case StateOf(prefix, depth):
-                return f"the state of {self.say(prefix)} after {self.format_field(depth, 'token')}"
+                whose, tokens = self.say(prefix), self.format_field(depth, "token")
+                is_own = prefix.request and not prefix.before
+                return f"the state of {whose} after {tokens}" if is_own else f"the state after {tokens} of {whose}"
             case PartOf(prefix, position, part):
                 return f"the {part} of position {self.number(position, '')} of {self.say(prefix)}"
             case WindowOf(index, found):

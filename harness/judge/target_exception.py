@@ -148,6 +148,8 @@ def crash_violation(
     elif isinstance(error, EngineStalled):
         oracle, field, relation = "HANG", "no-progress", "no-progress"
         what = one_line(first_line, FIRST_LINE_MAX)
+    elif isinstance(error, EngineError):  # raised by a stand-in: no exception of the engine's own
+        relation, what = "at-fault", one_line(first_line, FIRST_LINE_MAX)
     return cleaned(
         Violation(
             oracle=oracle,

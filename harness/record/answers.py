@@ -40,6 +40,8 @@ from ..judge.ranks import ranks_of
 from ..judge.target_exception import text_of
 from ..quoting import clean
 
+AGAIN = "-again"
+"""Ends the name of a request whose prompt is sent once more."""
 AGAIN_TOKENS = 4
 """Most new tokens of a prompt that is sent again."""
 NAME_MAX = 58
@@ -242,7 +244,7 @@ class _Run:
                 if path not in seen:
                     seen.add(path)
                     left = self.config.max_model_len - sum(length for _, length in path)
-                    yield Arrive(f"{event.name[:NAME_MAX]}-again", path, min(left, AGAIN_TOKENS), event.priority)
+                    yield Arrive(f"{event.name[:NAME_MAX]}{AGAIN}", path, min(left, AGAIN_TOKENS), event.priority)
 
     def fail(self, reason: str) -> None:
         """Give the reason to every request that has not ended."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 
@@ -26,7 +27,7 @@ from ..group.severity import severity_words
 from ..judge.oracles import rule_of
 from ..judge.violation import Violation
 from ..quoting import markdown_code, markdown_fence, markdown_text
-from ..record.answers import Answer, Answers
+from ..record.answers import AGAIN, Answer, Answers
 from ..record.history import History
 from ..units import plural
 from .explain import Explanation, explain
@@ -144,7 +145,7 @@ def _lines(case: ReproCase, has_picture: bool, with_script: bool, with_timeline:
     on = f", {current.title}" if current and any(run.result == "passes" for run in case.runs) else ""
     yield f"# {case.deployment.title_begins}{markdown_text(headline.title + on)}\n"
     yield OWNER
-    yield f"{markdown_text(headline.impact)}\n"
+    yield f"{markdown_text(f'{headline.impact} {_shown(case)}'.rstrip())}\n"
     yield f"**First deviation:** {markdown_text(case.violation.sentence)}.\n"
     if case.severity:
         yield f"**Severity and reach, by running it:** {markdown_text(severity_words(case.severity))}.\n"
@@ -174,9 +175,19 @@ def _lines(case: ReproCase, has_picture: bool, with_script: bool, with_timeline:
     yield "\n## Environment\n"
     yield from _environment(case)
     yield "\n## Related reports\n"
-    yield from _related(case, headline.search)
+    yield from _related(case, (*case.deployment.search, *headline.search[bool(case.deployment.search) :]))
     count = plural(len(case.trace.events), "event")
     yield f"\nFound by hybridfuzz {_version()} as {markdown_code(case.violation.signature)}, reduced to {count}."
+    if case.deployment.has_sizes and case.deployment.command:
+        yield f"The settings, as its trace names them: {_settings(case)}."
+
+
+def _shown(case: ReproCase) -> str:
+    """Return what the script shows if no client of the run does."""
+    has_wrong = case.script and case.verdict and case.verdict.promised and "wrong tokens" in case.script.promise
+    if has_wrong and case.answers.rows and all(one.wrong_from < 0 for one in case.answers.rows):
+        return "In repro.py, a client that sends the same tokens again, or asks for more, receives wrong ones."
+    return ""
 
 
 OWNER = """\
@@ -216,7 +227,9 @@ def _implementations(case: ReproCase) -> Iterator[str]:
 def _scenario(case: ReproCase) -> Iterator[str]:
     config = case.trace.config
     if case.deployment.has_sizes:
-        yield from _configuration(config, _plain_options(case))
+        yield _groups(config, case.deployment.model)
+        if not case.deployment.command:
+            yield f"Settings, in the miniature sizes of the scenario: {_settings(case)}.\n"
     if case.deployment.sizes:
         yield f"As flags, these sizes are {markdown_code(shlex.join(case.deployment.sizes))}.\n"
     if case.deployment.scaled:
@@ -248,17 +261,23 @@ def _plain_options(case: ReproCase) -> Mapping[str, str]:
     return {**case.usual, **{name: chosen[name] for name in shown if name in chosen}}
 
 
-def _configuration(config: Config, plain: Mapping[str, str]) -> Iterator[str]:
-    """Yield the cache groups and the settings that differ from the defaults. `plain`: options that say nothing."""
+def _groups(config: Config, model: str) -> str:
+    """Return the cache groups. `model`: the kind of state layers, in words."""
     groups = []
     for group in config.groups:
-        kind = "Mamba" if group.kind == "mamba" else "attention"
-        extra = " of the drafter" if group.draft else ""
+        kind = "state" if group.kind == "mamba" else "attention"
+        extra = f" of {model}" if model and group.kind == "mamba" else ""
+        extra += " of the drafter" if group.draft else ""
         extra += f" with a window of {plural(group.window, 'token')}" if group.window else ""
         extra += f" with chunks of {plural(group.chunk, 'token')}" if group.chunk else ""
         size = plural(group.block_size, "token")
         groups.append(f"{plural(group.layers, f'{kind} layer')}{extra} in blocks of {size}")
-    yield f"KV cache groups: {markdown_text(', '.join(groups))}.\n"
+    return f"KV cache groups: {markdown_text(', '.join(groups))}.\n"
+
+
+def _settings(case: ReproCase) -> str:
+    """Return the settings that differ from the defaults, in the words of a trace."""
+    config, plain = case.trace.config, _plain_options(case)
     defaults = structs.asdict(Config(0, config.groups))
     shown = {
         key: value
@@ -268,7 +287,7 @@ def _configuration(config: Config, plain: Mapping[str, str]) -> Iterator[str]:
     shown.pop("options", None)
     options = {key: value for key, value in config.options.items() if plain.get(key) != value}
     settings = [f"{key}={value}" for key, value in {**shown, **options}.items() if key != "groups"]
-    yield f"Settings, in the miniature sizes of the scenario: {', '.join(map(markdown_code, settings))}.\n"
+    return ", ".join(map(markdown_code, settings))
 
 
 SHOWN = ("mamba_cache_mode", "num_speculative_tokens", "async_depth")
@@ -278,25 +297,10 @@ SHOWN = ("mamba_cache_mode", "num_speculative_tokens", "async_depth")
 def _server(deployment: Deployment) -> Iterator[str]:
     small = ", without its miniature sizes" if deployment.sizes else ""
     yield f"The command of a server that runs the same code paths as the scenario{small}:\n"
-    variables = [f"{name}={shlex.quote(value)}" for name, value in deployment.variables.items()]
-    yield markdown_fence(
-        " \\\n  ".join([" ".join([*variables, *deployment.command]), *_pairs(deployment.flags)]), "bash"
-    )
+    yield markdown_fence(" \\\n  ".join(deployment.shell), "bash")
     if deployment.notes:
         yield ""
         yield from (f"* {markdown_text(note)}" for note in deployment.notes)
-
-
-def _pairs(flags: Sequence[str]) -> Iterator[str]:
-    """Yield each flag with its value, quoted for a shell."""
-    pair: list[str] = []
-    for part in flags:
-        if part.startswith("--") and pair:
-            yield shlex.join(pair)
-            pair = []
-        pair.append(part)
-    if pair:
-        yield shlex.join(pair)
 
 
 def _expected(case: ReproCase, explanation: Explanation | None) -> Iterator[str]:
@@ -322,8 +326,13 @@ def _expected(case: ReproCase, explanation: Explanation | None) -> Iterator[str]
     about = f"What clients receive if the run goes on after the deviation (token ids of the stand-in model{varied}):"
     yield f"\n{markdown_text(about)}\n"
     yield "| request | expected | observed | |\n| --- | --- | --- | --- |"
+    turns = Counter[str]()
     for answer in case.answers.rows:
-        name = f"{answer.request} (its prompt and answer sent again)" if answer.again else answer.request
+        turns[answer.request] += not answer.again
+        turn = f", turn {turns[answer.request]}" if turns[answer.request] > 1 else ""
+        name = answer.request + turn
+        if answer.again:
+            name = f"{answer.request.removesuffix(AGAIN)} (its prompt and answer sent again)"
         cells = [name, _tokens(answer.expected), _tokens(answer.observed)]
         yield f"| {' | '.join(markdown_text(cell) for cell in cells)} | {_grade(answer)} |"
 
@@ -361,7 +370,7 @@ def _reproduction(case: ReproCase, with_script: bool) -> Iterator[str]:
         yield f"{markdown_code(case.test.path)} is the same as a test for the tree of {title}.\n"
     lines = script.text.count("\n")
     if script.scenario:
-        yield f"The first lines of `repro.py`; the rest is machinery ({lines} lines in all, attached):\n"
+        yield f"Without its machinery (`repro.py`, {lines} lines, is attached):\n"
         yield markdown_fence(script.scenario, "python") + "\n"
     elif not with_script:
         yield f"`repro.py` ({lines} lines) is too long for this text and is attached.\n"

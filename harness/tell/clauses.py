@@ -63,9 +63,9 @@ def step_clause(turn: RequestStep) -> str:
         drafts += f", {max(turn.accepted - 1, 0)} accepted"
     if not turn.admitted:
         return f"{turn.request} {'computes' if done else 'is scheduled to compute'} {where}{drafts}"
-    hit = f" with a hit of {turn.hit} tokens" if turn.hit else ""
+    hit = f" with a hit of {plural(turn.hit, 'token')}" if turn.hit else ""
     if turn.kept:
-        hit = f" with {turn.kept} tokens kept from its session's last turn"
+        hit = f" with {plural(turn.kept, 'token')} kept from its session's last turn"
     return f"{turn.request} is admitted{hit}{' and computes' if done else ' to compute'} {where}{drafts}"
 
 

@@ -52,7 +52,8 @@ def headline_of(
     settings = list(_settings(trace, model or "hybrid model"))
     title = " ".join([what, *circumstances]) + (f" ({', '.join(settings)})" if settings else "")
     if not details:
-        clean = "In the run below every client receives the right tokens." if answers else ""
+        is_clean = answers and not any(one.end not in ("", "aborted") for one in answers)
+        clean = "In the run below every client receives the right tokens." if is_clean else ""
         details = [text for text in (follows, clean) if text]
     return Headline(title, " ".join(details), tuple(_search_terms(trace, history, violation)))
 
@@ -167,6 +168,7 @@ def _search_terms(trace: Trace, history: History, violation: Violation) -> Itera
         "reset prefix cache": ResetPrefixCache in happened,
         "abort": Abort in happened,
         "KV connector": ExternalLoad in happened,
+        "session": any(isinstance(event, Arrive) and event.session for event in trace.events),
         "prefix caching": subject and subject.hit > 0,
         "chunked prefill": subject and len(subject.chunks) > 1,
         "one token prompt": subject and subject.prompt == 1,
@@ -191,3 +193,5 @@ def _settings(trace: Trace, model: str) -> Iterator[str]:
         yield "asynchronous scheduling"
     if config.policy == "priority":
         yield "priority scheduling"
+    if any(isinstance(event, Arrive) and event.session for event in trace.events):
+        yield "sessions"

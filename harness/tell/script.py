@@ -7,6 +7,7 @@ A script is run before it is handed out, with the environment and the home folde
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -78,8 +79,18 @@ def _holder(trace: Trace, history: History, violation: Violation) -> tuple[int, 
 def run_script(path: Path, script: Script, launch: Launch) -> ScriptVerdict:
     """Run a script in the target's environment; hybridfuzz is importable only if the script needs it."""
     status, seconds, out, lines = _run([str(path.absolute())], None, script, launch)
-    promised = status == 1 and bool(lines) and script.promise in lines[-1]
+    promised = status == 1 and any(script.promise in line for line in _exception(lines))
     return ScriptVerdict(promised, status, seconds, _tail([*out, *lines], path.absolute().parent))
+
+
+FRAME = re.compile(r"(?:\[rank\d+\]:)? {2}")
+"""Begins the lines of a traceback's frames, of which PyTorch marks those of a rank."""
+
+
+def _exception(lines: Sequence[str]) -> Sequence[str]:
+    """Return the last lines of output, behind all frames: the exception's, several if it has notes."""
+    frames = [number for number, line in enumerate(lines) if FRAME.match(line)]
+    return lines[max(frames, default=-1) + 1 :] or lines[-1:]
 
 
 def run_test(folder: Path, test: EngineTest, script: Script, launch: Launch) -> ScriptVerdict:

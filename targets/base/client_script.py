@@ -120,11 +120,12 @@ class Frame(NamedTuple):
         """Return a script: `body` is that of `reproduce()`, `constants` are lines that the second part uses."""
         imports = import_block(parts)
         own = [line for line in imports if line.split()[1].partition(".")[0] not in sys.stdlib_module_names]
+        standard = {"import os", "import warnings", *imports} - {*own}
         machinery = "\n".join(
             [
-                *(f"{line}  # noqa: E402" for line in sorted({"import os", *imports} - {*own}, key=_place)),
+                *(f"{line}  # noqa: E402" for line in sorted(standard, key=_place)),
                 "",
-                self.environment,
+                self.environment + 'warnings.simplefilter("ignore")  # of imports: about what a CPU lacks\n',
                 parts[0].text,
                 "",
                 "",

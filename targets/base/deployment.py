@@ -6,7 +6,8 @@ importable where the engine is not installed, and the engine's own argument pars
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -39,6 +40,7 @@ class Deployment(Struct, frozen=True):
     packages   further packages whose versions a report lists
     tracker    search page of the engine's issues, "" if there is none
     model      the kind of model, in words
+    search     terms by which the tracker is searched instead of the kind of cache, () for that
     title_begins  what the tracker's form puts before the title of a report
     unusual    names of flags that a server does not have by default and that choose other code
     has_sizes  False if the sizes and modes of a trace mean nothing to the engine, and a report leaves them out
@@ -59,6 +61,27 @@ class Deployment(Struct, frozen=True):
     sizes: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     model: str = ""
+    search: tuple[str, ...] = ()
     title_begins: str = ""
     environment: tuple[str, ...] = ()
     has_sizes: bool = True
+
+    @property
+    def shell(self) -> list[str]:
+        """The command with its variables and flags, one flag to a line, without the sizes; [] without a command."""
+        if not self.command:
+            return []
+        variables = [f"{name}={shlex.quote(value)}" for name, value in self.variables.items()]
+        return [" ".join([*variables, *self.command]), *_pairs(self.flags)]
+
+
+def _pairs(flags: Sequence[str]) -> Iterator[str]:
+    """Yield each flag with its value, quoted for a shell."""
+    pair: list[str] = []
+    for part in flags:
+        if part.startswith("--") and pair:
+            yield shlex.join(pair)
+            pair = []
+        pair.append(part)
+    if pair:
+        yield shlex.join(pair)

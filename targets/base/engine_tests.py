@@ -17,6 +17,8 @@ from msgspec import Struct
 
 from .repro import Script
 
+NOTE = "  # "
+"""Begins a comment behind code: above it, if the line is too long."""
 ENGINE = "{}_engine"
 """Module with the machinery of a test."""
 
@@ -59,6 +61,8 @@ def indented(body: Sequence[str], indent: int, width: int) -> Iterator[str]:
         elif (code := line.lstrip()).startswith("#"):
             start = before + line[: -len(code)]
             yield from textwrap.wrap(code, width, initial_indent=start, subsequent_indent=f"{start}# ")
+        elif (parts := line.partition(NOTE))[1]:
+            yield from indented([line[: len(line) - len(code)] + f"# {parts[2]}", parts[0]], indent, width)
         else:
             yield from _broken(line, before)
 

@@ -6,12 +6,15 @@ The first one that fails as it promises is used. `TargetError` for a failure tha
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
+from .deployment import Deployment
 from .trace import Event
 
+SCENARIO = "def reproduce("
 MACHINERY = "# ---- Machinery."
 """Begins the line behind which nothing of a script is about its failure."""
 
@@ -43,7 +46,7 @@ class Failure(Struct, frozen=True):
 class Script(Struct, frozen=True):
     """A Python script that fails where the bug is and passes where it is not.
 
-    promise    text in the last line of its standard error when it fails as expected
+    promise    text of the exception with which it ends when it fails as expected
     needs      the packages that have to be importable, the engine's first, separated by ", "
     body       lines of the function that is about the failure, where a script has one
     machinery  what `body` uses, as the text of a module
@@ -57,16 +60,33 @@ class Script(Struct, frozen=True):
 
     @property
     def scenario(self) -> str:
-        """The part that is about the failure, "" where a script does not tell it apart."""
+        """The function that is about the failure, "" where a script does not tell it apart."""
         before, line, _ = self.text.partition(f"\n{MACHINERY}")
-        return before.rstrip() if line else ""
+        return before[max(before.find(SCENARIO), 0) :].strip() if line else ""
+
+
+def served(script: Script, server: Deployment) -> Script:
+    """Return a script whose docstring has the command of the server that it stands for, if there is one."""
+    if not server.shell:
+        return script
+    command = " \\\n      ".join(map(_inside, server.shell))
+    model = "\n".join(textwrap.wrap(f"({_inside(server.notes[0])}.)", 118)) if server.notes else ""
+    # The first paragraph is one line.
+    head, gap, rest = script.text.partition("\n\n")
+    text = f"{head}{gap}A server with the same settings, sizes apart:\n\n    {command}\n\n{model}\n\n{rest}"
+    return structs.replace(script, text=text)
 
 
 def python_comment(text: str) -> str:
     """Return text for one line of a comment or docstring; it cannot end either."""
-    line = "".join(one if one.isprintable() and one != "\\" else ascii(one)[1:-1] for one in " ".join(text.split()))
-    line = line.replace('"""', "'''")
+    line = _inside(text)
     return f"{line[:-1]}'" if line.endswith('"') else line
+
+
+def _inside(text: str) -> str:
+    """Return text for the middle of a line of a docstring."""
+    line = "".join(one if one.isprintable() and one != "\\" else ascii(one)[1:-1] for one in " ".join(text.split()))
+    return line.replace('"""', "'''")
 
 
 def python_format(text: str) -> str:

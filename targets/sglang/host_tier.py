@@ -4,18 +4,15 @@ and the memory of the host are ours (host_copies.py).
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from ...reference.prefix_cache import Key
-from ..base.observe import Content, Loaded, SlotContent, StateContent
-from .compat import parts, tree_api
+from ..base.observe import Loaded
+from .compat import parts
 from .compat.engine import ATTENTION, STATES, SglangEngine
 from .host_copies import Operation, Transfers, attach
-from .trees import nodes
 
 NOTHING = -1
 """In places of the host to which nothing was copied."""
@@ -43,7 +40,8 @@ class HostTier:
         self.window = np.full((layers, slots, engine.sizes.window), NOTHING)
         tokens = engine.sizes.attention_layers, self.pools[ATTENTION].size
         self.keys, self.values = np.full(tokens, NOTHING), np.full(tokens, NOTHING)
-        self._loaded: list[Loaded] = []
+        self._loaded: list[tuple[int, Loaded]] = []
+        """Records of loads, each with its step."""
 
     def _group(self, transfer: Any) -> int:
         return STATES if transfer.host_pool is self.pools[STATES] else ATTENTION
@@ -70,13 +68,15 @@ class HostTier:
             states.temporal[layer, device] = self.temporal[layer, host]
             states.window[layer, device] = self.window[layer, host]
             for slot in device:
-                self._loaded.append(Loaded(step, "", STATES, layer, -1, slot, temporal=True, conv=True))
+                loaded = Loaded(step, "", STATES, layer, -1, slot, temporal=True, conv=True)
+                self._loaded.append((step, loaded))
         else:
             states.keys[layer][device] = self.keys[layer, host]
             states.values[layer][device] = self.values[layer, host]
             page, first = self.engine.sizes.page, self.engine.sizes.first_page
             for location in device[::page]:
-                self._loaded.append(Loaded(step, "", ATTENTION, layer, -1, first + location // page, slots=page))
+                loaded = Loaded(step, "", ATTENTION, layer, -1, first + location // page, slots=page)
+                self._loaded.append((step, loaded))
 
     def _operations(self) -> list[Operation]:
         streams = self.transfers.device_to_host_stream, self.transfers.host_to_device_stream
@@ -107,8 +107,8 @@ class HostTier:
 
     def loaded(self, step: int) -> Iterator[Loaded]:
         """Yield, once, what was loaded for steps up to this one."""
-        yield from (record for record in self._loaded if record.step <= step)
-        self._loaded = [record for record in self._loaded if record.step > step]
+        yield from (record for of, record in self._loaded if of <= step)
+        self._loaded = [(of, record) for of, record in self._loaded if of > step]
 
     def wait_for_states(self, layer: int) -> None:
         """Wait as SGLang's state layers do before they read."""
@@ -117,45 +117,6 @@ class HostTier:
     def wait_for_keys(self, layer: int) -> None:
         """Wait as SGLang's attention layers do before they read."""
         self.engine.kv.get_key_buffer(self.engine.sizes.state_layers + layer)
-
-    def stored(self) -> dict[Key, list[Content]]:
-        """Return what nodes of the tree have on the host, except where the copy is under way."""
-        found: dict[Key, list[Content]] = {}
-        for node, depth, tags in nodes(self.cache):
-            if node.write_through_pending_id is not None:
-                continue
-            kv, state = tree_api.host_values_of(node)
-            page = self.engine.sizes.page
-            for index in range(0, 0 if kv is None else len(kv), page):
-                places, end = kv[index : index + page].tolist(), index + page
-                key = Key(ATTENTION, depth + end, tags[end - 1])
-                found[key] = [SlotContent(layer[places].tolist()) for layer in self.keys]
-            if state is not None:
-                (slot,) = state.tolist()
-                found[Key(STATES, depth + len(tags), tags[-1])] = [
-                    StateContent(int(temporal[slot]), tuple(window[slot].tolist()))
-                    for temporal, window in zip(self.temporal, self.window, strict=True)
-                ]
-        return found
-
-    def paths(self) -> Iterator[list[Any]]:
-        """Yield the nodes that a copy under way has locked: keys and values of all, the state of the first."""
-        for name, lock, *_ in (*self.cache.ongoing_write_through.values(), *self.cache.ongoing_load_back.values()):
-            if lock is not None:
-                yield tree_api.path_of(self.cache, name)
-
-    def astray(self) -> dict[str, int]:
-        """Return, for each pool of the host, how many places are neither free nor of exactly one node."""
-        held = {STATES: Counter[int](), ATTENTION: Counter[int]()}
-        for node, _, _ in nodes(self.cache):
-            for group, places in zip((ATTENTION, STATES), tree_api.host_values_of(node), strict=True):
-                held[group].update([] if places is None else places.tolist())
-        return {
-            f"host {name}": sum(held[group].values())
-            - len(held[group])
-            + abs(self.pools[group].size - self.pools[group].available_size() - len(held[group]))
-            for group, name in ((STATES, "states"), (ATTENTION, "tokens"))
-        }
 
 
 def host_pools(cache: Any) -> dict[int, Any]:

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ..base.observe import Table, View
+from . import host_contents
 from .compat import old_releases, scheduler_api, tree_api
 from .compat.engine import STATES
 from .serving import Server
@@ -81,8 +82,8 @@ class Host:
             parked=tuple(self.sessions.parked()) if self.sessions is not None else (),
             pins=pins,
             leftovers={"request rows": sizes.rows - engine.rows.available_size()},
-            drained=self.tier.astray() if self.tier is not None else {},
-            stored=self.tier.stored() if self.tier is not None else {},
+            drained=host_contents.astray(self.tier) if self.tier is not None else {},
+            stored=host_contents.stored(self.tier) if self.tier is not None else {},
         )
 
     def _references(self, tables: dict[str, Table], owned: list[Owned], pins: Counter[int]) -> list[int]:
@@ -115,7 +116,7 @@ class Host:
             node = tree_api.state_lock_of(owner)
             if node in states:
                 pins[states[node]] += 1
-        for path in self.tier.paths() if self.tier is not None else ():
+        for path in host_contents.locked_paths(self.tier) if self.tier is not None else ():
             names = {node.id for node in path}
             locked = [one for one in owned if one.node in names]
             pins.update(one.block for one in locked if one.key.group != STATES or one.node == path[0].id)

@@ -6,20 +6,22 @@ radix tree is shown by a client that sends the same tokens once more.
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterator, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
+from typing import NamedTuple
 
 from msgspec import structs
 
 from ...reference.layout import cdiv
 from ...reference.tokens import Truth
 from ..base.client_script import MORE_TOKENS, WAITING, WRONG_TOKENS, End, Frame, asked_again, asking, leaking
-from ..base.engine_tests import ENGINE, RUN_SCENARIO, EngineTest, class_name, docstring, scenario
+from ..base.engine_tests import ENGINE, NOTE, RUN_SCENARIO, EngineTest, class_name, docstring, scenario
 from ..base.inlined import Part, Sources
 from ..base.protocol import TargetError
 from ..base.repro import Failure, Script
-from ..base.trace import Abort, Arrive, Config, Event, Evict, Preempt, ResetPrefixCache, Resume, Step, Trace, fits
+from ..base.trace import Abort, Arrive, Config, Event, Evict, Preempt, ResetPrefixCache, Resume, Step, Trace, Turn, fits
 from .compat.sizes import Sizes, sizes_of
 from .deployment import CORES
 from .kit_limits import HANG, LEAK, TOKENS, Case, refusal, shown
@@ -40,6 +42,8 @@ os.environ |= {"SGLANG_NATIVE_MOVE_KV_CACHE": "1", "SGLANG_RUST_BUILD_MODE": "ne
 """,
     "install",
 )
+HIDDEN = frozenset({"M2", "M4", "M5", "S1", "S5"})
+"""Oracles of what no client has met yet."""
 ENDS = {TOKENS: WRONG_TOKENS, HANG: WAITING, LEAK: leaking("when nothing runs and the radix tree is evicted")}
 """How a failure is shown -> the end of the script; a crash has none."""
 
@@ -50,22 +54,47 @@ def write_scripts(variant: str, trace: Trace, failure: Failure) -> list[Script]:
         raise TargetError(f"no stand-alone script can show {reason}")
     options = {**trace.config.options, **({"tree_core": variant} if variant in CORES else {})}
     config = structs.replace(trace.config, options=options)
-    clients = _Clients(config, failure.events)
     # Few failures need a captured graph, and older releases have no runner that a script could copy.
     configs = [structs.replace(config, graph_sizes=()), *([config] if config.graph_sizes else [])]
-    again = list(_attempts(failure, clients))
-    return [_script(failure, one, clients, prompts) for one in configs for prompts in again]
+    return [_script(failure, *attempt) for one in configs for attempt in _attempts(failure, one)]
 
 
-def _attempts(failure: Failure, clients: _Clients) -> Iterator[list[list[int]]]:
-    """Yield what clients send once more at the end of each script."""
-    hidden = failure.oracle in ("S1", "S5")  # in the radix tree: no client has met it yet
-    if not hidden:
-        yield []
-    elif tokens := clients.prefix(failure.holder, failure.depth):
-        yield [tokens]
-    if shown(failure) == TOKENS:
-        yield [truth.tokens[:-1] for truth in clients.truths.values()]
+class _Again(NamedTuple):
+    """Prompts that clients send once more, when all others have ended.
+
+    evicts   when the radix tree has been evicted, so that hits are on the host
+    at_once  while the others run: what the tree holds too early is right when they have ended
+    """
+
+    prompts: Sequence[Sequence[int]] = ()
+    evicts: bool = False
+    at_once: bool = False
+
+    def calls(self) -> Iterator[str]:
+        """Yield the calls."""
+        if self.evicts:
+            yield "# What is hit from here on is on the host."
+            yield "engine.evict_all()"
+        yield from asked_again(self.prompts, "The radix tree")
+
+
+def _attempts(failure: Failure, config: Config) -> Iterator[tuple[_Clients, _Again]]:
+    """Yield the clients and what they send once more of each script."""
+    clients, nothing, events = _Clients(config, failure.events), _Again(), failure.events
+    is_wrong, is_hidden = shown(failure) == TOKENS, failure.oracle in HIDDEN
+    places = (False, True) if is_wrong and sizes_of(config).hicache != "no" else (False,)
+    if not is_hidden:
+        yield clients, nothing
+    if is_hidden and (tokens := clients.prefix(failure.holder, failure.depth)):
+        yield from ((clients, _Again([tokens], evicts)) for evicts in places)
+        yield clients, _Again([tokens], at_once=True)
+    if is_wrong:
+        everything = [truth.tokens[:-1] for truth in clients.truths.values()]
+        yield from ((clients, _Again(everything, evicts)) for evicts in places)
+    turns = [event for event in events if isinstance(event, Turn) and event.name == failure.request]
+    if is_wrong and not is_hidden and turns:
+        # What was computed from a wrong state may lie behind the end of an answer.
+        yield _Clients(_with_room(config, config.max_model_len), events, turns[-1]), nothing
 
 
 class _Clients:
@@ -75,8 +104,10 @@ class _Clients:
     truths  the tokens of each client when its last turn has ended
     """
 
-    def __init__(self, config: Config, events: Sequence[Event]) -> None:
+    def __init__(self, config: Config, events: Sequence[Event], longer: Turn | None = None) -> None:
+        """`longer`: a turn that asks for `MORE_TOKENS` more than in the trace."""
         self.config = config
+        self.longer = longer
         self.truths: dict[str, Truth] = {}
         self.sessions = any(isinstance(event, Arrive) and event.session for event in events)
         self.lines = [line for event in events for line in self._call(event)]
@@ -115,23 +146,37 @@ class _Clients:
             case _:
                 yield f"# {event.__struct_config__.tag}: nothing happens"
 
-    def _turn(self, event: Arrive | Resume, truth: Truth, first: int) -> str:
+    def _turn(self, event: Turn, truth: Truth, first: int) -> str:
         """Return the arguments of a turn whose own tokens begin at position `first`."""
         self.truths[event.name] = truth
+        most = event.max_new_tokens + MORE_TOKENS * (event is self.longer)
         stop_token = truth.stop_token(event.stop_at)
-        end = truth.prompt_length + truth.answer_length(event.max_new_tokens, stop_token)
+        end = truth.prompt_length + truth.answer_length(most, stop_token)
         truth.reach(end)
         del truth.tokens[end:], truth.tags[end + 1 :]
         more = f", stop_token={stop_token}" if stop_token else ""
-        return f"{truth.tokens[first : truth.prompt_length]}, new_tokens={event.max_new_tokens}{more}"
+        return f"{truth.tokens[first : truth.prompt_length]}, new_tokens={most}{more}"
 
 
-def _script(failure: Failure, config: Config, clients: _Clients, again: Sequence[Sequence[int]]) -> Script:
+def _with_room(config: Config, longest: int) -> Config:
+    """Return a configuration with room for a client that has `longest` tokens and asks for `MORE_TOKENS` more."""
+    lacking = longest + MORE_TOKENS - config.max_model_len if longest else 0
+    if lacking <= 0:
+        return config
+    page = min(group.block_size for group in config.groups if group.kind == "attention")
+    blocks = config.num_blocks + cdiv(lacking, page)
+    return structs.replace(config, max_model_len=config.max_model_len + lacking, num_blocks=blocks)
+
+
+def _script(failure: Failure, clients: _Clients, again: _Again) -> Script:
     end = ENDS.get(shown(failure), End(failure.field.partition("-")[0], []))
-    opening = list(_opening(config, clients, max(map(len, again), default=0)))
-    body = asking(opening, clients.lines, list(asked_again(again, "The radix tree")), end)
-    parts = list(_parts(clients.sessions, config.num_speculative_tokens > 0, bool(config.graph_sizes)))
-    return FRAME.script(failure.sentence, body, end, parts)
+    config = _with_room(clients.config, max(map(len, again.prompts), default=0))
+    sizes = sizes_of(config)
+    calls, last = clients.lines, list(again.calls())
+    if again.at_once:
+        calls, last = [*calls, *last], []
+    body = asking(list(_opening(sizes, config, clients.sessions)), calls, last, end)
+    return FRAME.script(failure.sentence, body, end, list(_parts(sizes, clients.sessions)))
 
 
 TEST = '''\
@@ -187,32 +232,39 @@ _OWN = Sources(__package__)
 SOURCES = Sources(__package__, _OWN.names(STAND_INS) | _OWN.names(CLIENTS))
 
 
-def _parts(sessions: bool, drafts: bool, graphs: bool) -> Iterator[Part]:
+def _parts(sizes: Sizes, has_sessions: bool) -> Iterator[Part]:
     """Yield what is copied: what the script shares with the adapter, stand-ins for missing modules first."""
-    more = [("sessions.py", "Sessions")] * sessions + [("speculation.py", "Worker")] * drafts
-    more += [("graphs.py", "Graphs")] * graphs
+    more = [("sessions.py", "Sessions")] * has_sessions + [("speculation.py", "Worker")] * bool(sizes.drafts)
+    more += [("graphs.py", "Graphs")] * bool(sizes.graphs) + [("host_tier.py", "HostTier")] * (sizes.hicache != "no")
     inputs = ("compat/sizes.py", "Sizes")
     stubs, *shared = SOURCES.definitions(("stubs.py", FRAME.prepare), inputs, *SOURCES.uses(CLIENTS), *more)
     yield from (stubs, SOURCES.whole(STAND_INS), *shared, SOURCES.whole(CLIENTS))
 
 
-def _opening(config: Config, clients: _Clients, longest: int) -> Iterator[str]:
-    """Yield the lines that make the engine, with room for a client that sends `longest` tokens once more."""
-    sizes = sizes_of(config)
-    lacking = longest + MORE_TOKENS - sizes.context if longest else 0
-    if lacking > 0:
-        pages = sizes.pages + cdiv(lacking, sizes.page)
-        sizes = replace(sizes, context=sizes.context + lacking, pages=pages)
-    given = [(field.name, getattr(sizes, field.name)) for field in fields(Sizes)]
+def _opening(sizes: Sizes, config: Config, has_sessions: bool) -> Iterator[str]:
+    """Yield the lines that make the engine."""
+    every = [(field.name, getattr(sizes, field.name), field.default) for field in fields(Sizes)]
+    unused = {"host_ratio", "late_copies"} if sizes.hicache == "no" else set()
+    given = [(name, value) for name, value, default in every if value != default and name not in unused]
     yield "engine = Engine("
     yield "    Sizes("
-    yield from (f"        {name}={value!r}," for name, value in given)
+    notes = _field_notes(Sizes.__doc__ or "")
+    for name, value in given:
+        yield f"        {name}={value!r}," + (f"{NOTE}{notes[name]}" if name in notes else "")
     yield "    ),"
     yield f"    max_tokens={config.max_num_batched_tokens},"
-    if clients.sessions:
+    if has_sessions:
         yield "    sessions=Sessions,"
     if sizes.drafts:
         yield "    worker=Worker,"
     if sizes.graphs:
         yield "    graphs=Graphs,"
+    if sizes.hicache != "no":
+        yield "    tier=HostTier,"
     yield ")"
+
+
+def _field_notes(docstring: str) -> dict[str, str]:
+    """Return what a docstring says of each field: a name, two spaces or more, and a text that ends at the next name."""
+    found = re.findall(r"^    (\w+)  +(\S.*(?:\n {8,}\S.*)*)", docstring, re.MULTILINE)
+    return {name: " ".join(text.split()) for name, text in found}

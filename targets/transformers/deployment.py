@@ -19,6 +19,7 @@ TAGS = (
     "for the content of caches, the layers of the model: stand-ins that make the same calls on a cache of digests, and "
     "read what the masks show",
 )
+DEVICES = ("for offload: an accelerator, the host's memory and two streams, simulated on a CPU",)
 CLIENTS = {
     "generate": "position ids passed, as generate() does",
     "loop": "forwards without position ids",
@@ -37,9 +38,14 @@ def deployment(variant: str, trace: Trace, version: str, device: str = "") -> De
             Implementation(title, {"client": client}, client == "generate") for client, title in CLIENTS.items()
         ),
         own=OWN,
-        replaced=(*REPLACED, *(() if options.get("forward") == "model" else TAGS)),
+        replaced=(
+            *REPLACED,
+            *(() if options.get("forward") == "model" else TAGS),
+            *(DEVICES if options.get("offload") == "yes" else ()),
+        ),
         packages=("torch", "tokenizers", "huggingface_hub", "numpy"),
         tracker="https://github.com/huggingface/transformers/issues",
         model=f"model type {family.model_type}" if family else "",
+        search=(family.model_type, "cache") if family else (),
         has_sizes=False,
     )

@@ -73,7 +73,6 @@ ROWS: tuple[Row[Case], ...] = (
     Row("shadow", "record", lambda c: c.records and not c.of_family("conv"),
         "the cache of {family.model_type} does not record past states"),
     Row("script", "family", lambda c: c.family is None, "a failure of no family of models: the trace names none"),
-    Row("script", "offload", lambda c: c.offloads, "a failure of cache offload, which needs a GPU"),
 )  # fmt: skip
 
 

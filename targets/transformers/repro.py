@@ -7,10 +7,12 @@ that follow from it, some steps later; one that never reaches a number has no sc
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Iterator, Sequence
 
 from ..base.engine_tests import EngineTest, class_name, docstring, indented
-from ..base.protocol import TargetError
+from ..base.inlined import Sources, import_block
+from ..base.protocol import EngineError, TargetError
 from ..base.repro import Failure, Script, python_comment
 from ..base.trace import (
     Abort,
@@ -37,11 +39,12 @@ STEPS_AFTER = 8
 """Steps after the violation, in which wrong content in a cache becomes a wrong number."""
 PROMISE = "the same tokens alone"
 MAY_DECLINE = "with may_decline():"
+ENDED = "# the batch has ended"
 IMPORTS = """\
 {standard}
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM{imports}
+{torch}from transformers import AutoConfig, AutoModelForCausalLM{imports}
 """
 DEFINITIONS = '''\
 def tiny_model():
@@ -62,16 +65,18 @@ def tiny_model():
 
 def forward(model, cache, tokens, rows, mask=None, positions=None):
     """Run one forward; `rows`: row -> (its tokens so far, how many of them are new). Return the cache."""
-    given = {{"input_ids": torch.tensor(tokens), "{cache_name}": cache, "use_cache": True}}
+    name = "cache" if "cache" in inspect.signature(model.forward).parameters else "{cache_name}"  # up to 5.23
+    given = {{"input_ids": torch.tensor(tokens), name: cache, "use_cache": True}}
     if mask is not None:
         given["attention_mask"] = torch.tensor(mask)
     if positions is not None:
         given["position_ids"] = torch.tensor(positions)
-    with torch.no_grad():
+    with torch.no_grad(){alone}:
         alone = {{
             row: model(input_ids=torch.tensor([known]), use_cache=False).logits[0, -new:].log_softmax(-1)
             for row, (known, new) in rows.items()
         }}
+    with torch.no_grad():
         try:
             output = model(**given)
         except (RuntimeError, IndexError, ValueError) as error:
@@ -83,13 +88,13 @@ def forward(model, cache, tokens, rows, mask=None, positions=None):
                 f"row {{row}}: greedy tokens {{found.argmax(-1).tolist()}}, alone {{right.argmax(-1).tolist()}}; "
                 f"log-probabilities differ from {promise} by {{distance:.2g}}"
             )
-    return output.{cache_name}
+    return output[name]
 '''
 SCRIPT = '''\
 """{message}
 
-Needs transformers and torch, no GPU, no downloads. Fails with an AssertionError where the bug is.
-"""
+Needs transformers and torch, no GPU, no downloads. Fails with {error} where the bug is.
+{about}"""
 
 {machinery}
 
@@ -98,6 +103,15 @@ print("passed: the bug is not here")
 '''
 TOLERANCE = 0.01
 """Largest difference of log-probabilities that is none, where the failure is not one of numbers."""
+OFFLOADS = """\
+An accelerator, a host and two streams are simulated, so that the library's own offload runs on a CPU.
+"""
+SOURCES = Sources(__package__, {EngineError.__name__})
+REFUSED = '''
+
+class EngineError(RuntimeError):
+    """A GPU would refuse this, or would read memory whose copy is not complete."""
+'''
 DECLINING = '''
 
 @contextlib.contextmanager
@@ -106,7 +120,8 @@ def may_decline():
     try:
         yield
     except (RuntimeError, NotImplementedError) as error:
-        if not traceback.extract_tb(error.__traceback__)[-1].line.startswith("raise "):
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        if last.filename == __file__ or not last.line.startswith("raise "):
             raise
         print("passed: the library declines it:", error)
         raise SystemExit(0) from None
@@ -117,19 +132,32 @@ def may_decline():
 def write_scripts(variant: str, trace: Trace, failure: Failure) -> list[Script]:
     """Return the reproducer. Raises TargetError for a trace of another target."""
     del variant
-    if reason := refusal("script", Case(trace.config)):
+    case = Case(trace.config)
+    if reason := refusal("script", case):
         raise TargetError(f"no stand-alone script can show {reason}")
-    family = FAMILIES[trace.config.options["family"]]
-    promise = failure.field.partition("-")[0] if failure.oracle == "CRASH" else PROMISE
-    names = [name for name in ("DynamicCache", "StaticCache") if f" {name}(" in _begin(trace.config)]
-    events = [*failure.events, *(Step() for _ in range(STEPS_AFTER))]
-    calls = list(_Script(trace.config, family, declines=failure.oracle != "CRASH").lines(events))
+    config, family = trace.config, FAMILIES[trace.config.options["family"]]
+    offloads = case.offloads
+    raised = failure.field.partition("-")[0] if failure.oracle == "CRASH" else ""
+    # What our layers find to be impossible is an error or a wrong number of the model.
+    promise = raised if raised and (offloads or raised != EngineError.__name__) else PROMISE
+    names = [name for name in ("DynamicCache", "StaticCache") if f" {name}(" in _begin(config)]
+    events = [*failure.events, *(Step() for _ in range(STEPS_AFTER if promise == PROMISE else 0))]
+    calls = [line for line in _Script(config, family, declines=not raised).lines(events) if line != ENDED]
     parked = any("kept[" in line for line in calls)
+    declines = MAY_DECLINE in calls
+    if offloads:
+        calls = ["with simulated():", *textwrap.indent("\n".join(calls), "    ").split("\n")]
     body = ["model = tiny_model()", *["kept = {}"] * parked, *calls]
-    declines = MAY_DECLINE in body
-    standard = ["contextlib"] * declines + ["copy"] * ("copy.deepcopy" in "\n".join(calls)) + ["traceback"] * declines
+    devices = SOURCES.definitions(("devices.py", "simulated")) if offloads else []
+    needed = {"import contextlib", "import traceback"} if declines else set()
+    needed |= {"import copy"} if "copy.deepcopy" in "\n".join(calls) else set()
+    lines = sorted({"import inspect", *needed, *import_block(devices)} - {"import torch"})
+    torch = [line for line in lines if line.startswith("from torch.")]
+    standard = [line for line in lines if line not in torch]
+    future = ["from __future__ import annotations", ""] if offloads else []
     imports = IMPORTS.format(
-        standard="\n".join(f"import {name}" for name in standard),
+        standard="\n".join([*future, *sorted(standard, key=lambda line: line.startswith("from "))]),
+        torch="".join(f"{line}\n" for line in torch),
         imports="".join(f", {name}" for name in names),
     )
     definitions = DEFINITIONS.format(
@@ -139,10 +167,16 @@ def write_scripts(variant: str, trace: Trace, failure: Failure) -> list[Script]:
         cache_name=family.cache_name,
         promise=PROMISE,
         tolerance=failure.tolerance or TOLERANCE,
+        alone=", torch._C.DisableTorchFunction()" if offloads else "",  # without a cache nothing is moved
     )
-    machinery = f"{imports.lstrip()}\n\n{definitions}" + DECLINING * declines
+    stood_in = REFUSED * offloads + "".join(f"\n\n{part.text}\n" for part in devices)
+    machinery = f"{imports.lstrip()}\n\n{definitions}" + DECLINING * declines + stood_in
     text = SCRIPT.format(
-        message=python_comment(failure.sentence), machinery=machinery, body="\n".join(indented(body, 0, WIDTH))
+        message=python_comment(failure.sentence),
+        about=OFFLOADS if offloads else "",
+        error="an AssertionError" if promise == PROMISE else f"an AssertionError or {raised}",
+        machinery=machinery,
+        body="\n".join(indented(body, 0, WIDTH)),
     )
     return [Script(text, promise, "transformers, torch", body, machinery)]
 
@@ -173,7 +207,10 @@ class {class_name}(unittest.TestCase):
     def test_{name}(self):
 {body}
 '''
-HEAD = re.compile(r"\A((?:import (?!torch)\w+\n)*)\n?import torch\n(from transformers import .*\n)")
+HEAD = re.compile(
+    r"\A((?:from __future__ import annotations\n\n)?(?:(?:import|from) (?!torch).*\n)*)\n?"
+    r"import torch\n((?:from torch\..*\n)*from transformers import .*\n)"
+)
 TEST_HEAD = r"\1import unittest\n\nimport torch\n\2from transformers.testing_utils import require_torch\n"
 
 
@@ -282,12 +319,12 @@ class _Script:
 
     def _supported(self, operation: do.Operation) -> bool:
         """Return False if the library (5.23) declines an operation."""
-        static = self.config.options.get("cache") == "static"
+        static = Case(self.config).static
         match operation:
             case do.Select() | do.Repeat():
                 return not static and not (self.family.conv and "state" in self.family.layers)
             case do.Crop(tokens=tokens):
-                records = _records(self.config)
+                records = Case(self.config).records
                 return not static and self.family.conv and records and tokens <= self.client.recorded
         return True
 
@@ -298,7 +335,8 @@ class _Script:
             case do.Crop(tokens=tokens):
                 return f"cache.crop({-tokens})"
             case do.Select(rows=chosen):
-                return f"cache.batch_select_indices(torch.tensor({list(chosen)}))"
+                on_host = '.to("cpu")' if Case(self.config).offloads else ""
+                return f"cache.batch_select_indices(torch.tensor({list(chosen)}){on_host})"
             case do.Reorder(rows=chosen):
                 return f"cache.reorder_cache(torch.tensor({list(chosen)}))"
             case do.Repeat(times=times):
@@ -311,18 +349,17 @@ class _Script:
                 return f"cache = kept.pop({name!r})"
             case do.Copy(name=name, parent=parent):
                 return f"kept[{name!r}] = copy.deepcopy(kept[{parent!r}])"
-        return "# the batch has ended"
-
-
-def _records(config: Config) -> bool:
-    return config.num_speculative_tokens > 0 or config.options.get("record") == "yes"
+        return ENDED
 
 
 def _begin(config: Config) -> str:
     """Return the line that makes a new cache."""
-    if config.options.get("cache") == "static":
+    case = Case(config)
+    more = ", offloading=True" if case.offloads else ""
+    if case.static:
         length = 2 * config.max_model_len + config.num_speculative_tokens
-        return f"cache = StaticCache(config=model.config, max_cache_len={length})"
-    if _records(config):
-        return "cache = DynamicCache(config=model.config)\ncache.activate_past_recording()"
+        return f"cache = StaticCache(config=model.config, max_cache_len={length}{more})"
+    if case.records or case.offloads:
+        recording = "\ncache.activate_past_recording()" if case.records else ""
+        return f"cache = DynamicCache(config=model.config{more}){recording}"
     return "cache = None  # the model makes it"

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from ..base.deployment import Deployment, Implementation
-from ..base.trace import Config, DummyRun, ExternalLoad, Trace, needed_kinds
+from ..base.trace import Config, DummyRun, ExternalLoad, Step, Trace, needed_kinds
 from .options import (
     PREFILL_INTERVAL,
     has_adapters,
@@ -64,6 +64,7 @@ FAILING = "MooncakeStoreConnector"
 UNUSUAL = frozenset(
     {
         "--prefix-match-unit",
+        "--scheduling-policy",
         "--speculative-config",
         "--kv-transfer-config",
         "--kv-events-config",
@@ -145,7 +146,7 @@ def deployment(variant: str, trace: Trace, version: str, device: str = "") -> De
             "VLLM_USE_V2_MODEL_RUNNER": "1" if is_v2(config) else "0",
             **({"VLLM_SSM_CONV_STATE_LAYOUT": "DS"} if windows_are_last(config) else {}),
         },
-        scaled=tuple(_scaled(config)),
+        scaled=tuple(_scaled(trace)),
         implementations=(
             Implementation("V2 model runner", {"runner": "v2"}, v2_is_default),
             Implementation("V1 model runner", {"runner": "v1"}, not v2_is_default),
@@ -281,7 +282,8 @@ def _notes(config: Config, model: Model) -> Iterator[str]:
         yield f"--prefix-match-unit {MATCH_UNIT} must divide the block size that vLLM derives for the model"
 
 
-def _scaled(config: Config) -> Iterator[str]:
+def _scaled(trace: Trace) -> Iterator[str]:
+    config = trace.config
     sizes = dict.fromkeys(group.block_size for group in config.groups)
     tokens = " and ".join(map(str, sizes))
     yield f"blocks of {tokens} tokens; on a GPU vLLM derives the block size from the size of a state"
@@ -289,4 +291,5 @@ def _scaled(config: Config) -> Iterator[str]:
         yield "hits, delays and failures of the KV connector are given by the scenario; a server's come from its store"
     if config.num_speculative_tokens:
         yield "drafts are given by the scenario; a server's come from its drafter"
-    yield "budgets and chunk limits of single steps are given by the scenario; a server's depend on its load"
+    if any(isinstance(event, Step) and (event.budget or event.chunks) for event in trace.events):
+        yield "budgets and chunk limits of single steps are given by the scenario; a server's depend on its load"

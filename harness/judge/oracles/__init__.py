@@ -21,6 +21,7 @@ The order decides which violation is reported: a wrong read comes before the wro
 from __future__ import annotations
 
 from ....targets.base.protocol import Capabilities
+from ..verdict import Quoted
 from ..violation import Violation
 from .base import HOOKS, Context, Oracle
 from .block_accounting import Capacity, Leak, Partition
@@ -117,7 +118,9 @@ def consequence_of(violation: Violation) -> tuple[str, str]:
     if violation.oracle == "CRASH":
         kind, _, where = violation.field.partition("-")
         place = f" in {where}" if where else ""
-        return f"The engine crashes with {kind}{place}", "All running requests are lost."
+        if violation.relation.startswith("at-fault") and isinstance(error := violation.details.get("error"), Quoted):
+            return error.text[:1].upper() + error.text[1:], ""
+        return f"The engine crashes with {kind}{place}", "What is running ends with this exception."
     content = CONTENTS.get(violation.group_kind, "wrong content")
     found = consequence(violation.oracle, violation.field)
     what, follows = found[:2] if found else (f"Invariant {violation.oracle} is violated", "")

@@ -98,7 +98,7 @@ class Output(Oracle):
     def _differs(self, context: Context, life: Life, field: str, wanted: Value, seen: Value) -> Violation:
         return self.violation(
             context,
-            "differs",
+            f"differs-{field}",
             field=field,
             what=field,
             settled=life.settled,

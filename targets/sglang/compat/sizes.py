@@ -27,7 +27,7 @@ def eviction_config(eviction: str, page: int) -> dict[str, int] | None:
 class Sizes:
     """A configuration in SGLang's terms; lengths in tokens.
 
-    caching      False with `disable_radix_cache`: then there are neither snapshots nor strategies
+    caching      False with `disable_radix_cache`: no snapshots
     core         of the radix tree, "" for the default of the release
     chunk        grid of prefill snapshots (`mamba_cache_chunk_size`)
     track        grid of decode snapshots (`mamba_track_interval`)
@@ -39,9 +39,8 @@ class Sizes:
     order        how waiting requests are sorted (`schedule_policy`)
     eviction     which leaf of the tree goes first (`radix_eviction_policy`)
     path_states  most cached states on a path of the tree, -1 for any number
-    tags         True if requests name a session, for whose sake the tree keeps what they leave
-                 (`enable_session_radix_cache`)
-    endless      True if only their length ends requests that have no stop token (`ignore_eos`)
+    tags         True if requests name a session, whose nodes the tree keeps (`enable_session_radix_cache`)
+    endless      True if a request without a stop token ends by its length alone (`ignore_eos`)
     hicache      when content is copied to the host (`hicache_write_policy`), "no" without a host tier
     host_ratio   size of the host's pools in sizes of the device's (`hicache_ratio`)
     late_copies  True if copies between device and host run as late as they may, else as early

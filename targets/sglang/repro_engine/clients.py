@@ -5,6 +5,7 @@
 
 from ....reference.tokens import EMPTY, chain, next_token
 from ..compat import old_releases, scheduler_api, tree_api
+from ..compat.engine import ATTENTION, STATES
 from ..serving import Server
 
 IDLE_MAX = 8
@@ -100,6 +101,16 @@ class Engine:
         """Evict pages and states from the radix tree."""
         self.server.evict(pages)
 
+    def evict_all(self):
+        """Evict everything from the radix tree; with HiCache, copies to the host end first."""
+        engine, sizes, tier = self.server.engine, self.server.engine.sizes, self.server.tier
+        for _ in range(1 if tier is None else 2):  # a node that is still being copied is locked
+            if tier is not None:
+                tier.finish()
+                engine.cache.check_hicache_events()
+            if sizes.caching:
+                tree_api.evict(engine.cache, sizes.pages * sizes.page, sizes.slots)
+
     def finish(self):
         """Run until every request has ended, or until nothing is scheduled any more."""
         idle = 0
@@ -111,11 +122,16 @@ class Engine:
         for name in list(self.last):
             self.server.abort(name)
         self.finish()
-        engine, sizes = self.server.engine, self.server.engine.sizes
-        if sizes.caching:
-            tree_api.evict(engine.cache, sizes.pages * sizes.page, sizes.slots)
-        return {
+        self.evict_all()
+        engine, sizes, tier = self.server.engine, self.server.engine.sizes, self.server.tier
+        missing = {
             "request rows": sizes.rows - engine.rows.available_size(),
             "state slots": sizes.slots - len(old_releases.free_slots(engine.rows)),
             "KV pages": sizes.pages - len(scheduler_api.free_pages(engine.allocator)),
         }
+        if tier is not None:
+            for name, kind in (("states", "MAMBA"), ("tokens", "FULL")):
+                pool = tier.pools[STATES if name == "states" else ATTENTION]
+                engine.cache.evict_host(pool.size, tree_api.component_types()[kind])
+                missing[f"host {name}"] = pool.size - pool.available_size()
+        return missing

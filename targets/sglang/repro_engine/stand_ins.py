@@ -8,7 +8,7 @@ from typing import NamedTuple
 from ..stubs import Off
 
 # Records of what the layers do: nobody reads them here.
-Zeroed = Copied = Forward = ForwardRow = SlotRead = SlotWrite = StateRead = StateWrite = Off
+Zeroed = Copied = Loaded = Forward = ForwardRow = SlotRead = SlotWrite = StateRead = StateWrite = Off
 
 
 class EngineError(Exception):

@@ -43,7 +43,8 @@ class Turn:
         return self.received == self.expected[:count]
 
     def __str__(self):
-        verdict = "right" if self.is_right() else f"expected {self.expected}"
+        waits = self.end.startswith("still waits")
+        verdict = "right" if self.is_right() and not waits else f"expected {self.expected}"
         return f"{self.name}: prompt {self.prompt}, received {self.received}, {verdict}; {self.end}"
 
 

@@ -203,7 +203,7 @@ def violation_of(adapter: ModuleType, mode: str, engine: tuple[str, ...] = ("som
         ("stand-in", "ADAPTER-step-TypeError-stand_in", "the adapter (some_adapter) raised TypeError"),
         ("library", "ADAPTER-step-ValueError-parse", "the adapter (some_adapter) raised ValueError"),
         ("stalls", "HANG-step-no-progress", "HANG: the pause did not end within 9 steps (event"),
-        ("bounds", "CRASH-step-EngineError-stand_in", "the engine (some_engine) raised EngineError"),
+        ("bounds", "CRASH-step-EngineError-stand_in", "CRASH: store out of bounds (event"),
         ("engine-library", "CRASH-step-StopIteration-calls_back", "the engine (some_engine) raised StopIteration"),
     ],
 )

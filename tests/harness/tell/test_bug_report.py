@@ -15,7 +15,8 @@ from support import CLEAN, HOSTILE, arrive, make_trace, steps
 
 from hybridfuzz.harness.draw.trace_files import load_trace
 from hybridfuzz.harness.group.evidence import Place
-from hybridfuzz.harness.judge.oracles import consequence, oracle_ids
+from hybridfuzz.harness.judge.oracles import consequence, consequence_of, oracle_ids
+from hybridfuzz.harness.judge.target_exception import crash_violation
 from hybridfuzz.harness.judge.verdict import Prefix, StateOf
 from hybridfuzz.harness.record.answers import Answer, Answers, collect_answers
 from hybridfuzz.harness.record.history import History, Moment, RequestStep
@@ -29,6 +30,7 @@ from hybridfuzz.harness.tell.script import ScriptVerdict
 from hybridfuzz.harness.tell.versions import collected, versions_of
 from hybridfuzz.targets.base.deployment import Deployment
 from hybridfuzz.targets.base.launch import Launch
+from hybridfuzz.targets.base.protocol import EngineError
 from hybridfuzz.targets.base.registry import describe, load_factory
 from hybridfuzz.targets.base.repro import MACHINERY, Script
 from hybridfuzz.targets.base.trace import AnyEvent, Arrive, DummyRun, ExternalLoad, Step
@@ -410,3 +412,47 @@ def test_hostile_text_changes_neither_report_nor_drawing(tmp_path: Path, text: s
     assert [one.tag for one in tokens if one.type == "heading_open"].count("h1") == 1
     assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f]", written)
     ElementTree.fromstring((folder / "timeline.svg").read_bytes())
+
+
+def test_each_turn_of_a_session_has_its_number() -> None:
+    """Two rows had the same name, and one of them was right."""
+    rows = [Answer("r0", 1, (5,), (5,)), Answer("r0", 4, (6,), (7,)), Answer("r0", 5, (8,), (8,), again=True)]
+    text = report(structs.replace(case_of("null-id-not-zero"), answers=Answers(rows)))
+    names = [line.split(" | ")[0] for line in text.splitlines() if line.startswith("| r0") and line.count("|") == 5]
+    assert names == ["| r0", "| r0, turn 2", "| r0 (its prompt and answer sent again)"]
+
+
+def test_what_only_the_script_shows_is_said_where_every_client_of_the_run_is_right() -> None:
+    """The report said that every client receives the right tokens, and its script showed one that does not."""
+    case = structs.replace(case_of("finished-row-not-cleared"), verdict=VERDICT)
+    told = "In repro.py, a client that sends the same tokens again, or asks for more, receives wrong ones."
+    scripts = [
+        Script("x = 1\n", promise, "engine") for promise in ("AssertionError: clients receive wrong tokens", "leak")
+    ]
+    assert [told in report(structs.replace(case, script=script)) for script in scripts] == [True, False]
+
+
+def test_the_flags_of_a_server_come_first_and_our_names_of_settings_last() -> None:
+    """A maintainer read twenty settings in our words before the flags that say the same."""
+    case = case_of("null-id-not-zero")
+    server = structs.replace(
+        case.deployment, command=("serve", "MODEL"), flags=("--eager",), search=("falcon", "cache")
+    )
+    plain, served = (report(structs.replace(case, deployment=one)) for one in (case.deployment, server))
+    assert plain.index("Settings, in the miniature sizes") < plain.index("## Expected and observed")
+    assert "Settings, in" not in served
+    assert served.index("## Related reports") < served.index("The settings, as its trace names them: `num_blocks=")
+    assert "for `falcon cache" in served
+
+
+def test_what_a_stand_in_refuses_is_no_exception_of_the_engine() -> None:
+    """The title was "The engine crashes with EngineError in two_devices", with a line of ours as its place."""
+
+    def run() -> None:
+        raise EngineError("`cat` mixes tensors of the host and of the accelerator")
+
+    with pytest.raises(EngineError) as caught:
+        run()
+    violation = crash_violation(None, caught.value, ("engine",))
+    assert violation.sentence == "`cat` mixes tensors of the host and of the accelerator (while it was opened)"
+    assert consequence_of(violation)[0] == "`cat` mixes tensors of the host and of the accelerator"

@@ -69,6 +69,21 @@ def test_another_end_is_no_reproduction(tmp_path: Path, text: str, status: int) 
     assert (verdict.promised, verdict.status) == (False, status)
 
 
+@pytest.mark.parametrize(
+    ("text", "promised"),
+    [
+        ("error = KeyError('the thing')\nerror.add_note('while processing')\nraise error", True),
+        ("import sys\ntry:\n    raise KeyError('the thing')\nexcept KeyError:\n    sys.exit('another thing')", False),
+        ("def go(): raise TypeError('another')\ngo()  # KeyError: 'the thing'", False),
+    ],
+)
+def test_the_promise_is_in_the_exception_with_its_notes(tmp_path: Path, text: str, promised: bool) -> None:
+    """Only the last line of output was read: compiled engines add notes behind their exceptions."""
+    path = tmp_path / "repro.py"
+    path.write_text(text)
+    assert run_script(path, Script(text, "KeyError: 'the thing'", "nothing"), LAUNCH).promised is promised
+
+
 def test_the_folder(hybridfuzz: Cli, tmp_path: Path) -> None:
     [file] = CORPUS.glob("finished-row-not-cleared--*.json")
     ran = hybridfuzz("repro", file, "--target", "hybrid:finished-row-not-cleared", "-o", "out", "--json")

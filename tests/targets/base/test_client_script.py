@@ -5,7 +5,7 @@ import ast
 from hybridfuzz.targets.base.client_script import WRONG_TOKENS, Frame, asked_again, asking, folded
 from hybridfuzz.targets.base.inlined import Part
 
-FRAME = Frame("Needs nothing.\n", "nothing", "Of nothing.\n", "os.environ['X'] = '1'", "prepare")
+FRAME = Frame("Needs nothing.\n", "nothing", "Of nothing.\n", "os.environ['X'] = '1'\n", "prepare")
 
 
 def test_equal_calls_are_a_loop_and_equal_comments_one() -> None:
@@ -23,7 +23,7 @@ def test_a_script_begins_with_what_is_asked_and_imports_the_engine_once_it_is_pr
     assert isinstance(tree.body[2], ast.FunctionDef) and tree.body[2].name == "reproduce"
     order = [
         "def reproduce", "engine.add('again 0', [5, 6]", "# ---- Machinery. Of nothing.", "import os", "import sys",
-        "os.environ", "prepare()\n", "from engine import one", "THREE = 3", "two = one",
+        "os.environ", "warnings.simplefilter", "prepare()\n", "from engine import one", "THREE = 3", "two = one",
     ]  # fmt: skip
     places = [text.index(one) for one in order]
     assert places == sorted(places)

@@ -1,6 +1,7 @@
 """Reproducers for released SGLang: they run with SGLang and torch alone, and fail as they promise."""
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -58,21 +59,30 @@ def failure(oracle: str, field: str, events: tuple[Event, ...] = EVENTS, depth: 
 
 
 @pytest.mark.parametrize(
-    ("oracle", "field", "promise", "count"),
+    ("oracle", "field", "promise", "count", "on_host"),
     [
-        ("S3", "temporal", "wrong tokens", 2),
-        ("S1", "temporal", "wrong tokens", 2),
-        ("M8", "stall", "nothing is scheduled any more", 1),
-        ("M9", "request-rows", "memory is not given back", 1),
-        ("CRASH", "TypeError-release_req", "TypeError", 1),
+        ("S3", "temporal", "wrong tokens", 3, 4),
+        ("S1", "temporal", "wrong tokens", 3, 5),
+        ("M8", "stall", "nothing is scheduled any more", 1, 1),
+        ("M9", "request-rows", "memory is not given back", 1, 1),
+        ("CRASH", "TypeError-release_req", "TypeError", 1, 1),
     ],
 )
-@pytest.mark.parametrize("more", [{}, {"num_speculative_tokens": 2, "async_depth": 1}, {"graph_sizes": (2, 4)}])
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"num_speculative_tokens": 2, "async_depth": 1},
+        {"graph_sizes": (2, 4)},
+        {"options": {"hicache": "write_back"}},
+    ],
+)
 def test_scripts_are_one_module_that_imports_nothing_of_ours(
-    oracle: str, field: str, promise: str, count: int, more: dict[str, Any]
+    oracle: str, field: str, promise: str, count: int, on_host: int, more: dict[str, Any]
 ) -> None:
-    """Behind those without captured graphs come those with them."""
+    """Behind those without captured graphs come those with them. With a host tier, what it holds is asked for, too."""
     config = msgspec.structs.replace(CONFIG, **more)
+    count = on_host if config.options else count
     scripts = write_scripts(SPEC, Trace(config, EVENTS), failure(oracle, field))
     captured = [False] * count + [True] * (count if config.graph_sizes else 0)
     assert ["graphs=Graphs" in script.text for script in scripts] == captured
@@ -91,6 +101,7 @@ def test_scripts_are_one_module_that_imports_nothing_of_ours(
         names = [node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
         assert len(names) == len(set(names)), "one definition would replace another"
         assert ("class Worker" in script.text) == ("num_speculative_tokens" in more)
+        assert ("class HostTier" in script.text) == ("options" in more)
         assert promise in script.promise
         first = next(node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef))
         assert first.name == "reproduce", "inputs come first, machinery last"
@@ -109,7 +120,7 @@ def test_the_calls_are_those_of_the_trace() -> None:
         ResetPrefixCache(),
         Abort("r0"),
     )
-    [script, _] = write_scripts(SPEC, Trace(CONFIG, events), failure("S2", "temporal", events))
+    [script, *_] = write_scripts(SPEC, Trace(CONFIG, events), failure("S2", "temporal", events))
     calls = [line.strip() for line in script.text.split("# ---- Machinery")[0].splitlines() if "engine." in line]
     shown = [line.partition("(")[0] for line in calls]
     # A name is used once, and no one resumes a session that there is not.
@@ -125,9 +136,53 @@ def test_wrong_content_of_the_tree_is_shown_by_a_client_that_sends_the_same_toke
     known, unknown = (
         write_scripts(SPEC, Trace(CONFIG, EVENTS), failure("S1", "temporal", depth=depth)) for depth in (15, -1)
     )
-    assert [script.text.count("engine.add('again") for script in (*known, *unknown)] == [1, 1, 1]
+    assert [script.text.count("engine.add('again") for script in (*known, *unknown)] == [1, 1, 1, 1]
     assert "context=20," in known[0].text and "pages=25," in known[0].text
     assert "context=16," in unknown[0].text
+
+
+def test_the_last_script_asks_for_more_tokens_in_the_last_turn_of_the_failures_request() -> None:
+    """What follows from a wrong state may lie behind the end of an answer."""
+    events = (
+        Arrive("r0", (("a", 3),), 2, session=True),
+        Step(),
+        Resume("r0", (("b", 2),), 1),
+        Arrive("r1", (("a", 3),), 2),
+    )
+    scenarios = [one.scenario for one in write_scripts(SPEC, Trace(CONFIG, events), failure("M6", "kept", events))]
+    asked = [re.findall(r"new_tokens=(\d+)", one)[:3] for one in (scenarios[0], scenarios[-1])]
+    assert asked == [["2", "1", "2"], ["2", "5", "2"]]
+    assert "context=16," in scenarios[0] and "context=20," in scenarios[-1]
+
+
+def test_what_is_hit_after_an_eviction_is_on_the_host() -> None:
+    """A client that sends the same tokens hits what the device holds, where both hold it."""
+    config = msgspec.structs.replace(CONFIG, options={"hicache": "write_through"})
+    [on_device, on_host, at_once, *_] = write_scripts(SPEC, Trace(config, EVENTS), failure("S1", "temporal"))
+    calls = [line.strip() for line in on_host.scenario.splitlines() if "engine." in line]
+    evicted, asked = (
+        calls.index("engine.evict_all()"),
+        calls.index("engine.add('again 0', [47, 42, 8, 47], new_tokens=4)"),
+    )
+    assert evicted < asked
+    assert "evict_all" not in on_device.scenario
+    asked = [
+        one.scenario.index("engine.add('again 0'") - one.scenario.index("engine.finish()")
+        for one in (on_device, at_once)
+    ]
+    assert asked[0] > 0 > asked[1], "what is published too early may be right when all have ended"
+
+
+def test_a_script_sets_what_the_trace_sets_and_no_other_option() -> None:
+    config = msgspec.structs.replace(
+        CONFIG, options={"session_tags": "yes", "ignore_eos": "yes", "order": "dfs-weight"}
+    )
+    [plain, tagged] = (
+        write_scripts(SPEC, Trace(each, EVENTS), failure("M8", "stall"))[0].scenario for each in (CONFIG, config)
+    )
+    added = [line.strip().partition("  # ") for line in tagged.splitlines() if line not in plain.splitlines()]
+    assert [line for line, _, _ in added] == ["order='dfs-weight',", "tags=True,", "endless=True,"]
+    assert [note for _, _, note in added if note.count("`") == 2] == [note for _, _, note in added], "the server's name"
 
 
 def test_a_variant_fixes_the_core_of_the_tree() -> None:

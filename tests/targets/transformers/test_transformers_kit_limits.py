@@ -30,7 +30,6 @@ def test_a_reason_names_the_family() -> None:
     assert refusal("shadow", Case(config(family="jamba", cache="static"))) == ""
 
 
-@pytest.mark.parametrize("options", [{}, {"family": "jamba", "offload": "yes"}])
-def test_what_no_script_can_show_is_refused(options: dict[str, str]) -> None:
+def test_what_no_script_can_show_is_refused() -> None:
     with pytest.raises(TargetError, match="no stand-alone script can show a failure of"):
-        write_scripts("transformers", Trace(config(**options), ()), Failure("S3", "temporal", "", (), 1))
+        write_scripts("transformers", Trace(config(), ()), Failure("S3", "temporal", "", (), 1))

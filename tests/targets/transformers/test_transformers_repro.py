@@ -1,10 +1,11 @@
 """Reproducers for transformers."""
 
 import pytest
+from msgspec import structs
 
-from hybridfuzz.targets.base.repro import Failure
+from hybridfuzz.targets.base.repro import Failure, Script
 from hybridfuzz.targets.base.trace import Arrive, Config, Crop, Event, Group, Step, Trace
-from hybridfuzz.targets.transformers.repro import write_scripts
+from hybridfuzz.targets.transformers.repro import write_scripts, write_test
 
 CONFIG = Config(
     16,
@@ -44,3 +45,36 @@ def test_a_script_goes_by_the_tolerance_of_the_failure() -> None:
     tags = Failure("S9", "mamba-temporal", "broken", EVENTS, 2, "r0")
     texts = [write_scripts("", Trace(CONFIG, EVENTS), one)[0].text for one in (numbers, tags)]
     assert "assert distance <= 0.002," in texts[0] and "assert distance <= 0.01," in texts[1]
+
+
+def offloading(field: str) -> Script:
+    events: tuple[Event, ...] = (Arrive("r0", (("a", 6),), 4), Step(), Crop(1), Step())
+    config = structs.replace(CONFIG, options={**CONFIG.options, "offload": "yes"})
+    [script] = write_scripts("", Trace(config, events), Failure("CRASH", field, "broken", events, 1, "r0"))
+    return script
+
+
+def test_offload_runs_on_the_simulated_devices_that_the_script_has() -> None:
+    """A failure of offload had no script: on a CPU the library moves nothing."""
+    script = offloading("EngineError-two_devices")
+    compile(script.text, "repro.py", "exec")
+    assert "hybridfuzz" not in script.text
+    assert script.promise == "EngineError"
+    first, _, calls = "\n".join(script.body).partition("with simulated():\n")
+    assert first == "model = tiny_model()\n", "no part of the model is moved"
+    assert all(line.startswith("    ") for line in calls.splitlines())
+    assert "cache = DynamicCache(config=model.config, offloading=True)" in calls
+    assert [script.text.count(one) for one in ("\ndef simulated()", "\nclass Devices(", "\nclass EngineError(")] == [
+        1
+    ] * 3
+    [test, *_] = write_test(Trace(CONFIG, ()), script, "moved").files.values()
+    compile(test, "test_moved.py", "exec")
+    assert "\nimport unittest\n" in test and "            cache.crop(-1)\n" in test
+
+
+def test_what_only_our_layers_raise_is_a_wrong_number_or_an_error_of_the_model() -> None:
+    """The mask and the cache had different lengths, which layers of tags refuse: the script was to fail like them."""
+    failure = Failure("CRASH", "EngineError-_attended", "broken", EVENTS, 2, "r0")
+    [script] = write_scripts("", Trace(CONFIG, EVENTS), failure)
+    assert script.promise == "the same tokens alone"
+    assert "class EngineError" not in script.text

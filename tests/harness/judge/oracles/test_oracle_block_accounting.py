@@ -149,7 +149,7 @@ CASES = [
         ONE,
         "M9",
         "requests",
-        ("ended, but 1 requests",),
+        ("ended, but requests are left: 1",),
     ),
 ]
 

@@ -78,4 +78,4 @@ class KeepsRequests(Scheduler):
 def test_a_request_that_is_never_forgotten_is_m9() -> None:
     """The number of requests is counted although the rest of what may be left over is not, while there are any."""
     assert run_trace(CLEAN, ENDS).violation is None
-    check_case(Case("", broken(KeepsRequests), ENDS, "M9", "requests", ("2 requests are left",)))
+    check_case(Case("", broken(KeepsRequests), ENDS, "M9", "requests", ("requests are left: 2",)))

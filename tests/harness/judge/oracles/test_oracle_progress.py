@@ -147,7 +147,7 @@ class CopiesAtPlanning(WorksAtPlanning):
 
 
 CASES = [
-    Case("token not the model's", broken(SamplesWrongly), ONE, "S6", "sampled", ("r0, 16 tokens computed",)),
+    Case("token not the model's", broken(SamplesWrongly), ONE, "S6", "sampled", ("r0, with 16 tokens computed",)),
     Case("wrong draft accepted", broken(AcceptsTooMany), DRAFTS, "S6", "sampled", ("r0",)),
     Case(
         "wrong input token",
