@@ -103,6 +103,15 @@ def test_the_first_answer_that_differs_is_told(pair: CorePair, name: str, value:
     assert difference is not None and difference.operation == operation
 
 
+def test_behind_a_difference_only_the_first_core_goes_on(pair: CorePair) -> None:
+    """The other one would be asked for nodes that it does not have."""
+    pair.rust.evictable = 6
+    pair.evictable_size()
+    node = pair.begin_insert([1, 2]).node_id
+    pair.inc_lock_ref(node)
+    assert (pair.python.locked, pair.rust.locked) == ([2], [])
+
+
 def test_one_node_of_one_core_cannot_be_two_of_the_other(pair: CorePair) -> None:
     pair.begin_insert([1, 2])
     pair.rust.first += 1
