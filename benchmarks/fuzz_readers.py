@@ -303,7 +303,7 @@ def read_species(path: Path) -> object:
 
 def read_rates(path: Path) -> object:
     """Read the samples of a campaign and draw them."""
-    from hybridfuzz.harness.face.outputs.rates import load_samples
+    from hybridfuzz.harness.face.outputs.totals_over_time import load_samples
     from hybridfuzz.reports.charts import silence_charts
     from hybridfuzz.reports.sections import rates_section
 

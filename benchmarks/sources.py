@@ -17,7 +17,7 @@ import msgspec
 from hybridfuzz.harness.draw.choices import RandomChoices
 from hybridfuzz.harness.draw.configurations import draw_config
 from hybridfuzz.harness.draw.grammar import ENDING_MAX, Grammar, draw_trace
-from hybridfuzz.harness.draw.ratios import DEFAULT
+from hybridfuzz.harness.draw.workload import DEFAULT
 from hybridfuzz.harness.judge.outcome import Outcome
 from hybridfuzz.targets.base import trace as events
 from hybridfuzz.targets.base.protocol import TargetFactory

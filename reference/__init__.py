@@ -6,7 +6,7 @@ library and numpy (in `numeric`), nothing from `harness` or `targets`, and is wr
 
     tokens        documents, the tiny language model, tags: the tokens of every request
     layout        groups of layers, block sizes, cache modes: how many columns a request needs
-    partition     the partition rule of physical blocks
+    block_partition  the partition rule of physical blocks
     prefix_cache  keys, checkpoints, which hit lengths are valid and which is the longest
     ledger        per block: its owner, and what was written since it was allocated
     batch         rows of a batch of plain caches: select, repeat, reorder

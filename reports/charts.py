@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import floor, log10
 
-from ..harness.face.outputs.rates import Sample
+from ..harness.face.outputs.totals_over_time import Sample
 from ..harness.markup import Markup, tag
 from ..harness.tell.silence import percent
 from ..harness.units import spell

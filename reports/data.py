@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from ..harness.campaign_events import Finding, Severity, Summary
 from ..harness.draw.trace_files import load_trace, read_json
-from ..harness.face.outputs.rates import Sample, load_samples
+from ..harness.face.outputs.totals_over_time import Sample, load_samples
 from ..harness.group.bug_history import Bug, bug_key, load_bug_history
 from ..harness.group.finding_store import HISTORY_SUFFIX, STATE_FILE, trace_path
 from ..harness.judge.violation import Violation, has_words

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ..harness.campaign_events import Canary, KnownBug, Summary
 from ..harness.face.outputs.console import effort_line, open_lines
-from ..harness.face.outputs.rates import Sample
+from ..harness.face.outputs.totals_over_time import Sample
 from ..harness.judge.oracles import titles
 from ..harness.markup import Markup, Section, join, tag
 from ..harness.measure.detection.statistics import MutantRow, Spread

@@ -21,7 +21,7 @@ from ...targets.base.protocol import Capabilities
 from ...targets.base.trace import Config, Trace, TraceError, check_config
 from ..campaign_events import Canary
 from ..draw.overrides import apply_overrides
-from ..draw.ratios import DEFAULT, Workload
+from ..draw.workload import DEFAULT, Workload
 from ..draw.trace_files import decode_trace
 from ..measure.detection.matrix import mutants_of
 from ..measure.detection.statistics import Detection

@@ -18,7 +18,7 @@ from ...targets.base.protocol import TargetError
 from ...targets.base.trace import Trace, TraceError
 from ..campaign_events import Reason
 from ..draw.overrides import check_overrides
-from ..draw.ratios import DEFAULT, Workload
+from ..draw.workload import DEFAULT, Workload
 from ..draw.trace_files import file_name, save_trace
 from ..group.finding_store import OutputError
 from ..group.reduce import reduce_trace

@@ -42,7 +42,7 @@ from ..campaign_events import (
 from ..defaults import REDUCE_SECONDS, TRACE_SECONDS, TRIAGE_SHARE
 from ..draw.near_stock import without_defaults
 from ..draw.overrides import check_overrides
-from ..draw.ratios import DEFAULT, Workload, differences
+from ..draw.workload import DEFAULT, Workload, differences
 from ..group.bug_history import BugHistory
 from ..group.evidence import FindingEvidence
 from ..group.finding_store import FindingStore, OutputError, fixes_asked

@@ -3,7 +3,7 @@
 choices            the source of choices: a seeded PRNG, or Hypothesis
 overrides          `--config`: settings that are the same in all traces
 configurations     draws the configuration of a trace
-ratios             the table of ratios by which both are drawn
+workload           the table of ratios by which both are drawn
 near_stock         the configurations that most servers run
 grammar            draws its events
 hypothesis_rules   the grammar as rules for Hypothesis, one for each kind of event

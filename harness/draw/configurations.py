@@ -28,7 +28,7 @@ from ...targets.base.trace import Config, Group, TraceError, check_config
 from .choices import Choices
 from .near_stock import GRAPH_SIZES, draw_fixed
 from .overrides import apply_overrides
-from .ratios import DEFAULT, Workload
+from .workload import DEFAULT, Workload
 
 CONFIG_TRIES_MAX = 400
 TRIES_PER_SIZE = 40

@@ -52,7 +52,7 @@ from .aim import CANDIDATES, Aim, likeness
 from .avoid import REDRAWS_MAX, Circumstances
 from .choices import Choices, RandomChoices
 from .configurations import draw_valid_config
-from .ratios import DEFAULT, Workload
+from .workload import DEFAULT, Workload
 
 ENDING_MAX = 100
 """Most events that follow until the requests have ended."""

@@ -20,7 +20,7 @@ from ...targets.base.trace import KINDS, AnyEvent, Arrive, Config, Event, Sleep,
 from .choices import Option, RandomChoices
 from .configurations import draw_valid_config
 from .grammar import Grammar
-from .ratios import DEFAULT, Workload
+from .workload import DEFAULT, Workload
 
 STEPS_MAX = 8
 """Steps of one rule."""

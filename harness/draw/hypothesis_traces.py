@@ -37,7 +37,7 @@ from ...targets.base.trace import Config, Trace
 from .avoid import REDRAWS_MAX, Circumstances
 from .choices import RandomChoices
 from .hypothesis_rules import ServingRules
-from .ratios import DEFAULT, Workload
+from .workload import DEFAULT, Workload
 
 ROUND = 50
 EXAMPLES = 64

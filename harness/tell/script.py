@@ -1,7 +1,7 @@
 """Runs the script of a reproducer, and collects what a target needs to write one.
 
 A script is run before it is handed out, with the environment and the home folder of a worker
-(`workers/worker_rights.py`); `ScriptVerdict` is the result.
+(`workers/worker_environment.py`); `ScriptVerdict` is the result.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ..quoting import clean
 from ..record.history import History
 from ..record.tag_names import Names
 from ..workers.worker_process import worker_environment
-from ..workers.worker_rights import Home
+from ..workers.worker_environment import Home
 
 PACKAGE = "hybridfuzz"
 TAIL_LINES = 25

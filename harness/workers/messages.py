@@ -20,7 +20,7 @@ from msgspec import Struct
 from ...targets.base.protocol import Capabilities
 from ...targets.base.trace import Config, Trace
 from ..draw.avoid import Circumstances
-from ..draw.ratios import DEFAULT, Workload
+from ..draw.workload import DEFAULT, Workload
 from ..explore.expand import Compare, Compared, Expand, Expanded
 from ..judge.differential import EventSummary
 from ..judge.environment_fault import EnvironmentFault

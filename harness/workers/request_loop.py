@@ -69,7 +69,7 @@ from .messages import (
 )
 from .outbox import Outbox
 from .own_code import OwnCode
-from .worker_rights import remove_home
+from .worker_environment import remove_home
 
 BUSY_MAX = 80
 """Characters of what a target says that it waits for."""

@@ -20,7 +20,7 @@ from ...targets.base.trace import Config, Trace, TraceError
 from ..defaults import TRACE_SECONDS
 from ..draw.aim import Aim
 from ..draw.avoid import Circumstances
-from ..draw.ratios import DEFAULT, Workload
+from ..draw.workload import DEFAULT, Workload
 from ..explore.expand import Compare, Compared, Expand, Expanded
 from ..judge.differential import EventSummary
 from ..judge.engines import RefusedError

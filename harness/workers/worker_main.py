@@ -1,6 +1,6 @@
 """The first code of a worker process: `python -m hybridfuzz.harness.workers.worker_main TARGET`.
 
-Gives up rights before anything heavy is imported (`worker_rights`), then serves requests (`request_loop`).
+Gives up rights before anything heavy is imported (`worker_environment`), then serves requests (`request_loop`).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import os
 import sys
 
 from .descendants import adopt_orphans
-from .worker_rights import enter_namespaces, wants_network
+from .worker_environment import enter_namespaces, wants_network
 
 if __name__ == "__main__":
     adopt_orphans()

@@ -27,7 +27,7 @@ from ..record.watched_lines import Watched
 from .descendants import end_descendants, end_with_home
 from .machine import PAGE, oom_kills, queued_seconds
 from .messages import Forked, Reply, Request, decode_reply, encode
-from .worker_rights import NETWORK, Home, environment, namespaces_missing
+from .worker_environment import NETWORK, Home, environment, namespaces_missing
 
 TAIL_BYTES = 4000
 REPLY_BYTES_MAX = 256 << 20

@@ -27,7 +27,7 @@ from hybridfuzz.harness.campaign_events import (
 )
 from hybridfuzz.harness.draw.trace_files import file_name, load_trace, save_trace
 from hybridfuzz.harness.face.outputs.handler import CampaignInfo
-from hybridfuzz.harness.face.outputs.rates import Rates, load_samples
+from hybridfuzz.harness.face.outputs.totals_over_time import Rates, load_samples
 from hybridfuzz.harness.group.bug_history import merge, save_bug_history
 from hybridfuzz.harness.group.finding_store import HISTORY_SUFFIX, STATE_FILE
 from hybridfuzz.harness.group.known import Known

@@ -11,7 +11,7 @@ from ...defaults import drawn_seed
 
 if TYPE_CHECKING:
     from ...campaign.comparison import Pair
-    from ...draw.ratios import Workload
+    from ...draw.workload import Workload
 
 ALONE = ("jobs", "known", "fixes", "fresh", "shard", "cluster", "events", "junit", "sarif", "until-risk")
 """Options of `fuzz` that a comparison does not have."""

@@ -139,7 +139,7 @@ def run_on_device(
     from ....targets.base.protocol import TargetError
     from ...quoting import clean
     from ...workers.worker_process import worker_environment
-    from ...workers.worker_rights import Home
+    from ...workers.worker_environment import Home
 
     try:
         with Home() as home:

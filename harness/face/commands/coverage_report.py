@@ -38,7 +38,7 @@ def end_with_report(options: argparse.Namespace, out: Path, launch: Launch, stat
     from ...record.reached_lines import COVERAGE_FOLDER, load_lines
     from ...workers.worker_client import InternalError
     from ...workers.worker_process import worker_environment
-    from ...workers.worker_rights import Home
+    from ...workers.worker_environment import Home
     from ..outputs.console import Terminal
 
     saved = load_lines(out)

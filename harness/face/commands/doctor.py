@@ -122,7 +122,7 @@ def machine() -> Check:
 
 def isolation() -> Check:
     """Report the network that workers have."""
-    from ...workers.worker_rights import namespaces_missing
+    from ...workers.worker_environment import namespaces_missing
 
     if reason := namespaces_missing():
         return None, "isolation", f"workers share this machine's network and see its processes: {reason}"

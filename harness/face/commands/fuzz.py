@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # --help has to come at once
     from ....targets.base.launch import Launch
     from ...campaign.shared_state import Settings
     from ...campaign_events import Summary
-    from ...draw.ratios import Workload
+    from ...draw.workload import Workload
     from ...group.fixes import Fixes
     from ...group.known import Known
     from ...record.changed_lines import ChangedSource
@@ -50,7 +50,7 @@ class Output(NamedTuple):
 
 OUTPUTS = (
     Output("harness.face.outputs.console"),
-    Output("harness.face.outputs.rates"),
+    Output("harness.face.outputs.totals_over_time"),
     Output("harness.face.outputs.bug_history_file"),
     Output("harness.face.outputs.ndjson", "--events", "write events as they happen, one JSON object per line"),
     Output("harness.face.outputs.junit", "--junit", "write a JUnit file at the end"),
@@ -301,7 +301,7 @@ def overrides_of(options: argparse.Namespace) -> dict[str, object]:
 
 def workload_of(options: argparse.Namespace) -> Workload:
     """Return the table of the workload. TraceError for a name that is not in it, or a value that does not fit."""
-    from ...draw.ratios import with_ratios
+    from ...draw.workload import with_ratios
 
     return with_ratios({key: value for pairs in options.workload for key, value in pairs.items()})
 
@@ -391,7 +391,7 @@ def settings_of(options: argparse.Namespace, engine: Tested) -> Settings:
     from ...campaign.canary import canaries
     from ...campaign.resume import unfinished
     from ...campaign.shared_state import Settings
-    from ...draw.ratios import differences
+    from ...draw.workload import differences
     from ...group.bug_history import load_bug_history
     from ...group.finding_store import read_state
     from ...group.fixes import fixes_in

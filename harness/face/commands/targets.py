@@ -72,7 +72,7 @@ def variants_of(known: Mapping[str, str], engine: str, columns: int) -> Iterator
 
 def print_workload(options: argparse.Namespace) -> int:
     """Print the table of the workload, which is the same for all targets."""
-    from ...draw.ratios import DEFAULT, rows_of
+    from ...draw.workload import DEFAULT, rows_of
     from ...exit_status import CLEAN
     from .common import print_json
 

@@ -2,7 +2,7 @@
 
 handler      the interface: start, handle_event, shutdown; and the loop that feeds handlers
 console      the terminal
-rates        totals over time
+totals_over_time  writes rates.ndjson
 bug_history_file  writes triage.json
 ndjson       one JSON object a line
 final_file   a handler that writes one file at the end

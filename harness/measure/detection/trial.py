@@ -9,7 +9,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from ....targets.base.trace import Trace
-from ...draw.ratios import DEFAULT, Workload
+from ...draw.workload import DEFAULT, Workload
 from ...group.reduce import reduce_trace
 from ...workers.lost_process import Ran
 from ...workers.messages import Fuzz, Overrides

@@ -11,7 +11,7 @@ from hybridfuzz.harness.draw.choices import RandomChoices
 from hybridfuzz.harness.draw.configurations import SEATS_IN_POOL_MAX, draw_config, draw_valid_config
 from hybridfuzz.harness.draw.grammar import Grammar, draw_trace
 from hybridfuzz.harness.draw.overrides import apply_overrides
-from hybridfuzz.harness.draw.ratios import DEFAULT, Workload
+from hybridfuzz.harness.draw.workload import DEFAULT, Workload
 from hybridfuzz.harness.judge.run import run_trace
 from hybridfuzz.harness.judge.state_catalogue import missing_states
 from hybridfuzz.reference.batch import original_name

@@ -16,7 +16,7 @@ from hybridfuzz.harness.draw.near_stock import (
     without_defaults,
 )
 from hybridfuzz.harness.draw.overrides import apply_overrides
-from hybridfuzz.harness.draw.ratios import with_ratios
+from hybridfuzz.harness.draw.workload import with_ratios
 from hybridfuzz.harness.judge.state_catalogue import required_states
 from hybridfuzz.targets.base.protocol import TargetFactory
 from hybridfuzz.targets.base.trace import Config

@@ -13,7 +13,7 @@ import pytest
 from support import of_release
 
 from hybridfuzz.harness.draw.grammar import draw_trace
-from hybridfuzz.harness.draw.ratios import with_ratios
+from hybridfuzz.harness.draw.workload import with_ratios
 from hybridfuzz.harness.draw.trace_files import load_trace
 from hybridfuzz.harness.judge.outcome import Outcome
 from hybridfuzz.harness.workers.worker_client import WorkerClient

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from support import of_release
 
-from hybridfuzz.harness.draw.ratios import with_ratios
+from hybridfuzz.harness.draw.workload import with_ratios
 from hybridfuzz.harness.draw.trace_files import load_trace
 from hybridfuzz.harness.workers.messages import Fuzz
 from hybridfuzz.harness.workers.worker_client import WorkerClient

@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from hybridfuzz.harness.draw.ratios import with_ratios
+from hybridfuzz.harness.draw.workload import with_ratios
 from hybridfuzz.harness.judge.outcome import Outcome
 from hybridfuzz.harness.workers.messages import Fuzz
 from hybridfuzz.harness.workers.worker_client import WorkerClient

@@ -12,7 +12,7 @@ from support import CLEAN
 from hybridfuzz.harness.draw import configurations, grammar
 from hybridfuzz.harness.draw.avoid import Circumstances
 from hybridfuzz.harness.draw.grammar import draw_trace
-from hybridfuzz.harness.draw.ratios import DEFAULT, RARE, Workload, differences, rows_of, with_ratios
+from hybridfuzz.harness.draw.workload import DEFAULT, RARE, Workload, differences, rows_of, with_ratios
 from hybridfuzz.targets.base.declarations import EVENTS
 from hybridfuzz.targets.base.trace import Preempt, Trace, TraceError
 

@@ -15,7 +15,7 @@ from support import arrive, make_trace, steps
 
 from hybridfuzz.harness.draw.trace_files import encode_trace
 from hybridfuzz.harness.workers.worker_process import Process
-from hybridfuzz.harness.workers.worker_rights import (
+from hybridfuzz.harness.workers.worker_environment import (
     YOUNG_SECONDS,
     Home,
     environment,
@@ -117,7 +117,7 @@ def test_homes_of_killed_owners_are_removed_by_the_next(tmp_path: Path, monkeypa
     """Each worker of a campaign on Ray left its home, of 150 MB with torch's precompiled header, on its node."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     source = (
-        "import time; from hybridfuzz.harness.workers.worker_rights import Home;"
+        "import time; from hybridfuzz.harness.workers.worker_environment import Home;"
         "print(Home().path, flush=True); time.sleep(60)"
     )
     env = {**os.environ, "TMPDIR": str(tmp_path)}
