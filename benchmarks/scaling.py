@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 from hybridfuzz.harness.campaign.campaign import Campaign, Settings
-from hybridfuzz.harness.campaign_events import Summary
+from hybridfuzz.harness.campaign_summary import Summary
 from hybridfuzz.targets.base.registry import prepare
 
 

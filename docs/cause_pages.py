@@ -22,7 +22,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hybridfuzz.harness.campaign_events import Severity
+from hybridfuzz.harness.campaign_summary import Severity
 from hybridfuzz.harness.draw.trace_files import read_json
 from hybridfuzz.harness.group.recognition import SEVERITIES
 from hybridfuzz.harness.group.severity import severity_words

@@ -16,7 +16,8 @@ risk/               what traces have not shown, estimated
 judge/              one target beside the reference, and the oracles
 options_file        options of all commands and of the gate, from hybridfuzz.toml
 draw/               where traces come from
-campaign_events     what a campaign reports
+campaign_events     what a campaign reports while it runs
+campaign_summary    what it has found and done so far: plain data
 defaults            what is taken where nothing is asked for
 exit_status         the exit statuses of the command line
 suggestions         the name that was meant

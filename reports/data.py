@@ -8,7 +8,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from ..harness.campaign_events import Finding, Severity, Summary
+from ..harness.campaign_summary import Finding, Severity, Summary
 from ..harness.draw.trace_files import load_trace, read_json
 from ..harness.face.outputs.totals_over_time import Sample, load_samples
 from ..harness.group.bug_history import Bug, bug_key, load_bug_history

@@ -7,7 +7,7 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
-from ..harness.campaign_events import Canary, KnownBug, Summary
+from ..harness.campaign_summary import Canary, KnownBug, Summary
 from ..harness.face.outputs.console import effort_line, open_lines
 from ..harness.face.outputs.totals_over_time import Sample
 from ..harness.judge.oracles import titles

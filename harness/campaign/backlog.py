@@ -16,7 +16,7 @@ from pathlib import Path
 from msgspec import structs
 
 from ...targets.base.trace import Trace
-from ..campaign_events import Waiting
+from ..campaign_summary import Waiting
 from ..draw.trace_files import save_trace
 from ..group.finding_store import WAITING_FOLDER, OutputError, make_folder
 

@@ -32,10 +32,9 @@ from ..campaign_events import (
     Improved,
     KnownChecked,
     Notice,
-    Reason,
-    Summary,
     Tick,
 )
+from ..campaign_summary import Reason, Summary
 from ..group.finding_store import OutputError
 from ..group.retest import retest, unmet
 from ..workers.device_sharing import served

@@ -19,10 +19,10 @@ from msgspec import structs
 from ...targets.base.launch import Launch
 from ...targets.base.protocol import Capabilities
 from ...targets.base.trace import Config, Trace, TraceError, check_config
-from ..campaign_events import Canary
+from ..campaign_summary import Canary
 from ..draw.overrides import apply_overrides
-from ..draw.workload import DEFAULT, Workload
 from ..draw.trace_files import decode_trace
+from ..draw.workload import DEFAULT, Workload
 from ..measure.detection.matrix import mutants_of
 from ..measure.detection.statistics import Detection
 from ..measure.detection.trial import Trial, run_trial

@@ -16,10 +16,10 @@ from msgspec import Struct, structs
 from ...targets.base.launch import Launch
 from ...targets.base.protocol import TargetError
 from ...targets.base.trace import Trace, TraceError
-from ..campaign_events import Reason
+from ..campaign_summary import Reason
 from ..draw.overrides import check_overrides
-from ..draw.workload import DEFAULT, Workload
 from ..draw.trace_files import file_name, save_trace
+from ..draw.workload import DEFAULT, Workload
 from ..group.finding_store import OutputError
 from ..group.reduce import reduce_trace
 from ..judge.differential import difference

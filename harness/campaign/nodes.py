@@ -8,7 +8,7 @@ from typing import Literal
 
 from msgspec import structs
 
-from ..campaign_events import Node, Summary
+from ..campaign_summary import Node, Summary
 
 
 class NodeTotals:

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..campaign_events import Summary
+from ..campaign_summary import Summary
 from ..draw.trace_files import sweep
 from ..group.finding_store import OWN_FOLDERS, OutputError, refuse_links
 

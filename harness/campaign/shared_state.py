@@ -22,23 +22,8 @@ from ...targets.base.launch import Launch
 from ...targets.base.protocol import Capabilities
 from ...targets.base.tested import narrower
 from ...targets.base.trace import Trace
-from ..campaign_events import (
-    CampaignEvent,
-    Canary,
-    Finding,
-    Found,
-    Improved,
-    LinesReached,
-    NodeLeft,
-    Notice,
-    NotRun,
-    Reason,
-    Seen,
-    Source,
-    Summary,
-    Waiting,
-    WorkerGivenUp,
-)
+from ..campaign_events import CampaignEvent, Found, Improved, LinesReached, NodeLeft, Notice, NotRun, WorkerGivenUp
+from ..campaign_summary import Canary, Finding, Reason, Seen, Source, Summary, Waiting
 from ..defaults import REDUCE_SECONDS, TRACE_SECONDS, TRIAGE_SHARE
 from ..draw.near_stock import without_defaults
 from ..draw.overrides import check_overrides

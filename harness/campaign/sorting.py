@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...targets.base.trace import Trace
-from ..campaign_events import Cause, Finding, Found, Improved, Merged, Recognized
+from ..campaign_events import Found, Improved, Merged, Recognized
+from ..campaign_summary import Cause, Finding
 from ..draw.trace_files import load_trace
 from ..group.evidence import Evidence
 from ..group.finding_store import FindingStore

@@ -14,7 +14,7 @@ from msgspec import structs
 
 from ...targets.base.protocol import Capabilities
 from ...targets.base.trace import TraceError
-from ..campaign_events import Seen, Summary
+from ..campaign_summary import Seen, Summary
 from ..risk.species_counts import Draws, SavedSpecies, SpeciesCounts, Stream, save_species, trace_id, up_to_date
 
 

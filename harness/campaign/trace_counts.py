@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 
-from ..campaign_events import Summary
+from ..campaign_summary import Summary
 from ..draw.near_stock import DEFAULT
 from ..units import WHOLE, Shard
 from ..workers.lost_process import Counts, Ran

@@ -16,20 +16,8 @@ from msgspec import structs
 
 from ...targets.base.protocol import TargetError
 from ...targets.base.trace import Trace, TraceError
-from ..campaign_events import (
-    Cause,
-    Finding,
-    Found,
-    Graded,
-    Notice,
-    Severity,
-    TraceDone,
-    TracesDone,
-    Waiting,
-    WorkerGivenUp,
-    WorkerLost,
-    WorkerState,
-)
+from ..campaign_events import Found, Graded, Notice, TraceDone, TracesDone, WorkerGivenUp, WorkerLost, WorkerState
+from ..campaign_summary import Cause, Finding, Severity, Waiting
 from ..draw.trace_files import load_trace
 from ..group.conditions import evidence_of, with_conditions
 from ..group.finding_store import OutputError

@@ -23,7 +23,7 @@ from msgspec import Struct, structs
 
 from ...targets.base.protocol import Capabilities
 from ...targets.base.trace import Config, TraceError
-from ..campaign_events import Reason
+from ..campaign_summary import Reason
 from ..draw.trace_files import ERROR_LENGTH_MAX, read_regular, save_trace
 from ..judge.outcome import Outcome
 from ..quoting import one_line

@@ -27,7 +27,7 @@ from ...targets.base.protocol import Capabilities, TargetError
 from ...targets.base.registry import describe
 from ...targets.base.trace import Trace
 from ..campaign.recheck import Confirmation
-from ..campaign_events import Severity
+from ..campaign_summary import Severity
 from ..group.evidence import Evidence, FindingEvidence
 from ..group.finding_store import FindingStore, OutputError, replay_command
 from ..group.fixes import Fixes

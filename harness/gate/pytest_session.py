@@ -20,7 +20,7 @@ from ...targets.base.protocol import Capabilities, MisfitError, TargetError
 from ...targets.base.registry import prepare
 from ...targets.base.tested import narrower
 from ...targets.base.trace import TraceError
-from ..campaign_events import Changed
+from ..campaign_summary import Changed
 from ..defaults import drawn_seed
 from ..group.finding_store import OutputError
 from ..judge.state_catalogue import missing_states, required_oracles

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from ...targets.base.protocol import Capabilities, MisfitError
 from ...targets.base.trace import Trace, TraceError, check_config
-from ..campaign_events import KnownBug
+from ..campaign_summary import KnownBug
 from ..draw.overrides import check_overrides
 from ..draw.trace_files import json_below, load_trace
 from ..group.conditions import evidence_of, matching, with_conditions

@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Struct, structs
 
 from ...targets.base.trace import TraceError
-from ..campaign_events import Finding, Summary
+from ..campaign_summary import Finding, Summary
 from ..draw.trace_files import read_json, write_atomically
 from ..quoting import one_line
 from .finding_store import trace_path

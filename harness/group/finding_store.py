@@ -35,7 +35,7 @@ from msgspec import structs
 
 from ...targets.base.registry import describe
 from ...targets.base.trace import Trace, TraceError
-from ..campaign_events import Cause, Finding, Severity, Summary
+from ..campaign_summary import Cause, Finding, Severity, Summary
 from ..draw.trace_files import (
     ERROR_LENGTH_MAX,
     NAME_LENGTH_MAX,

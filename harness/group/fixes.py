@@ -28,7 +28,7 @@ from ...targets.base.patches import Patch
 from ...targets.base.pip import version_numbers
 from ...targets.base.registry import parse
 from ...targets.base.trace import TraceError
-from ..campaign_events import KnownBug, Verdict
+from ..campaign_summary import KnownBug, Verdict
 from ..units import plural
 from ..workers.worker_client import WorkerClient
 from .known import Known, fitting, load_known

@@ -30,7 +30,7 @@ import msgspec
 from msgspec import Struct, structs
 
 from ...targets.base.trace import TraceError
-from ..campaign_events import Canary, Finding, KnownBug, Node, Seen, Summary
+from ..campaign_summary import Canary, Finding, KnownBug, Node, Seen, Summary
 from ..draw.trace_files import (
     NAME_LENGTH_MAX,
     STATE_BYTES_MAX,

@@ -21,7 +21,7 @@ from ...targets.base.protocol import Capabilities, TargetError
 from ...targets.base.registry import describe
 from ...targets.base.stock import Setting
 from ...targets.base.trace import AnyEvent, Config, Step, Trace, TraceError, needed_events
-from ..campaign_events import Reach, Severity
+from ..campaign_summary import Reach, Severity
 from ..draw.near_stock import departs, value_of
 from ..draw.overrides import apply_overrides
 from ..judge.oracles import client_of, consequence

@@ -30,7 +30,7 @@ from threading import Lock
 from ...targets.base.launch import Launch
 from ...targets.base.patched_copy import patched
 from ...targets.base.trace import Trace, TraceError
-from ..campaign_events import Cause, Severity
+from ..campaign_summary import Cause, Severity
 from ..draw.trace_files import read_json, read_regular
 from ..judge.violation import Violation
 from ..workers.worker_client import WorkerClient

@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from ...targets.base.protocol import TargetError
 from ...targets.base.trace import Trace, TraceError
-from ..campaign_events import Retested, Summary
+from ..campaign_events import Retested
+from ..campaign_summary import Summary
 from ..draw.trace_files import load_trace
 from ..judge.violation import Violation
 from ..workers.protocol import Worker

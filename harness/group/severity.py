@@ -13,7 +13,7 @@ from typing import Literal
 
 from msgspec import structs
 
-from ..campaign_events import Effect, Finding, Level, Reach, Severity
+from ..campaign_summary import Effect, Finding, Level, Reach, Severity
 from ..judge.oracles import client_of
 from ..judge.violation import Violation
 from ..record.answers import Answers

@@ -7,7 +7,7 @@ from math import sqrt
 
 from msgspec import structs
 
-from ..campaign_events import Finding, KnownBug, Summary
+from ..campaign_summary import Finding, KnownBug, Summary
 from ..units import plural
 from ..workers.worker_client import WorkerClient
 from .fixes import Fixes, check, verdict_on

@@ -35,7 +35,7 @@ from ...targets.base.patched_copy import path_in_packages
 from ...targets.base.protocol import TargetError
 from ...targets.base.registry import coverage_scope, parse
 from ...targets.base.trace import Trace, TraceError
-from ..campaign_events import Changed, ChangedLine
+from ..campaign_summary import Changed, ChangedLine
 from ..draw.aim import Aim, features_of
 from .engine_source import body_lines, functions, is_kernel, statement_of
 

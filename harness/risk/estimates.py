@@ -21,7 +21,7 @@ from math import ceil, exp, log, log1p, sqrt
 
 from msgspec import Struct
 
-from ..campaign_events import Seen
+from ..campaign_summary import Seen
 from .binomial import upper_bound
 
 Z = 1.96

@@ -18,8 +18,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct, structs
 
-from ..campaign_events import Number as Count
-from ..campaign_events import Seen, Summary
+from ..campaign_summary import Number as Count
+from ..campaign_summary import Seen, Summary
 from ..draw.trace_files import read_json, write_atomically
 
 SPECIES_FILE = "species.json"

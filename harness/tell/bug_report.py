@@ -21,7 +21,7 @@ from ...targets.base.engine_tests import EngineTest
 from ...targets.base.launch import Launch
 from ...targets.base.repro import Script
 from ...targets.base.trace import Config, Trace
-from ..campaign_events import Severity
+from ..campaign_summary import Severity
 from ..group.evidence import Place
 from ..group.severity import severity_words
 from ..judge.oracles import rule_of

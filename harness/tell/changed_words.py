@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import groupby
 
-from ..campaign_events import Changed, ChangedLine
+from ..campaign_summary import Changed, ChangedLine
 from ..quoting import markdown_code, markdown_text
 from ..units import plural
 

@@ -23,8 +23,8 @@ from ..judge.violation import Violation, wanted_depth
 from ..quoting import clean
 from ..record.history import History
 from ..record.tag_names import Names
-from ..workers.worker_process import worker_environment
 from ..workers.worker_environment import Home
+from ..workers.worker_process import worker_environment
 
 PACKAGE = "hybridfuzz"
 TAIL_LINES = 25

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import floor, log10
 
-from ..campaign_events import Seen
+from ..campaign_summary import Seen
 from ..risk.binomial import upper_bound
 from ..risk.estimates import Interval, Risk, estimate
 from ..risk.species_counts import SPECIES_MAX

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from ...targets.base.launch import Launch
 from ..quoting import clean
-from ..workers.worker_process import worker_environment
 from ..workers.worker_environment import Home
+from ..workers.worker_process import worker_environment
 
 SECONDS = 60.0
 COLLECT_SECONDS = 180.0

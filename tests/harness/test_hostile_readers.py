@@ -14,7 +14,7 @@ from hybridfuzz.harness import cli
 from hybridfuzz.harness.campaign.rare_traces import CampaignCorpus
 from hybridfuzz.harness.campaign.resume import exclusive
 from hybridfuzz.harness.campaign.trace_counts import Progress
-from hybridfuzz.harness.campaign_events import Summary
+from hybridfuzz.harness.campaign_summary import Summary
 from hybridfuzz.harness.draw.hypothesis_traces import EXAMPLE_BYTES_MAX, ExampleFiles, HypothesisTraces
 from hybridfuzz.harness.draw.trace_files import write_atomically
 from hybridfuzz.harness.group.finding_store import check_counted

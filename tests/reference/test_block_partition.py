@@ -5,8 +5,8 @@ from collections import Counter
 
 import pytest
 
-from hybridfuzz.reference.layout import Group, Layout
 from hybridfuzz.reference.block_partition import Fault, count_owners, is_partition, partition_faults
+from hybridfuzz.reference.layout import Group, Layout
 
 LAYOUT = Layout((Group("mamba", 8), Group("attention", 8)), 8, 4, "align", True)
 RESERVING = Layout(LAYOUT.groups, 8, 4, "align", True, reserved=frozenset({7}))

@@ -23,7 +23,7 @@ from ...units import duration, size
 if TYPE_CHECKING:  # --help has to come at once
     from ....targets.base.launch import Launch
     from ....targets.base.trace import TraceError
-    from ...campaign_events import Reason
+    from ...campaign_summary import Reason
     from ...group.fixes import Fixes
     from ...workers.worker_client import WorkerClient
 

@@ -138,8 +138,8 @@ def run_on_device(
     from ....targets.base.confirmation import Shown, Wanted
     from ....targets.base.protocol import TargetError
     from ...quoting import clean
-    from ...workers.worker_process import worker_environment
     from ...workers.worker_environment import Home
+    from ...workers.worker_process import worker_environment
 
     try:
         with Home() as home:

@@ -37,8 +37,8 @@ def end_with_report(options: argparse.Namespace, out: Path, launch: Launch, stat
     from ...measure.coverage.terminal import report_text
     from ...record.reached_lines import COVERAGE_FOLDER, load_lines
     from ...workers.worker_client import InternalError
-    from ...workers.worker_process import worker_environment
     from ...workers.worker_environment import Home
+    from ...workers.worker_process import worker_environment
     from ..outputs.console import Terminal
 
     saved = load_lines(out)

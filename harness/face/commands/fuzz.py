@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # --help has to come at once
 
     from ....targets.base.launch import Launch
     from ...campaign.shared_state import Settings
-    from ...campaign_events import Summary
+    from ...campaign_summary import Summary
     from ...draw.workload import Workload
     from ...group.fixes import Fixes
     from ...group.known import Known

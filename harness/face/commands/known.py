@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from ....targets.base.launch import Launch
     from ....targets.base.protocol import Capabilities
     from ....targets.base.trace import Trace
-    from ...campaign_events import KnownBug, Severity
+    from ...campaign_summary import KnownBug, Severity
     from ...group.known import Known
     from ...workers.worker_client import WorkerClient
 
@@ -186,7 +186,7 @@ def severity(options: argparse.Namespace) -> int:
     import msgspec
 
     from ....targets.base.trace import TraceError
-    from ...campaign_events import Severity
+    from ...campaign_summary import Severity
     from ...draw.trace_files import write_atomically
     from ...exit_status import CLEAN
     from ...group.finding_store import OutputError

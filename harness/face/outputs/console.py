@@ -21,29 +21,25 @@ from ...campaign_events import (
     CampaignEnded,
     CampaignEvent,
     CampaignStarted,
-    Canary,
     CanaryDone,
-    Finding,
     Found,
     Graded,
     Improved,
-    KnownBug,
     KnownChecked,
     LinesReached,
     Merged,
-    Node,
     NodeLeft,
     Notice,
     NotRun,
     Recognized,
     Retested,
-    Summary,
     Tick,
     TraceDone,
     WorkerGivenUp,
     WorkerLost,
     WorkerState,
 )
+from ...campaign_summary import Canary, Finding, KnownBug, Node, Summary
 from ...group.finding_store import cause_words, fixes_asked, replay_command, title_line
 from ...group.severity import ranked, severity_known, severity_words
 from ...judge.oracles import titles

@@ -6,7 +6,8 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from ...campaign_events import CampaignEnded, CampaignEvent, Summary
+from ...campaign_events import CampaignEnded, CampaignEvent
+from ...campaign_summary import Summary
 from ...draw.trace_files import write_atomically
 from ...group.finding_store import OutputError
 from .handler import CampaignInfo

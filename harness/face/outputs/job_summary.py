@@ -6,7 +6,8 @@ import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
-from ...campaign_events import CampaignEnded, CampaignEvent, Summary
+from ...campaign_events import CampaignEnded, CampaignEvent
+from ...campaign_summary import Summary
 from ...group.finding_store import title_line
 from ...quoting import markdown_text
 from ...tell.github_step_summary import append_section, step_summary

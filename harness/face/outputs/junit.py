@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import xml.etree.ElementTree as ET
 
-from ...campaign_events import Finding, Summary
+from ...campaign_summary import Finding, Summary
 from ...group.finding_store import fixes_asked, replay_command
 from ...group.severity import ranked, severity_known, severity_words
 from ...quoting import terminal_line, terminal_text

@@ -22,7 +22,7 @@ import msgspec
 
 from ....targets.base.registry import parse
 from ....targets.base.trace import TraceError
-from ...campaign_events import Finding, Summary
+from ...campaign_summary import Finding, Summary
 from ...draw.trace_files import encode_trace, load_trace
 from ...group.finding_store import fixes_asked, load_evidence, replay_command
 from ...group.severity import ranked, severity_known, severity_words

@@ -8,7 +8,8 @@ import sys
 
 import msgspec
 
-from ...campaign_events import CampaignEnded, CampaignEvent, Summary
+from ...campaign_events import CampaignEnded, CampaignEvent
+from ...campaign_summary import Summary
 from ...group.bug_history import bugs_of, load_bug_history
 from ...risk.estimates import estimate
 from .handler import CampaignInfo

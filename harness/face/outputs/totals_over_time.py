@@ -14,7 +14,8 @@ import msgspec
 from msgspec import Struct, structs
 
 from ....targets.base.trace import TraceError
-from ...campaign_events import CampaignEnded, CampaignEvent, Summary, Tick
+from ...campaign_events import CampaignEnded, CampaignEvent, Tick
+from ...campaign_summary import Summary
 from ...draw.trace_files import read_regular, write_atomically
 from ...risk.estimates import chance_of_new
 from .handler import CampaignInfo

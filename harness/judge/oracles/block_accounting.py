@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ....reference.layout import peak_blocks
 from ....reference.block_partition import count_owners, is_partition, partition_faults
+from ....reference.layout import peak_blocks
 from ....targets.base.observe import Planned, View
 from ..verdict import Requests, key_of
 from ..violation import Violation

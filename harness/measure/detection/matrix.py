@@ -19,7 +19,7 @@ from ....targets.base.launch import Launch
 from ....targets.base.protocol import TargetError
 from ....targets.base.registry import known_targets
 from ....targets.base.trace import Trace, TraceError
-from ...campaign_events import Reason
+from ...campaign_summary import Reason
 from ...draw.trace_files import file_name, save_trace
 from ...group.finding_store import OutputError
 from ...workers.machine import memory_share

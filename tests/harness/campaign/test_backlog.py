@@ -7,7 +7,7 @@ from cli_process import MUTANT, Cli
 from support import arrive, make_trace, steps
 
 from hybridfuzz.harness.campaign.backlog import EXPLAINED_ENOUGH, KEPT_MAX, PER_SYMPTOM, Backlog
-from hybridfuzz.harness.campaign_events import Waiting
+from hybridfuzz.harness.campaign_summary import Waiting
 from hybridfuzz.harness.draw.trace_files import load_trace
 
 TRACE = make_trace(arrive("r0", 3), *steps(1))

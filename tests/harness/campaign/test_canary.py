@@ -12,7 +12,8 @@ from support import CLEAN
 from hybridfuzz.harness.campaign import canary
 from hybridfuzz.harness.campaign.campaign import Campaign, Settings
 from hybridfuzz.harness.campaign.canary import CanaryRun, applying, canaries, known_traces, share
-from hybridfuzz.harness.campaign_events import CampaignEnded, Canary, CanaryDone, Summary
+from hybridfuzz.harness.campaign_events import CampaignEnded, CanaryDone
+from hybridfuzz.harness.campaign_summary import Canary, Summary
 from hybridfuzz.harness.face.commands import fuzz
 from hybridfuzz.harness.face.outputs.console import canary_line, verdict
 from hybridfuzz.harness.measure.detection.matrix import mutants_of

@@ -8,7 +8,7 @@ from cli_process import Cli
 from msgspec import structs
 
 from hybridfuzz.harness.campaign.species import CampaignSpecies, check_independent
-from hybridfuzz.harness.campaign_events import Seen, Summary
+from hybridfuzz.harness.campaign_summary import Seen, Summary
 from hybridfuzz.harness.risk.species_counts import Stream, load_species
 from hybridfuzz.targets.base.registry import load_factory
 from hybridfuzz.targets.base.trace import TraceError

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from hybridfuzz.harness.campaign.trace_counts import Progress, Ranges
-from hybridfuzz.harness.campaign_events import Summary
+from hybridfuzz.harness.campaign_summary import Summary
 from hybridfuzz.harness.workers.lost_process import Counts
 
 

@@ -9,7 +9,7 @@ from cli_process import Cli
 from msgspec import structs
 from support import arrive, make_trace
 
-from hybridfuzz.harness.campaign_events import Finding, Summary
+from hybridfuzz.harness.campaign_summary import Finding, Summary
 from hybridfuzz.harness.draw.trace_files import save_trace
 from hybridfuzz.harness.group.bug_history import (
     Bug,

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from support import arrive, make_trace, steps
 
-from hybridfuzz.harness.campaign_events import Finding, Reach, Severity, Summary
+from hybridfuzz.harness.campaign_summary import Finding, Reach, Severity, Summary
 from hybridfuzz.harness.draw.trace_files import file_name, load_trace
 from hybridfuzz.harness.group import finding_store as module
 from hybridfuzz.harness.group.evidence import Evidence, FindingEvidence

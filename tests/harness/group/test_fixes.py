@@ -16,7 +16,7 @@ import pytest
 from cli_process import Cli, Ran, command
 from support import arrive, make_trace, steps
 
-from hybridfuzz.harness.campaign_events import Finding, KnownBug, Summary
+from hybridfuzz.harness.campaign_summary import Finding, KnownBug, Summary
 from hybridfuzz.harness.draw.trace_files import load_trace
 from hybridfuzz.harness.face.outputs.console import notes
 from hybridfuzz.harness.group.fixes import (

@@ -15,7 +15,7 @@ from cli_process import MUTANT, Cli
 from msgspec import structs
 
 from hybridfuzz.harness.campaign.trace_counts import Progress
-from hybridfuzz.harness.campaign_events import Finding, KnownBug, Summary
+from hybridfuzz.harness.campaign_summary import Finding, KnownBug, Summary
 from hybridfuzz.harness.draw.trace_files import load_trace, save_trace
 from hybridfuzz.harness.group.bug_history import load_bug_history
 from hybridfuzz.harness.group.evidence import Evidence, FindingEvidence

@@ -7,7 +7,7 @@ import pytest
 from msgspec import structs
 from support import arrive, make_trace
 
-from hybridfuzz.harness.campaign_events import Reach, Severity
+from hybridfuzz.harness.campaign_summary import Reach, Severity
 from hybridfuzz.harness.draw.trace_files import load_trace
 from hybridfuzz.harness.group.reach import MORE_BLOCKS, RUNS_MAX, answers_of, severity_of, with_more_steps
 from hybridfuzz.harness.group.severity import effect_of

@@ -9,7 +9,8 @@ from support import arrive, make_trace, steps
 
 from hybridfuzz.harness.campaign.campaign import Campaign
 from hybridfuzz.harness.campaign.shared_state import Settings
-from hybridfuzz.harness.campaign_events import CampaignEnded, Cause, Finding, Recognized
+from hybridfuzz.harness.campaign_events import CampaignEnded, Recognized
+from hybridfuzz.harness.campaign_summary import Cause, Finding
 from hybridfuzz.harness.group import recognition
 from hybridfuzz.harness.group.finding_store import cause_words
 from hybridfuzz.harness.group.fixes import Fixes, apply_fixes

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support import arrive, make_trace
 
-from hybridfuzz.harness.campaign_events import Changed, ChangedLine
+from hybridfuzz.harness.campaign_summary import Changed, ChangedLine
 from hybridfuzz.harness.record.changed_lines import (
     ChangedSource,
     ChangedTally,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from msgspec import structs
 
-from hybridfuzz.harness.campaign_events import Seen
+from hybridfuzz.harness.campaign_summary import Seen
 from hybridfuzz.harness.risk.estimates import chance_of_new, estimate, halving, new_species, unseen
 from hybridfuzz.harness.risk.species_counts import Draws, SpeciesCounts
 

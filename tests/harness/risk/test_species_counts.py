@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from msgspec import structs
 
-from hybridfuzz.harness.campaign_events import Seen, Summary
+from hybridfuzz.harness.campaign_summary import Seen, Summary
 from hybridfuzz.harness.risk import species_counts
 from hybridfuzz.harness.risk.species_counts import (
     SPECIES_FILE,

@@ -10,7 +10,7 @@ from cli_process import Cli
 from msgspec import structs
 from support import arrive, make_trace
 
-from hybridfuzz.harness.campaign_events import Summary
+from hybridfuzz.harness.campaign_summary import Summary
 from hybridfuzz.harness.face.commands.bisect import conclusions, named_by, signature_of_finding
 from hybridfuzz.harness.group.finding_store import FindingStore
 from hybridfuzz.harness.judge.outcome import Outcome

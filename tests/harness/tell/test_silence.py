@@ -3,7 +3,7 @@
 import pytest
 from msgspec import structs
 
-from hybridfuzz.harness.campaign_events import Seen
+from hybridfuzz.harness.campaign_summary import Seen
 from hybridfuzz.harness.tell.silence import percent, silence_lines
 
 SEEN = Seen(1000, 0, 2000, 20, 10, 12, 9, 40, 14)

@@ -14,7 +14,6 @@ from cli_process import Cli
 from support import arrive, make_trace, steps
 
 from hybridfuzz.harness.draw.trace_files import encode_trace
-from hybridfuzz.harness.workers.worker_process import Process
 from hybridfuzz.harness.workers.worker_environment import (
     YOUNG_SECONDS,
     Home,
@@ -23,6 +22,7 @@ from hybridfuzz.harness.workers.worker_environment import (
     passes,
     remove_home,
 )
+from hybridfuzz.harness.workers.worker_process import Process
 from hybridfuzz.targets.base.launch import Launch
 
 SECRETS = """

@@ -13,8 +13,8 @@ import pytest
 from support import of_release
 
 from hybridfuzz.harness.draw.grammar import draw_trace
-from hybridfuzz.harness.draw.workload import with_ratios
 from hybridfuzz.harness.draw.trace_files import load_trace
+from hybridfuzz.harness.draw.workload import with_ratios
 from hybridfuzz.harness.judge.outcome import Outcome
 from hybridfuzz.harness.workers.worker_client import WorkerClient
 from hybridfuzz.targets.base.registry import prepare

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from support import of_release
 
-from hybridfuzz.harness.draw.workload import with_ratios
 from hybridfuzz.harness.draw.trace_files import load_trace
+from hybridfuzz.harness.draw.workload import with_ratios
 from hybridfuzz.harness.workers.messages import Fuzz
 from hybridfuzz.harness.workers.worker_client import WorkerClient
 from hybridfuzz.targets.base.protocol import TargetError

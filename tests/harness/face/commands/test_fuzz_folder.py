@@ -9,7 +9,7 @@ import pytest
 
 from hybridfuzz.harness.campaign.resume import exclusive
 from hybridfuzz.harness.campaign.shared_state import Settings
-from hybridfuzz.harness.campaign_events import Summary
+from hybridfuzz.harness.campaign_summary import Summary
 from hybridfuzz.harness.cli import build_parser
 from hybridfuzz.harness.face.commands import common, fuzz
 from hybridfuzz.harness.group.finding_store import OutputError

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hybridfuzz.harness.campaign_events import Finding, Summary
+from hybridfuzz.harness.campaign_summary import Finding, Summary
 from hybridfuzz.harness.exit_status import ADAPTER, CLEAN, VIOLATION
 from hybridfuzz.harness.face.commands.fuzz import status
 

@@ -8,22 +8,8 @@ from msgspec import structs
 from rich.console import Console
 from rich.text import Text
 
-from hybridfuzz.harness.campaign_events import (
-    CampaignStarted,
-    Cause,
-    Finding,
-    Graded,
-    Improved,
-    Node,
-    NodeLeft,
-    Reach,
-    Seen,
-    Severity,
-    Summary,
-    Tick,
-    Waiting,
-    WorkerState,
-)
+from hybridfuzz.harness.campaign_events import CampaignStarted, Graded, Improved, NodeLeft, Tick, WorkerState
+from hybridfuzz.harness.campaign_summary import Cause, Finding, Node, Reach, Seen, Severity, Summary, Waiting
 from hybridfuzz.harness.face.outputs.console import (
     NODES_SHOWN,
     Dashboard,

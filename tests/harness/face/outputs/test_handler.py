@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from hybridfuzz.harness.campaign_events import CampaignEnded, CampaignEvent, Notice, Summary, TraceDone
+from hybridfuzz.harness.campaign_events import CampaignEnded, CampaignEvent, Notice, TraceDone
+from hybridfuzz.harness.campaign_summary import Summary
 from hybridfuzz.harness.face.outputs import handler
 from hybridfuzz.harness.face.outputs.handler import CampaignInfo, Dispatcher, registered
 from hybridfuzz.harness.group.finding_store import OutputError

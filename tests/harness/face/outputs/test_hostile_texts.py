@@ -9,7 +9,8 @@ import pytest
 from msgspec import structs
 from support import arrive, make_trace, steps
 
-from hybridfuzz.harness.campaign_events import CampaignEnded, CampaignStarted, Finding, Found, KnownBug, Notice, Summary
+from hybridfuzz.harness.campaign_events import CampaignEnded, CampaignStarted, Found, Notice
+from hybridfuzz.harness.campaign_summary import Finding, KnownBug, Summary
 from hybridfuzz.harness.face.commands import common
 from hybridfuzz.harness.face.outputs import console
 from hybridfuzz.harness.face.outputs.junit import junit_file

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from hybridfuzz.harness.campaign_events import CampaignEnded, Finding, Seen, Summary
+from hybridfuzz.harness.campaign_events import CampaignEnded
+from hybridfuzz.harness.campaign_summary import Finding, Seen, Summary
 from hybridfuzz.harness.face.outputs.job_summary import make_handler
 from hybridfuzz.harness.group.finding_store import OutputError
 from hybridfuzz.harness.tell.github_step_summary import VARIABLE

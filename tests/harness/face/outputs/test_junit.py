@@ -2,7 +2,7 @@
 
 from msgspec import structs
 
-from hybridfuzz.harness.campaign_events import Finding, Reach, Severity, Summary
+from hybridfuzz.harness.campaign_summary import Finding, Reach, Severity, Summary
 from hybridfuzz.harness.face.outputs.junit import suite
 
 

@@ -14,7 +14,8 @@ import msgspec
 import pytest
 from msgspec import structs
 
-from hybridfuzz.harness.campaign_events import CampaignEnded, Finding, Reach, Severity, Summary
+from hybridfuzz.harness.campaign_events import CampaignEnded
+from hybridfuzz.harness.campaign_summary import Finding, Reach, Severity, Summary
 from hybridfuzz.harness.face.outputs.final_file import FinalFile
 from hybridfuzz.harness.face.outputs.handler import CampaignInfo
 from hybridfuzz.harness.face.outputs.sarif import make_handler, sarif_file, sarif_log

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from hybridfuzz.harness.judge.oracles.base import Context
-from hybridfuzz.reference.layout import Layout
 from hybridfuzz.reference.block_partition import count_owners
+from hybridfuzz.reference.layout import Layout
 from hybridfuzz.reference.prefix_cache import Key
 from hybridfuzz.reference.request import Life
 from hybridfuzz.targets.base.observe import Planned, PlannedRow, Table, View

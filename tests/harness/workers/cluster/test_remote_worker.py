@@ -15,7 +15,8 @@ import pytest
 
 from hybridfuzz.harness.campaign.campaign import Campaign
 from hybridfuzz.harness.campaign.shared_state import Settings
-from hybridfuzz.harness.campaign_events import CampaignEnded, CampaignEvent, NodeLeft, Summary
+from hybridfuzz.harness.campaign_events import CampaignEnded, CampaignEvent, NodeLeft
+from hybridfuzz.harness.campaign_summary import Summary
 from hybridfuzz.harness.workers.cluster.messages import COMPRESS_BYTES, Refused, Setup, pack, unpack_answer
 from hybridfuzz.harness.workers.cluster.node_worker import NodeWorker
 from hybridfuzz.harness.workers.cluster.remote_worker import RemoteWorker
