@@ -12,8 +12,8 @@ import msgspec
 import pytest
 from msgspec import structs
 
-from hybridfuzz.harness.campaign_events import CampaignEnded, Level, Tick
-from hybridfuzz.harness.campaign_summary import Canary, Finding, KnownBug, Node, Reach, Seen, Severity, Summary
+from hybridfuzz.harness.campaign_events import CampaignEnded, Tick
+from hybridfuzz.harness.campaign_summary import Canary, Finding, KnownBug, Level, Node, Reach, Seen, Severity, Summary
 from hybridfuzz.harness.draw.trace_files import file_name, load_trace, save_trace
 from hybridfuzz.harness.face.outputs.handler import CampaignInfo
 from hybridfuzz.harness.face.outputs.totals_over_time import Rates, load_samples

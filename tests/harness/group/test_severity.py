@@ -5,8 +5,7 @@ from typing import get_args
 import msgspec
 import pytest
 
-from hybridfuzz.harness.campaign_events import Effect
-from hybridfuzz.harness.campaign_summary import Cause, Finding, Reach, Severity
+from hybridfuzz.harness.campaign_summary import Cause, Effect, Finding, Reach, Severity
 from hybridfuzz.harness.group.severity import (
     TABLE,
     Distance,
