@@ -143,8 +143,8 @@ def test_both_tree_cores_answer_alike() -> None:
     """An evicted prefix, a hit, a split and a flush, on the Python and the Rust core side by side."""
     config = config_of(0, 1)
     config = msgspec.structs.replace(config, options={**config.options, "tree_core": "both"})
-    asked = [Arrive(name, (("a", tokens),), 4) for name, tokens in (("r0", 13), ("r1", 9), ("r2", 13))]
-    events = [event for one in asked for event in (one, *(Step(),) * 8, Evict(2))]
+    asked = [Arrive(name, (("a", tokens),), 4) for name, tokens in (("r0", 13), ("r1", 13), ("r2", 9))]
+    events = [event for one in asked for event in (one, *(Step(),) * 8)] + [Evict(2), Step()]
     target = f"sglang:both@{LATEST}"
     with WorkerClient(target, prepare(target, print), trace_seconds=300) as worker:
         worker.start()
