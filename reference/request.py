@@ -113,6 +113,11 @@ class Life:
         """True if it must compute each token of its prompt, and none of them may come from a cache."""
         return self.prompt_logprobs and not self.delivered
 
+    def ends_before(self, sampled: int) -> bool:
+        """Return True if a token sampled at position `sampled` need not be the model's: the answer has ended before it,
+        and nobody advances its grammar any more. Without a grammar such a token counts for nothing, but is right."""
+        return self.structured > 0 and sampled >= self.total_length
+
     def admit(self, start: int) -> None:
         """Admit the request, for the first time, after a preemption or for its next turn, with `start` tokens in
         memory: those of a prefix hit, or those that its session kept."""

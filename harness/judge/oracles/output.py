@@ -42,7 +42,7 @@ class Output(Oracle):
         if inputs != truth.tokens[row.position : end]:
             wanted = truth.tokens[row.position : end]
             return self._differs(context, life, "input", Tokens(tuple(wanted)), Tokens(tuple(inputs)))
-        if row.sampled:
+        if row.sampled and not life.ends_before(end):
             wanted = life.sampled_truth(end, row.tokens[known:])
             if len(row.sampled) < len(wanted):
                 last = life.total_length - end

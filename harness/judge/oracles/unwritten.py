@@ -104,6 +104,8 @@ class Poison(Oracle):
     needs = frozenset({"accesses"})
 
     def on_row(self, context: Context, row: ForwardRow, life: Life) -> Violation | None:
+        if life.ends_before(row.position + len(row.tokens) - row.drafts):
+            return None
         self.exercised["S7"] += len(row.sampled)
         for token in row.sampled:
             if not 2 <= token < VOCABULARY:

@@ -85,3 +85,15 @@ def test_a_sound_hidden_state_yields_tokens_of_the_model(sampled: tuple[int, ...
     violation = oracle.on_row(context_of(LAYOUT), ForwardRow("r0", 0, (5,), 0, sampled), life_of("r0", 1))
     assert (violation is None) == silent
     assert oracle.exercised == {"S7": len(sampled)}
+
+
+@pytest.mark.parametrize(("position", "structured", "silent"), [(8, 1, True), (8, 0, False), (7, 1, False)])
+def test_behind_the_end_of_a_structured_answer_nothing_is_sampled_by_its_grammar(
+    position: int, structured: int, silent: bool
+) -> None:
+    """The mask of a step in flight behind a stop token is that of another place; nobody reads what it lets through."""
+    life = life_of("r0", 1)
+    life.structured = structured
+    assert life.total_length == 9
+    row = ForwardRow("r0", position, (5,), 0, (1,))
+    assert (Poison().on_row(context_of(LAYOUT), row, life) is None) == silent

@@ -1,12 +1,16 @@
 """What requests ask for beside tokens, on the released vLLM: structured output, log-probabilities of prompts, several
 samples. The grammars are ours, everything that serves them is vLLM's."""
 
+from pathlib import Path
+
 import pytest
 
+from hybridfuzz.harness.draw.trace_files import load_trace
 from hybridfuzz.harness.workers.worker_client import WorkerClient
 from hybridfuzz.targets.base.trace import Abort, Arrive, Config, Group, Step, Trace
 
 pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("engine")]
+DATA = Path(__file__).parents[3] / "data"
 GROUPS = Group("mamba", 8), Group("attention", 8)
 
 
@@ -40,3 +44,8 @@ def test_a_prompt_with_log_probabilities_reads_no_cache(worker: WorkerClient) ->
     outcome = worker.run(Trace(config, events))
     assert outcome.violation is None, outcome.violation.message
     assert outcome.reached["cached prefix not read for the log-probabilities of a prompt"]
+
+
+def test_a_step_behind_the_end_of_a_structured_answer_counts_for_nothing(worker: WorkerClient) -> None:
+    """Trace 18 of seed 4, reduced: an accepted draft behind the stop token, of which the grammar never hears."""
+    assert worker.run(load_trace(DATA / "vllm-structured-behind-an-end.json")).violation is None
