@@ -239,7 +239,7 @@ class HitsOneUnitLess(CacheManager):
         return super().find_hit(tags, hit.length - 7) if hit.length > 8 else hit
 
 
-EVERY_RUN = ("vllm 0.33.0", "vllm 0.28.0", "sglang 0.5.23")
+EVERY_RUN = ("vllm 0.33.0", "sglang 0.5.23")
 """Releases that `make test-engines` drives. Each other one costs a download and an import."""
 
 

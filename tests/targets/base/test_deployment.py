@@ -116,6 +116,7 @@ print("configured")
 
 @pytest.mark.engine
 @pytest.mark.xdist_group("engine")
+@pytest.mark.exhaustive
 def test_vllm_accepts_the_configuration_of_a_server() -> None:
     """It refused --async-scheduling with n-gram drafts on V1, and MTP for models without such layers."""
     launch = prepare("vllm@0.33.0", print)

@@ -204,7 +204,7 @@ def worker() -> Iterator[WorkerClient]:
 
 @pytest.mark.engine
 @pytest.mark.xdist_group("engine")
-@pytest.mark.parametrize("name", RUN)
+@pytest.mark.parametrize("name", [*RUN[:2], *(pytest.param(name, marks=pytest.mark.exhaustive) for name in RUN[2:])])
 def test_it_fails_as_promised_and_passes_with_the_packaged_fix(tmp_path: Path, worker: WorkerClient, name: str) -> None:
     launch, trace = prepare(SPEC, print), load_trace(FOLDER / name)
     history = worker.explain(trace)[1]

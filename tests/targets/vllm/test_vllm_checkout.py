@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from support import of_release
 
 from hybridfuzz.harness.draw.trace_files import load_trace
 from hybridfuzz.harness.workers.worker_client import WorkerClient
@@ -39,7 +40,7 @@ def signatures(spec: str, release: str) -> dict[str, str]:
     return found
 
 
-@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize("release", [of_release("vllm", release, release) for release in RELEASES])
 @pytest.mark.parametrize("built", [False, True])
 def test_a_checkout_shows_what_its_release_shows(
     release: str, built: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
