@@ -237,7 +237,7 @@ def test_of_a_script_with_machinery_only_the_scenario_is_shown() -> None:
     case = structs.replace(case_of("accepted-count-zero"), verdict=VERDICT)
     script = Script(f"ask()\n\n\n{MACHINERY} Of the engine.\n" + "x = 1\n" * 20_000, "x", "nothing")
     text = report(structs.replace(case, script=script))
-    assert "(20004 lines in all, attached):\n\n```python\nask()\n```\n" in text
+    assert "(`repro.py`, 20004 lines, is attached):\n\n```python\nask()\n```\n" in text
     assert "x = 1" not in text and MACHINERY not in text
 
 
