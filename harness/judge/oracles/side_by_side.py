@@ -17,6 +17,7 @@ class Agreement(Oracle):
             "D2",
             "Two implementations of one part of the engine that do the same operations side by side answer alike, and "
             "own the same.",
+            subject="cache",
             consequence=Consequence("Two implementations of one part differ", "At least one of them is wrong.", ""),
         ),
     )
