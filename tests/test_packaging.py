@@ -87,7 +87,7 @@ def test_wheel_has_every_source_and_data_file_and_nothing_else(sources: Path, wh
             for name in ("requirements*.txt", "coverage.toml", "names.json", "tested.json")
             for path in (sources / "targets").glob(f"*/{name}")
         ),
-        sources / "targets" / "vllm" / "model" / "config.json",
+        *(sources / "targets" / engine / "model" / "config.json" for engine in ("sglang", "vllm")),
     }
     packed = {name for name in contents(wheel) if ".dist-info/" not in name}
     assert packed == {f"hybridfuzz/{path.relative_to(sources).as_posix()}" for path in expected}

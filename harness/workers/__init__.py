@@ -3,7 +3,7 @@
 messages           requests and replies between coordinator and worker
 worker_process     a child process and its two pipes
 machine            what workers may take of this machine: cores, memory
-worker_environment the rights of a worker: environment variables, home folder, network
+worker_environment  the rights of a worker: environment variables, home folder, network
 lost_process       the meaning of a lost process: a finding, a flaky finding or a warning
 device_sharing     what the workers of a machine share, such as the daemon for a GPU
 protocol           a worker as a campaign uses it, here or on another node
