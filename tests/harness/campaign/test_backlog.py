@@ -69,7 +69,7 @@ def test_of_a_symptom_that_is_known_each_time_ever_fewer_are_looked_into(tmp_pat
 def test_what_one_night_leaves_the_next_one_looks_into(hybridfuzz: Cli, tmp_path: Path) -> None:
     """With no share at all findings are confirmed while traces run, and nothing else is done."""
     common = ("fuzz", "--target", MUTANT, "--jobs", "1", "--no-canary", "--json", "-o", "out")
-    first = hybridfuzz(*common, "--seed", "1", "--time", "4s", "--triage-share", "0%")
+    first = hybridfuzz(*common, "--seed", "1", "--time", "2s", "--triage-share", "0%")
     assert first.status == 1
     [finding, *_] = first.json["findings"]
     assert (finding["reproduced"], finding["reduced"]) == (True, False)
