@@ -49,11 +49,11 @@ from ..workers.worker_client import Stopped, WorkerClient
 from .packaged_bugs import fixes_words
 from .settings import GateSettings
 
-DIFFERENT = 0.005
-"""Likeness below which two failures have next to nothing in common: only then the gate takes them for two causes. A
-checkout is new in one place, so one cause is far more probable there than in a campaign: of 26 pairs of failures of one
-planted bug two were at 0.02 and two at 0.07 and 0.09 (`M3` beside `M6` of `skipped-off-by-one`,
-`benchmarks/vllm_breaks.py`), the others above 0.15."""
+DIFFERENT = 0.01
+"""Likeness below which failures are a cause of their own, if they are more than one. A checkout is new in one place, and
+likeness alone does not tell one cause from two there: of 26 pairs of failures of one planted bug five are below 0.1
+(`M3`, of one item in ten, beside `M6` of a state that is given back at its boundary: below 0.005), of 81 pairs of
+different bugs eight are below 0.08."""
 SECONDS = 35.0
 """At most for all."""
 COMPARE_SECONDS = 6.0
@@ -167,7 +167,7 @@ class Causes:
             if compared is None and not flaky:
                 rest.append(same)
                 continue
-            group = self._nearest(groups, compared[2]) if compared else None
+            group = self._nearest(groups, compared[2], len(same)) if compared else None
             if group is None:
                 groups.append(group := _Group())
             group.failures += same
@@ -193,11 +193,11 @@ class Causes:
             return None
         return (trace, outcome.violation, evidence) if outcome and outcome.violation and evidence else None
 
-    def _nearest(self, groups: Sequence[_Group], evidence: Evidence) -> _Group | None:
-        """Return the group of the cause that a failure shows, None for a cause of its own."""
+    def _nearest(self, groups: Sequence[_Group], evidence: Evidence, items: int) -> _Group | None:
+        """Return the group of the cause that a failure of so many items shows, None for a cause of its own."""
         compared = [group for group in groups if group.compared]
         group = max(compared, key=lambda group: alike([evidence], group.evidence), default=None)
-        if group is None or (evidence.complete and alike([evidence], group.evidence) < DIFFERENT):
+        if group is None or (items > 1 and evidence.complete and alike([evidence], group.evidence) < DIFFERENT):
             return None
         return group
 
