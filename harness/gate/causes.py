@@ -50,8 +50,8 @@ from .packaged_bugs import fixes_words
 from .settings import GateSettings
 
 DIFFERENT = 0.01
-"""Likeness below which failures are a cause of their own, if they are more than one. A checkout is new in one place, and
-likeness alone does not tell one cause from two there: of 26 pairs of failures of one planted bug five are below 0.1
+"""Likeness below which failures are a cause of their own, if they are more than one. A checkout is new in one place,
+and likeness alone does not tell one cause from two there: of 26 pairs of failures of one planted bug five are below 0.1
 (`M3`, of one item in ten, beside `M6` of a state that is given back at its boundary: below 0.005), of 81 pairs of
 different bugs eight are below 0.08."""
 SECONDS = 35.0
