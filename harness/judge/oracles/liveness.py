@@ -144,14 +144,18 @@ class Publication(Oracle):
     def _released(context: Context, planned: Planned, name: str, index: int, column: int) -> int | None:
         """Return the block that a column held until this plan, if it is free now: nothing has overwritten its content,
         and without a key it is lost. None for a column that held none, and whenever a request waits, was admitted or
-        was preempted: the plan may then have handed the block out and taken it back, which costs it its key.
+        was preempted: the plan may then have handed the block out and taken it back, which costs it its key. A key of
+        another prefix, which it did not have, says that the plan did, for a copy of a state.
         """
         undone = planned.preempted or planned.view.waiting or any(row.admitted for row in planned.rows)
         tables = context.before.tables.get(name)
         if undone or not tables or column >= len(tables[index]):
             return None
         block = tables[index][column]
-        return block if block in planned.view.free else None
+        key, truth = planned.view.published.get(block), context.reference.lives[name].truth
+        if key is not None and key != context.before.published.get(block):
+            undone = not context.reference.is_content_of(key, truth)
+        return block if block in planned.view.free and not undone else None
 
     def _published(
         self, context: Context, planned: Planned, name: str, index: int, checked: int, known: int

@@ -60,6 +60,11 @@ def test_a_load_that_fits_an_empty_pool_is_admitted(worker: WorkerClient) -> Non
     assert worker.run(load_trace(DATA / "vllm-load-that-fills-the-pool.json")).violation is None
 
 
+def test_a_released_block_that_was_handed_out_lost_its_key(worker: WorkerClient) -> None:
+    """Trace 257 of seed 20261128, reduced: M8 objected, but a state of another request was copied into it meanwhile."""
+    assert worker.run(load_trace(DATA / "vllm-released-block-handed-out.json")).violation is None
+
+
 def test_the_state_of_a_session_behind_rejected_drafts(fixes: Fixes) -> None:
     """An earlier fix of cause 28 took the column from the number of tokens; the fix of cause 17 hid that."""
     [entry] = [entry for entry in fixes.in_effect if entry.name == "session-keeps-column"]
