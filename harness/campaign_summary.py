@@ -350,7 +350,10 @@ class Summary(Struct, frozen=True):
     @property
     def default_shares(self) -> Mapping[str, float]:
         """Settings of the stock server -> the share of the steps that ran with them, rare ones first."""
-        return {name: count / self.steps for name, count in sorted(self.defaults.items(), key=lambda pair: pair[1])}
+        return {
+            name: count / self.steps
+            for name, count in sorted(self.defaults.items(), key=lambda pair: (pair[1], pair[0]))
+        }
 
     @property
     def unopened(self) -> int:

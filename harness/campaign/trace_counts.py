@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 
 from ..campaign_summary import Summary
-from ..draw.near_stock import DEFAULT
+from ..draw.near_stock import as_reached
 from ..units import WHOLE, Shard
 from ..workers.lost_process import Counts, Ran
 
@@ -71,7 +71,7 @@ class Progress:
             self.done, self.seconds = earlier.done, earlier.seconds
             self.exercised.update(earlier.exercised)
             self.reached.update(earlier.reached)
-            self.reached.update({f"{DEFAULT}{name}": steps for name, steps in earlier.defaults.items()})
+            self.reached.update(as_reached(earlier.defaults))
         self._next = max((end for _, end in self.beyond.ranges()), default=self.done)
         self._gaps = self.beyond.gaps_from(self.done)[::-1]
         """Positions that were allotted and never counted, before a kill or by a worker that was lost; the lowest are

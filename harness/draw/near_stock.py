@@ -49,7 +49,7 @@ def is_near(config: Config, capabilities: Capabilities) -> bool:
     return sum(departs(setting, config) for setting in capabilities.stock or ()) <= NEAR
 
 
-DEFAULT = "default: "
+_PREFIX = "default: "
 """Begins the names under which a trace counts its steps with settings of the stock server, beside reached states."""
 
 
@@ -62,8 +62,13 @@ def at_default(config: Config, capabilities: Capabilities) -> tuple[str, ...]:
 
 def without_defaults(reached: Mapping[str, int]) -> tuple[dict[str, int], dict[str, int]]:
     """Return the reached states, and the steps with each setting of the stock server, by its name."""
-    states = {name: count for name, count in reached.items() if not name.startswith(DEFAULT)}
-    return states, {name.removeprefix(DEFAULT): reached[name] for name in reached.keys() - states.keys()}
+    states = {name: count for name, count in reached.items() if not name.startswith(_PREFIX)}
+    return states, {name.removeprefix(_PREFIX): n for name, n in reached.items() if name.startswith(_PREFIX)}
+
+
+def as_reached(defaults: Mapping[str, int]) -> dict[str, int]:
+    """Return the steps with each setting of the stock server as they stand beside reached states."""
+    return {f"{_PREFIX}{name}": steps for name, steps in defaults.items()}
 
 
 def may_be_near(overrides: Mapping[str, object], capabilities: Capabilities) -> bool:

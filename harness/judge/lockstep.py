@@ -41,7 +41,7 @@ from ...targets.base.trace import (
     Wake,
     tag_of,
 )
-from ..draw.near_stock import DEFAULT
+from ..draw.near_stock import as_reached
 from .client_events import announce, confirm
 from .environment_fault import FaultyEnvironment, fault_of
 from .ledger_updates import MOVES, take_over, take_over_slots, take_over_state
@@ -305,5 +305,5 @@ class Lockstep:
             for name, times in oracle.exercised.items():
                 exercised[name] = exercised.get(name, 0) + times
         reached, together = dict(+self.reached.counts), self._situations.together()
-        reached |= {f"{DEFAULT}{name}": self.steps for name in self.defaults if self.steps}
+        reached |= as_reached(dict.fromkeys(self.defaults, self.steps)) if self.steps else {}
         return Outcome(self.violation, self.steps, events, exercised, reached, self.digest, together=together)

@@ -123,8 +123,7 @@ class WorkerClient:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._process:
-            self._process.close()
+        self._close()
 
     @property
     def node(self) -> str:
@@ -139,7 +138,8 @@ class WorkerClient:
     @property
     def pid(self) -> int:
         """Return the id of the current process, 0 if there is none."""
-        return self._process.pid if self._process else 0
+        process = self._process  # another thread may stop it meanwhile
+        return process.pid if process else 0
 
     @property
     def queued(self) -> float:
@@ -200,8 +200,8 @@ class WorkerClient:
     def stop(self) -> None:
         """Kill the process now."""
         self._stopped.set()
-        if self._process:
-            self._process.kill()
+        if process := self._process:
+            process.kill()
 
     def run(self, trace: Trace, *, twice: bool = False) -> Outcome:
         """Run one trace. A lost process is an outcome with the event at which it happened."""

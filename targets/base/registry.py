@@ -224,10 +224,10 @@ def front_door(spec: str) -> ModuleType:
 
 def behind_the_door(spec: str) -> Sequence[Behind]:
     """Return what an adapter sets behind its engine's front door, () if it offers no table (`kits`)."""
-    try:
-        table: Sequence[Behind] = front_door(spec).BEHIND
-    except TargetError:
+    parsed = parse(spec)
+    if parsed.name == "python" or not _has(parsed.name, "front_door"):
         return ()
+    table: Sequence[Behind] = front_door(spec).BEHIND
     return table
 
 

@@ -22,7 +22,6 @@ ALONE = frozenset({"kv_events", "node_by_id", "pretty_print", "root_node", "supp
 """Asked of the Python core alone: nodes of its own, what it prints, and how the cache asks it."""
 UNORDERED = frozenset({"all_mamba_values_flatten", "all_values_flatten", "walk_for_kv_canary"})
 """Operations that walk the tree, in an order of their own."""
-OWNED = ("walk_for_kv_canary", "all_mamba_values_flatten")
 
 
 class Difference(msgspec.Struct, frozen=True):
@@ -100,8 +99,10 @@ class CorePair:
 
     def agree(self) -> None:
         """Compare what the cores own, and their sizes."""
-        for name in (*OWNED, "total_size", "full_evictable_size", "full_protected_size", "mamba_evictable_size"):
-            getattr(self, name)(*((False, False) if name == OWNED[0] else ()))
+        self.walk_for_kv_canary(False, False)
+        self.all_mamba_values_flatten()
+        for size in ("total_size", "full_evictable_size", "full_protected_size", "mamba_evictable_size"):
+            getattr(self, size)()
 
     def _translated(self, value: Any, name: str) -> Any:
         """Return an argument as the other core has to be given it."""

@@ -34,7 +34,11 @@ class SglangTarget:
     def __init__(self, config: Config) -> None:
         self.config = config
         sizes = sizes_of(config)
-        self._pair = _pair(sizes)
+        self._has_pair = sizes.tree_core == BOTH and sizes.caching
+        if self._has_pair:
+            from .core_pair import register
+
+            register()
         self.layout = layout_of(sizes)
         classes = _sessions(), _worker(sizes), _graphs(sizes), _tier(sizes)
         self.server = server = Server(sizes, config.max_num_batched_tokens, *classes)
@@ -58,7 +62,7 @@ class SglangTarget:
         records: list[Record] = []
         self.device.records = records
         self._handlers[type(event)](event)
-        if self._pair is not None:
+        if self._has_pair:
             records.append(self._compared())
         return Effect(records)
 
@@ -153,16 +157,6 @@ class SglangTarget:
 
     def close(self) -> None:
         """Do nothing: the engine is garbage-collected."""
-
-
-def _pair(sizes: Sizes) -> Any:
-    """Return the class of a tree core that is two, and tell SGLang of it; None for one core."""
-    if sizes.tree_core != BOTH or not sizes.caching:
-        return None
-    from .core_pair import CorePair, register
-
-    register()
-    return CorePair
 
 
 def _worker(sizes: Sizes) -> Any:

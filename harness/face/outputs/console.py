@@ -363,8 +363,7 @@ def report(summary: Summary, width: int, *, self_test: bool = True) -> list[Rend
 
 
 def defaults_line(summary: Summary) -> str:
-    """Return the smallest and the largest share of the steps with a default of the stock server, and those that no step
-    had."""
+    """Return the smallest and the largest share of the steps with a default of the stock server."""
     shares = summary.default_shares
     least, most = min(shares, key=shares.__getitem__), max(shares, key=shares.__getitem__)
     return (

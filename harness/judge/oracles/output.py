@@ -18,8 +18,8 @@ class Output(Oracle):
             "S6",
             "A request's inputs and outputs are those of the language model on its prompt, regardless of caching, "
             "chunked prefill, speculative decoding and the rest of the batch; exactly the correct drafts are "
-            "accepted, or only those up to the request's last token; with structured output an engine may refuse "
-            "more, which its grammar has not checked. A request ends with an error only if a load "
+            "accepted, or only those up to the request's last token; with structured output an engine may also "
+            "refuse right drafts that its grammar has not checked. A request ends with an error only if a load "
             "for it breaks off, and after its end it gets nothing.",
             subject="device",
             consequence=Consequence(

@@ -15,8 +15,8 @@ class Agreement(Oracle):
     rules = (
         Rule(
             "D2",
-            "Two implementations of one part of the engine that do the same operations side by side answer alike, and "
-            "own the same.",
+            "Two implementations of one part of the engine, given the same operations, give the same answers and own "
+            "the same.",
             subject="cache",
             consequence=Consequence("Two implementations of one part differ", "At least one of them is wrong.", ""),
         ),

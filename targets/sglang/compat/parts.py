@@ -27,6 +27,7 @@ def publish(sizes: Sizes) -> Any:
         "enable_mixed_chunk": sizes.mixed,
         "schedule_policy": sizes.order,
         "enable_priority_scheduling": sizes.priorities,
+        # What SGLang's resolution makes of flags that are not given.
         "prefill_decode_interval": 0,
         "hicache_ratio": 2.0,
         # Without Triton: request rows are written by plain Torch.

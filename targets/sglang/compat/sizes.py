@@ -18,7 +18,7 @@ SPARE_PAGES = 2
 def eviction_config(eviction: str, page: int) -> dict[str, int] | None:
     """Return what a policy of eviction is told (`radix_eviction_policy_config`), in tokens; None for nothing.
 
-    Without a threshold T-LRU is LRU, which the server refuses.
+    The server refuses T-LRU without a threshold: it would be LRU.
     """
     return {"threshold": 4 * page, "next_prompt_estimate": page} if eviction == "tlru" else None
 

@@ -220,6 +220,14 @@ class TestHypothesis:
 
 
 @pytest.mark.exhaustive
+class TestCutOffTwice(TestCutOff):
+    """Killed once more while it continues, with more traces."""
+
+    ARGUMENTS = ("--target", MUTANT, "--traces", "60")
+    KILLS = 2
+
+
+@pytest.mark.exhaustive
 class TestHypothesisCutOff(TestCutOff):
     """The same drills with the other source of traces."""
 

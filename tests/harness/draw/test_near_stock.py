@@ -7,8 +7,8 @@ from msgspec import structs
 
 from hybridfuzz.harness.draw.grammar import draw_trace
 from hybridfuzz.harness.draw.near_stock import (
-    DEFAULT,
     NEAR,
+    as_reached,
     at_default,
     departs,
     is_near,
@@ -85,7 +85,7 @@ def test_steps_at_each_default_are_counted_apart_from_states() -> None:
     changed = structs.replace(stock, policy="priority")
     assert settings - set(at_default(changed, VLLM.capabilities)) == {"--scheduling-policy priority"}
     assert at_default(stock, make_factory().capabilities) == ()
-    reached = {"prefix hit": 3, f"{DEFAULT}--enforce-eager": 40}
+    reached = {"prefix hit": 3, **as_reached({"--enforce-eager": 40})}
     assert without_defaults(reached) == ({"prefix hit": 3}, {"--enforce-eager": 40})
 
 

@@ -76,14 +76,18 @@ def test_a_hostile_name_or_message_changes_no_code(target: str, oracle: str, fie
         assert shape(one) == shape(other)
 
 
-def test_all_hostile_texts_change_no_code_of_an_engines_script() -> None:
-    """Its scripts have thousands of lines: one for all texts; each by itself is exhaustive."""
-    text = "".join(one.encode(errors="replace").decode() for one in HOSTILE)
-    oracle, field = CASES[0]
-    [harmless, *_] = scripts("vllm@0.33.0", oracle, field, "r0", "harmless")
-    [hostile, *_] = scripts("vllm@0.33.0", oracle, field, text, text)
-    compile(hostile.encode(), "repro.py", "exec")
-    assert shape(harmless) == shape(hostile)
+@pytest.mark.parametrize(("oracle", "field"), CASES)
+@pytest.mark.parametrize("end", ['"', "\\"])
+def test_all_hostile_texts_change_no_code_of_an_engines_scripts(oracle: str, field: str, end: str) -> None:
+    """Its scripts have thousands of lines: all texts at once; each by itself is exhaustive."""
+    message = "".join(HOSTILE) + end
+    name = message.encode(errors="replace").decode()  # JSON has no lone surrogates
+    harmless = scripts("vllm@0.33.0", oracle, field, "r0", "harmless")
+    hostile = scripts("vllm@0.33.0", oracle, field, name, message)
+    assert len(harmless) == len(hostile)
+    for one, other in zip(harmless, hostile, strict=True):
+        compile(other.encode(), "repro.py", "exec")
+        assert shape(one) == shape(other)
 
 
 @pytest.mark.parametrize("text", HOSTILE)
