@@ -27,6 +27,11 @@ GATED, DELTA = f"{FLA}/fused_sigmoid_gating.py", f"{FLA}/chunk_delta_h.py"
 ATTENTION = "vllm/v1/attention/ops/triton_unified_attention.py"
 STORE = "vllm/v1/attention/ops/triton_reshape_and_cache_flash.py"
 COPIES, ZEROS = "vllm/v1/worker/mamba_utils.py", "vllm/v1/worker/utils.py"
+REPLAY = f"{MAMBA}/selective_state_update_replayssm_output_only.py"
+SCHEDULER, TABLES = "vllm/v1/core/sched/scheduler.py", "vllm/v1/worker/gpu/block_table.py"
+SHARED = "vllm/v1/attention/backends/gdn_attn.py"
+LOADS_V1, LOADS_V2 = "vllm/v1/worker/kv_connector_model_runner_mixin.py", "vllm/v1/worker/gpu/kv_connector.py"
+RUNNER_V1, RUNNER_V2 = "vllm/v1/worker/gpu_model_runner.py", "vllm/v1/worker/gpu/async_utils.py"
 
 
 @dataclass(frozen=True)
@@ -164,6 +169,168 @@ BREAKS = (
     ),
 )
 
+"""Of kernels, graphs and dtypes. Each meets the models and options that the first real models had."""
+
+_RING = "mixer=mamba2,runner=v1,replay=4,num_speculative_tokens=0,connector=none"
+_PARTIAL = "prefix_match_unit=8,mamba_cache_mode=align,num_speculative_tokens=0"
+_ALIGN = "mamba_cache_mode=align"
+BREADTH = (
+    Break(
+        "ReplaySSM reads its ring without the newest entry",
+        _RING,
+        REPLAY,
+        "            mask=offs_k_cache < write_pos,",
+        "            mask=offs_k_cache < write_pos - 1,",
+    ),
+    Break(
+        "ReplaySSM stores an input one place late",
+        _RING,
+        REPLAY,
+        "x_cache_ptr + offs_m * stride_x_cache_dim + write_pos * stride_x_cache_pos",
+        "x_cache_ptr + offs_m * stride_x_cache_dim + (write_pos + 1) % MAX_CACHE_LEN * stride_x_cache_pos",
+    ),
+    Break(
+        "ReplaySSM folds its ring into the state without the inputs' decay",
+        _RING,
+        REPLAY,
+        "        scale_dot = dt_all_dot * tl.exp(dA_total_dot - dA_cumsum_dot)",
+        "        scale_dot = dt_all_dot",
+    ),
+    Break(
+        "windows that lie channel by channel are copied without the shift",
+        f"conv_layout=DS,num_speculative_tokens=3,{_ALIGN}",
+        COPIES,
+        " + (token_idx + token_bias) * state_elem_size\n                )\n                dst_byte_addr",
+        " + token_idx * state_elem_size\n                )\n                dst_byte_addr",
+    ),
+    Break(
+        "windows that lie channel by channel are copied for half of the channels",
+        f"conv_layout=DS,num_speculative_tokens=3,{_ALIGN}",
+        COPIES,
+        "                mask = rows < dim_rows\n",
+        "                mask = rows < dim_rows // 2\n",
+    ),
+    Break(
+        "a hit inside a block copies half of the page",
+        _PARTIAL,
+        ZEROS,
+        "        blocks[dst] = blocks[src]",
+        "        blocks[dst, : blocks.shape[1] // 2] = blocks[src, : blocks.shape[1] // 2]",
+    ),
+    Break(
+        "a hit inside a block copies pages of the first allocation only",
+        _PARTIAL,
+        ZEROS,
+        "            if storage_key in copied_storages:",
+        "            if copied_storages:",
+    ),
+    Break(
+        "what a step needs is loaded behind its forward (V2)",
+        "connector=sync,runner=v2",
+        LOADS_V2,
+        "        if scheduler_output.has_sync_kv_loads:",
+        "        if False:",
+    ),
+    Break(
+        "what a step needs is loaded behind its forward (V1)",
+        "connector=sync,runner=v1",
+        LOADS_V1,
+        "        start_after_forward = not scheduler_output.has_sync_kv_loads",
+        "        start_after_forward = True",
+    ),
+    Break(
+        "groups that share metadata read the first group's states",
+        "metadata=shared,mixer=gdn,runner=v2",
+        SHARED,
+        "            non_spec_indices = blk_table[:, 0]\n            if m.num_prefills > 0:",
+        "            non_spec_indices = m.non_spec_state_indices_tensor\n            if m.num_prefills > 0:",
+    ),
+    Break(
+        "a session's next turn keeps the token that is dropped",
+        _ALIGN,
+        SCHEDULER,
+        "        keep_end = session.num_tokens - 1\n",
+        "        keep_end = session.num_tokens\n",
+    ),
+    Break(
+        "a session's next turn keeps the keys of its last one",
+        _ALIGN,
+        SCHEDULER,
+        "        del session.block_hashes[keep_end // self.hash_block_size :]\n",
+        "",
+    ),
+    Break(
+        "tokens behind a stop token stay in the answer",
+        "num_speculative_tokens=3",
+        SCHEDULER,
+        "                del new_token_ids[num_new:]  # Trim new tokens if needed.\n",
+        "",
+    ),
+    Break(
+        "a dummy run beside another rank uses the last step's tables",
+        "data_parallel=2,runner=v2,graphs=decode",
+        TABLES,
+        "            block_table[:num_rows].zero_()",
+        "            pass",
+    ),
+    Break(
+        "loads that failed are not reported (V1)",
+        "connector=store,load_failure=recompute,runner=v1",
+        LOADS_V1,
+        "            output.invalid_block_ids = kv_connector.get_block_ids_with_load_errors()\n",
+        "            output.invalid_block_ids = set()\n",
+    ),
+)
+"""Of what real models are driven with since: the ring of ReplaySSM, the second layout of windows, hits inside blocks,
+connectors, shared metadata, sessions, stop tokens, ranks."""
+
+_DRAFTING = f"num_speculative_tokens=3,{_ALIGN}"
+RACES = (
+    Break(
+        "the counts of accepted drafts are read before they are copied (V1)",
+        f"runner=v1,async_depth=0,{_DRAFTING}",
+        RUNNER_V1,
+        "            self.num_accepted_tokens_event.synchronize()\n",
+        "            pass\n",
+    ),
+    Break(
+        "sampled tokens are copied before they are sampled (V2)",
+        "runner=v2,async_depth=1",
+        RUNNER_V2,
+        "            copy_stream.wait_stream(main_stream)\n\n            self.sampled_token_ids =",
+        "            self.sampled_token_ids =",
+    ),
+    Break(
+        "sampled tokens are read before they are copied (V2)",
+        "runner=v2,async_depth=1",
+        RUNNER_V2,
+        "        self.copy_event.synchronize()\n\n        # NOTE(woosuk): The following code is to ensure",
+        "        # NOTE(woosuk): The following code is to ensure",
+    ),
+    Break(
+        "sampled tokens are copied before they are sampled (V1)",
+        "runner=v1,async_depth=1,num_speculative_tokens=0",
+        RUNNER_V1,
+        "            async_output_copy_stream.wait_stream(default_stream)\n            self.sampled_token_ids_cpu",
+        "            self.sampled_token_ids_cpu",
+    ),
+    Break(
+        "sampled tokens are read before they are copied (V1)",
+        "runner=v1,async_depth=1,num_speculative_tokens=0",
+        RUNNER_V1,
+        " = self.sampled_token_ids_cpu.shape[-1]\n        self.async_copy_ready_event.synchronize()\n",
+        " = self.sampled_token_ids_cpu.shape[-1]\n",
+    ),
+    Break(
+        "the counts of valid tokens are copied before they are counted (V1)",
+        f"runner=v1,async_depth=1,{_DRAFTING}",
+        RUNNER_V1,
+        "            self.valid_sampled_token_count_copy_stream.wait_stream(default_stream)  # type: ignore\n",
+        "",
+    ),
+)
+"""Of events that order streams and the host: a wait that is missing."""
+SETS = {"kernels": BREAKS, "breadth": BREADTH, "races": RACES}
 
 DRIVEN = {
     CONV: "causal_conv1d_update",
@@ -192,10 +359,14 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=5)
     parser.add_argument("--jobs", type=int, default=16)
     parser.add_argument("--kernels", action="store_true", help="meet the kernels by themselves (gpu_kernels.py)")
+    parser.add_argument("--set", choices=SETS, default="kernels", dest="of", help="which breaks")
+    parser.add_argument("--more", default="", help="further settings of all, as for --config: jitter=yes")
     parser.add_argument("--only", default="", help="words of which one is in a break's name")
     parser.add_argument("-o", dest="out", type=Path, default=Path("gpu-breaks.json"))
     options = parser.parse_args()
-    chosen = [one for one in BREAKS if not options.only or any(word in one.name for word in options.only.split(","))]
+    chosen = [
+        one for one in SETS[options.of] if not options.only or any(word in one.name for word in options.only.split(","))
+    ]
     chosen = [one for one in chosen if not options.kernels or one.file in DRIVEN]
     folder = Path(tempfile.mkdtemp(prefix="gpu-breaks-"))
     waiting, running, found = list(enumerate(chosen)), {}, {}
@@ -203,7 +374,10 @@ def main() -> int:
         while waiting and len(running) < options.jobs:
             number, one = waiting.pop(0)
             tree, out = broken_tree(options.tree, one, folder / f"tree-{number}"), folder / f"{number}.json"
-            driver, more = "gpu_engines.py", ["--config", one.config, "--until-violation"]
+            driver, more = (
+                "gpu_engines.py",
+                ["--config", ",".join(filter(None, (one.config, options.more))), "--until-violation"],
+            )
             if options.kernels:
                 driver, more = "gpu_kernels.py", ["--only", DRIVEN[one.file], "--until-wrong"]
             command = [

@@ -302,6 +302,8 @@ class Summary(Struct, frozen=True):
     effort                            seconds of all workers by what they did: "fuzzing", "confirming", "reducing",
                                       "identity" (which cause a failure has), "severity" (how much it
                                       matters); what is none of the last four is fuzzing
+    took                              seconds of the traces' workers, by what they went into (`workers.stopwatch`); at
+                                      most those of "fuzzing"
     triage_share                      the share of the workers' time that the last four may take
     waiting                           failing traces that were kept to be looked into later
     seen                              what is needed to estimate what is left; None where nothing can be estimated, as
@@ -340,6 +342,7 @@ class Summary(Struct, frozen=True):
     given_up: int = 0
     workload: Mapping[str, str] = {}
     effort: Mapping[str, float] = {}
+    took: Mapping[str, float] = {}
     triage_share: float = 0.0
     waiting: Sequence[Waiting] = ()
     seen: Seen | None = None

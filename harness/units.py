@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from argparse import ArgumentTypeError
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -125,6 +126,17 @@ def settings(text: str) -> dict[str, object]:
             raise UnitError(part, "KEY=VALUE,KEY=VALUE, such as async_depth=1")
         pairs[key.strip()] = value.strip()
     return pairs
+
+
+def add_seconds(total: dict[str, float], more: Mapping[str, float]) -> None:
+    """Add seconds by what they went into."""
+    for name, seconds in more.items():
+        total[name] = total.get(name, 0.0) + seconds
+
+
+def to_milliseconds(seconds: Mapping[str, float]) -> dict[str, float]:
+    """Return seconds by what they went into, rounded."""
+    return {name: round(one, 3) for name, one in seconds.items()}
 
 
 def spell(seconds: float) -> str:

@@ -46,7 +46,7 @@ from ..record.changed_lines import ChangedSource, ChangedTally
 from ..record.reached_lines import ReachedLines, lines_file
 from ..risk.estimates import chance_of_new
 from ..risk.species_counts import SPECIES_FILE, SavedSpecies, Stream
-from ..units import WHOLE, Shard
+from ..units import WHOLE, Shard, to_milliseconds
 from ..workers.lost_process import Counts, Ran
 from ..workers.messages import Fuzz, Overrides, Ready
 from ..workers.worker_client import WorkerClient
@@ -643,6 +643,7 @@ class CampaignState:
             given_up=self._given_up,
             workload=differences(settings.workload),
             effort=self.triage.effort(),
+            took=to_milliseconds(progress.took),
             triage_share=settings.triage_share,
             waiting=self.backlog.entries(),
             seen=self._seen(),

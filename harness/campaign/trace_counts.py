@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from ..campaign_summary import Summary
 from ..draw.near_stock import as_reached
-from ..units import WHOLE, Shard
+from ..units import WHOLE, Shard, add_seconds
 from ..workers.lost_process import Counts, Ran
 
 
@@ -65,6 +65,8 @@ class Progress:
         """Seconds spent before this process started."""
         self.exercised: Counter[str] = Counter()
         self.reached: Counter[str] = Counter()
+        self.took: dict[str, float] = {}
+        """Seconds of workers that ran traces, by what they went into."""
         self.beyond = Ranges(earlier.beyond if earlier else ())
         if earlier:
             self.traces, self.steps, self.lost = earlier.traces, earlier.steps, earlier.lost_workers
@@ -72,6 +74,7 @@ class Progress:
             self.exercised.update(earlier.exercised)
             self.reached.update(earlier.reached)
             self.reached.update(as_reached(earlier.defaults))
+            add_seconds(self.took, earlier.took)
         self._next = max((end for _, end in self.beyond.ranges()), default=self.done)
         self._gaps = self.beyond.gaps_from(self.done)[::-1]
         """Positions that were allotted and never counted, before a kill or by a worker that was lost; the lowest are
@@ -113,6 +116,7 @@ class Progress:
 
     def count(self, ran: Ran) -> None:
         """Add a result."""
+        add_seconds(self.took, ran.took)
         if not ran.outcome.opened:
             self._take([ran.index])
             return
@@ -124,6 +128,7 @@ class Progress:
         """Add the results of many traces."""
         self.steps += counts.steps
         self.lost += counts.lost
+        add_seconds(self.took, counts.took)
         self._add(counts.exercised, counts.reached, counts.indexes)
 
     def _add(self, exercised: Mapping[str, int], reached: Mapping[str, int], indexes: Collection[int]) -> None:

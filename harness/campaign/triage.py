@@ -21,6 +21,8 @@ from itertools import count
 from threading import Lock
 from typing import Generic, Literal, TypeAlias, TypeVar, get_args
 
+from ..units import to_milliseconds
+
 Task = TypeVar("Task")
 _Waiting: TypeAlias = tuple[tuple[int, ...], int, Task]
 """Order, tie-breaking number, task."""
@@ -116,9 +118,7 @@ class Triage(Generic[Task]):
         """Return the seconds of all workers by what they did."""
         with self._lock:
             took = {name: self._effort(name) for name in self._took}
-            return {FUZZING: round(max(self._all() - sum(took.values()), 0.0), 3)} | {
-                name: round(seconds, 3) for name, seconds in took.items()
-            }
+            return to_milliseconds({FUZZING: max(self._all() - sum(took.values()), 0.0), **took})
 
     def _effort(self, name: str) -> float:
         now = time.monotonic()

@@ -43,6 +43,7 @@ from ..draw.trace_files import (
 )
 from ..quoting import one_line
 from ..risk.species_counts import Draws, SavedSpecies, SpeciesCounts, load_species, save_species, up_to_date
+from ..units import add_seconds, to_milliseconds
 from ..units import shard as parse_shard
 from .bug_history import (
     BUG_HISTORY_FILE,
@@ -593,7 +594,10 @@ def _summary(parts: Sequence[Summary], findings: Sequence[Finding]) -> Summary:
         reached.update(part.reached)
         defaults.update(part.defaults)
     first = parts[0]
-    effort = dict.fromkeys(name for part in parts for name in part.effort)
+    effort, took = dict[str, float](), dict[str, float]()
+    for part in parts:
+        add_seconds(effort, part.effort)
+        add_seconds(took, part.took)
     return Summary(
         target=first.target,
         version=first.version,
@@ -619,7 +623,8 @@ def _summary(parts: Sequence[Summary], findings: Sequence[Finding]) -> Summary:
         ],
         merged=[run_name(part) for part in parts],
         known_bugs=_known_bugs(parts),
-        effort={name: round(sum(part.effort[name] for part in parts if name in part.effort), 3) for name in effort},
+        effort=to_milliseconds(effort),
+        took=to_milliseconds(took),
         triage_share=max(part.triage_share for part in parts),
         waiting=[one for part in parts for one in part.waiting],
         asked=first.asked,

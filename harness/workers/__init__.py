@@ -14,6 +14,7 @@ worker_main        the first code of a worker: `python -m hybridfuzz.harness.wor
 request_loop       the worker's side: loads a target and serves requests
 outbox             the worker's end of the pipe: replies that a target cannot make by accident
 checked_factory    a factory whose answers are checked
+stopwatch          where the time of traces goes
 own_code           whether a target has replaced code of hybridfuzz
 cluster/           workers on the nodes of a Ray cluster
 """

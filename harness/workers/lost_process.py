@@ -38,7 +38,7 @@ class Ran(Struct, frozen=True):
     `lost` says how its worker was lost if that did not happen again; `flaky` is that loss as a violation, None for a
     memory limit, which many traces reach together. `seconds` is CPU time, or the time waited where the worker was lost.
     `lines` are lines of the engine, by module, that are new to its worker process; `species` are those that this
-    process has not reported often enough.
+    process has not reported often enough. `took` are seconds of its worker by what they went into (`stopwatch`).
     """
 
     index: int
@@ -49,6 +49,7 @@ class Ran(Struct, frozen=True):
     seconds: float = 0.0
     lines: Mapping[str, Sequence[int]] = {}
     species: Sequence[int] = ()
+    took: Mapping[str, float] = {}
 
 
 class Counts(Struct, frozen=True):
@@ -58,6 +59,7 @@ class Counts(Struct, frozen=True):
     repeats    failing traces by signature, all of signatures that the campaign has met before
     seconds    CPU time
     species    of traces that reported any, by number
+    took       seconds of workers, by what they went into
     """
 
     indexes: Sequence[int]
@@ -68,6 +70,7 @@ class Counts(Struct, frozen=True):
     repeats: Mapping[str, int] = {}
     seconds: float = 0.0
     species: Mapping[int, Sequence[int]] = {}
+    took: Mapping[str, float] = {}
 
 
 def judge_loss(lost: Lost, index: int, trace: Trace, again: Outcome) -> Ran:

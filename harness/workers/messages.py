@@ -145,7 +145,8 @@ class Done(Struct, frozen=True, tag="done"):
     """A trace has ended. `trace` comes with a violation, if it was not opened, or if it is wanted.
 
     `seconds` is the worker's CPU time for drawing and running it. `lines` are those, by module, that no earlier trace
-    of this process has reached; `species` those that it has not reported often enough (`SpeciesReporter`).
+    of this process has reached; `species` those that it has not reported often enough (`SpeciesReporter`). `took` are
+    seconds by what they went into (`stopwatch`).
     """
 
     outcome: Outcome
@@ -153,6 +154,7 @@ class Done(Struct, frozen=True, tag="done"):
     seconds: float = 0.0
     lines: Mapping[str, Sequence[int]] = {}
     species: Sequence[Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]] = ()
+    took: Mapping[str, float] = {}
 
 
 class Drawn(Struct, frozen=True, tag="drawn"):

@@ -19,7 +19,7 @@ from typing import BinaryIO
 import msgspec
 from msgspec import structs
 
-from ...targets.base.protocol import MisfitError, Narrator, TargetError, TargetFactory
+from ...targets.base.protocol import MisfitError, Narrator, TargetError, TargetFactory, Waits
 from ...targets.base.registry import load_factory, parse
 from ...targets.base.trace import Trace, TraceError
 from ..draw.adapt import port
@@ -69,6 +69,7 @@ from .messages import (
 )
 from .outbox import Outbox
 from .own_code import OwnCode
+from .stopwatch import Stopwatch
 from .worker_environment import remove_home
 
 BUSY_MAX = 80
@@ -131,7 +132,7 @@ def run(
 
 def serve(
     request: Request,
-    factory: TargetFactory,
+    factory: Stopwatch,
     outbox: Outbox,
     recorder: LineRecorder,
     lines: WatchedLines,
@@ -173,10 +174,11 @@ def serve(
     else:
         for number, index in enumerate(request.indexes):
             began = time.process_time()
+            factory.begin()
             if request.traces:
                 trace = request.traces[number]
             else:
-                trace = _draw(factory, request, index)
+                trace = factory.timed("drawing", _draw)(factory, request, index)
                 send(Drawn(trace))  # without it a crash would have no trace if the target cannot be started again
             twice = bool(request.twice_every) and index % request.twice_every == 0
             lines.clear()
@@ -188,7 +190,8 @@ def serve(
             wanted = lines.watched or not outcome.reached.keys().isdisjoint(request.wanted)
             back = outcome.violation or not outcome.opened or wanted
             species = reporter.report(outcome.together)
-            send(Done(structs.replace(outcome, together=()), trace if back else None, seconds, reached, species))
+            kept, told = trace if back else None, structs.replace(outcome, together=())
+            send(Done(told, kept, seconds, reached, species, factory.took()))
             if outcome.violation or outcome.fault:
                 return
 
@@ -260,9 +263,10 @@ def main() -> int:
     requests = listen(inbox)
     try:
         lines.watch()
-        factory = load(spec)
-        if isinstance(factory.factory, Narrator):
-            factory.factory.say = lambda what: outbox.send(Busy(one_line(what, BUSY_MAX)))
+        checked = load(spec)
+        if isinstance(checked.factory, Narrator):
+            checked.factory.say = lambda what: outbox.send(Busy(one_line(what, BUSY_MAX)))
+        factory = Stopwatch(checked, checked.factory.waited if isinstance(checked.factory, Waits) else {})
         outbox.send(Ready(factory.name, factory.capabilities))
     except Exception as error:
         outbox.send(failure(error, spec, code))

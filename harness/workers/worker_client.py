@@ -309,6 +309,7 @@ class WorkerClient:
                         seconds=reply.seconds,
                         lines=reply.lines,
                         species=reply.species,
+                        took=reply.took,
                     )
                     first += stride
                     if is_waiting:

@@ -219,6 +219,16 @@ class Narrator(Protocol):
     say: Callable[[str], None]
 
 
+@runtime_checkable
+class Waits(Protocol):
+    """A factory whose engines wait for something that is neither theirs nor ours, such as a compiler.
+
+    waited  seconds so far in this process, by what; grows in place
+    """
+
+    waited: Mapping[str, float]
+
+
 class TargetFactory(Protocol):
     """A kind of target: has capabilities and opens one instance per trace."""
 

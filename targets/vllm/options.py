@@ -28,7 +28,8 @@ class Options(Struct, frozen=True):
     """The options of a trace. `capabilities` lists their values; the defaults are those of a trace that
     leaves them out.
 
-    dtype  of weights and activations: of real models only
+    dtype   of weights and activations: of real models only
+    jitter  delays on the streams of a GPU: of real models only
     """
 
     runner: str = "v2"
@@ -52,6 +53,7 @@ class Options(Struct, frozen=True):
     conv_layout: str = "SD"
     sampling: str = "greedy"
     inputs: str = "tokens"
+    jitter: str = "no"
 
 
 PLAIN = Options()
@@ -157,6 +159,11 @@ def schedules_asynchronously(config: Config) -> bool:
     """Return True if a request's next step is planned before its last one has run. Pipeline stages can also be filled
     with the steps of other requests."""
     return config.async_depth > 0 and options_of(config).pipeline != "sync"
+
+
+def is_jittered(config: Config) -> bool:
+    """Return True if the streams of a GPU are delayed at random."""
+    return options_of(config).jitter == "yes"
 
 
 def has_graphs(config: Config) -> bool:

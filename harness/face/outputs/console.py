@@ -464,7 +464,12 @@ def effort_line(summary: Summary) -> str:
     fuzzing = shares.pop("fuzzing", 0.0)
     parts = ", ".join(f"{EFFORT_WORDS.get(name, name)} {part:.0%}" for name, part in shares.items() if part)
     failures = f"looking into failures {1 - fuzzing:.0%}" + (f" ({parts})" if parts else "")
-    return f"workers' time: fuzzing {fuzzing:.0%}, {failures}; the share is {summary.triage_share:.0%} while traces run"
+    went = {name: seconds / total for name, seconds in summary.took.items()}
+    went["starting and waiting"] = max(fuzzing - sum(went.values()), 0.0)
+    largest = sorted(went.items(), key=lambda one: -one[1])
+    into = ", ".join(f"{name} {part:.0%}" for name, part in largest if summary.took and part >= 0.005)
+    traces = f"fuzzing {fuzzing:.0%}" + (f" ({into})" if into else "")
+    return f"workers' time: {traces}, {failures}; the share is {summary.triage_share:.0%} while traces run"
 
 
 def open_lines(summary: Summary) -> Iterator[str]:

@@ -24,6 +24,7 @@ from ....targets.base.registry import prepare
 from ....targets.base.trace import TraceError
 from ...judge.environment_fault import FaultyEnvironment
 from ...judge.outcome import Outcome
+from ...units import add_seconds
 from ..lost_process import Counts, Ran
 from ..messages import Answer as Serve
 from ..messages import Answered, Done, Explain, Explained, Failed, Fuzz, Observe, Run
@@ -172,6 +173,7 @@ class Tally:
         self._reached = Counter[str]()
         self._repeats = Counter[str]()
         self._species: dict[int, Sequence[int]] = {}
+        self._took: dict[str, float] = {}
 
     def add(self, ran: Ran) -> None:
         """Add a trace."""
@@ -182,6 +184,7 @@ class Tally:
         self._seconds += ran.seconds
         self._exercised.update(outcome.exercised)
         self._reached.update(outcome.reached)
+        add_seconds(self._took, ran.took)
         if ran.species:
             self._species[ran.index] = ran.species
         if outcome.violation:
@@ -198,4 +201,5 @@ class Tally:
             repeats=self._repeats,
             seconds=self._seconds,
             species=self._species,
+            took=self._took,
         )

@@ -19,6 +19,7 @@ steps on a CPU and on a GPU. The real model is observed by its log-probabilities
     sharing           the daemon through which workers share the device
     snapshot          puts back everything that an engine refers to
     memories          several contents of the caches, one for each fill of unused memory
+    jitter            delays on streams
     host_copy         metadata of the device, read with one copy
     same_tokens       the same tokens alone, in one chunk, in an empty engine
     comparison        which differences from them count

@@ -30,6 +30,7 @@ class GpuFactory:
         self.stood_in = tuple(stood_in)
         self.fills = fills
         self.say: Callable[[str], None] = lambda what: None
+        self.waited: dict[str, float] = {}
         self.capabilities = Capabilities(
             events=_EVENTS,
             modes=REAL_MODES,
@@ -61,6 +62,7 @@ class GpuFactory:
                 "conv_layout": CONV_LAYOUTS,
                 "sampling": SAMPLING,
                 **SERVING,
+                **({"jitter": ("no", "no", "no", "yes")} if device == "cuda" else {}),
             },
             accepts={
                 "attention": ("flash", "triton"),
@@ -110,5 +112,6 @@ def make_factory(name: str, device: str) -> GpuFactory:
         from .compiler import watch_compiler
 
         choose_in_registers(Autotuner)
-        watch_compiler(knobs.runtime, lambda what: factory.say(what))  # noqa: PLW0108 - the worker sets `say` later
+        say = lambda what: factory.say(what)  # noqa: E731, PLW0108 - the worker sets `say` later
+        watch_compiler(knobs.runtime, say, factory.waited)
     return factory

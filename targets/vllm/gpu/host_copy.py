@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from . import jitter
+
 LARGEST = 1 << 16
 """Elements of a tensor that is copied: metadata are small."""
 
@@ -36,6 +38,7 @@ def fetched(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     with torch.inference_mode():
         parts = [torch.cat([tensors[index].reshape(-1) for index in indices]) for _, indices in groups]
         joined = torch.cat([part.view(torch.uint8) for part in parts]).cpu()
+    jitter.behind_read()
     copies: list[torch.Tensor] = [joined] * len(tensors)
     start = 0
     for (dtype, indices), part in zip(groups, parts, strict=True):

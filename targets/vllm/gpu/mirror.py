@@ -27,6 +27,7 @@ from ..shadow.forward import ModelForward
 from ..shadow.layers import ShadowAttention, Tags
 from ..shadow.recorder import Recorder
 from ..shadow.state_layers import ShadowMamba
+from . import jitter
 from .host_copy import on_host
 from .memories import repeated
 
@@ -156,6 +157,7 @@ class MirrorRecorder(Recorder):
         if not there:
             return
         held = torch.stack([layer.real.kv_cache[there].flatten(1).any(1) for layer in layers]).any(0).tolist()
+        jitter.behind_read()
         done = [block for block, has_content in zip(there, held, strict=True) if not has_content]
         if done:
             self.note(Zeroed(self.step, done))

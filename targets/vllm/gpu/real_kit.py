@@ -25,12 +25,12 @@ from ...base.trace import Config
 from .. import graphs
 from ..engine import begin_process
 from ..models import STATE_KIND, fill_weights, mixer
-from ..options import drafts_on_device, is_v2, ring_entries
+from ..options import drafts_on_device, is_jittered, is_v2, ring_entries
 from ..rows.contracts import contract
 from ..shadow import patches
 from ..shadow.drafter import Drafter, Speculator, device_proposer, ngram_proposer
 from ..versions.wrapping import replaced
-from . import memories, replay
+from . import jitter, memories, replay
 from .mirror import Mirror, MirrorAttention, MirrorMamba, MirrorRecorder, RealV1, RealV2, storages
 from .real_config import configure, is_piecewise
 from .real_model import RealModel
@@ -47,6 +47,7 @@ def prepare_process(device: str) -> None:
         prepare()
     else:
         torch.accelerator.set_device_index(0)
+        jitter.install()
     if device == "cuda" and os.environ.get(BATCH_INVARIANT) == "1":
         from vllm.model_executor.determinism.batch_invariant import init_batch_invariance
 
@@ -105,7 +106,9 @@ class SpeculatorOn(Speculator):
 
     def propose(self, input_batch: Any, *rest: Any, dummy_run: bool = False, **keywords: Any) -> torch.Tensor:
         """[requests, k] token ids."""
-        return super().propose(input_batch, *rest, dummy_run=dummy_run, **keywords).to(self.drafter.runner.device)
+        proposed = super().propose(input_batch, *rest, dummy_run=dummy_run, **keywords)
+        jitter.behind_read()
+        return proposed.to(self.drafter.runner.device)
 
 
 class RealKit:
@@ -120,6 +123,7 @@ class RealKit:
         self.device = torch.device("cpu" if self.is_interpreted else "cuda:0")
         self.recorder = MirrorRecorder()
         self.layers: Sequence[MirrorMamba | MirrorAttention] = ()
+        self.jitter = jitter.Jitter() if is_jittered(config) else None
 
     def configure(self) -> VllmConfig:
         """Return vLLM's configuration of this engine."""
@@ -181,7 +185,9 @@ class RealKit:
         kernel = proposer.kernel  # type: ignore[attr-defined]
 
         def on_device(*arguments: Any) -> tuple[torch.Tensor, ...]:
-            return tuple(one.to(self.device) for one in kernel(*arguments))
+            found = kernel(*arguments)
+            jitter.behind_read()
+            return tuple(one.to(self.device) for one in found)
 
         proposer.kernel = on_device  # type: ignore[attr-defined]
         return ((gpu_model_runner, "NgramProposerGPU", proposer),)
@@ -222,7 +228,8 @@ class RealKit:
         """Capture the runner's graphs."""
         if self.is_interpreted:
             graphs.capture(runner, self.recorder, is_v2(self._config))
-        else:
+            return
+        with jitter.active(self.jitter):
             replay.capture(runner, self.real, self.recorder, is_v2(self._config))
 
     def adapter(self, runner: Any) -> RealV1 | RealV2:

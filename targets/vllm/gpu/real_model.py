@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 from vllm.forward_context import get_forward_context
 
-from . import memories
+from . import jitter, memories
 from .host_copy import on_host
 from .mirror import Mirror
 
@@ -120,6 +120,7 @@ class RealModel:
             found = [logits, *[self._compute_logits(one[chosen], *arguments, **keywords) for one in others]]
             parts = [one.float().log_softmax(-1) for one in found]
             values = torch.cat([*parts, chosen[:, None].float()], 1).cpu().numpy()
+        jitter.behind_read()
         indices: list[int] = values[:, -1].astype(int).tolist()
         tokens = choose(indices)
         own, *rest = np.split(values[:, :-1], len(found), axis=1)

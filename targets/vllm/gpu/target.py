@@ -37,7 +37,7 @@ from ..options import windows_are_last
 from ..shadow import patches
 from ..target import VllmTarget
 from ..versions import compat
-from . import memories, same_steps, same_tokens
+from . import jitter, memories, same_steps, same_tokens
 from .comparison import Comparison, tolerance
 from .engines_of_process import kept
 from .lives import Lives
@@ -104,7 +104,8 @@ class Lane(VllmTarget):
         """Apply an event to the engine and all its memories."""
         self._activate()
         self.computed.clear()
-        effect = self.apply(event)
+        with jitter.active(self.real_engine.kit.jitter):
+            effect = self.apply(event)
         memories.activate(None)
         kv_connector.activate(None)
         self._collect(effect.records)

@@ -112,6 +112,10 @@ def test_where_the_time_went_and_what_nobody_looked_into_is_said() -> None:
         "workers' time: fuzzing 70%, looking into failures 30% (confirming 5%, finding out causes 25%); "
         "the share is 30% while traces run"
     )
+    took = {"drawing": 0.06, "engine": 7.0, "judging": 2.0}
+    assert effort_line(structs.replace(summary, took=took)).startswith(
+        "workers' time: fuzzing 70% (engine 35%, starting and waiting 25%, judging 10%), looking into failures 30% ("
+    )
     unfinished, waiting = open_lines(summary)
     assert unfinished == "not looked into for lack of time: S3-a", "a known bug is not reduced"
     assert "1 further failing trace not looked into, kept in waiting/; the next campaign in this folder" in waiting
