@@ -17,6 +17,9 @@ _EVENTS = frozenset(
 _OBSERVES = frozenset(
     {"pool", "labels", "tables", "accesses", "content", "device_order", "estimates", "leftovers", "real_model"}
 )
+_FEATURES = frozenset(
+    {"block-tables", "padding", "partial-hits", "stop-tokens", "prompt-logprobs", "samples", "structured-output"}
+)
 FILLS: tuple[Literal["zero", "random", "nan"], ...] = ("random", "nan")
 """What unused memory holds in the engines of one target."""
 
@@ -75,7 +78,7 @@ class GpuFactory:
             },
             traces_per_second=1.0,
             traces_per_configuration=24,
-            features=frozenset({"block-tables", "padding", "partial-hits", "stop-tokens"}).union(*CONNECTED.values()),
+            features=_FEATURES.union(*CONNECTED.values()),
             features_with={
                 "prefix_match_unit": {"8": frozenset({"partial-hits"})},
                 "connector": CONNECTED,
