@@ -17,7 +17,7 @@ TORCH_AT = $(shell $(PYTHON) -c 'import importlib.util as u, pathlib as p; \
 .PHONY: help venv fuzz test test-exhaustive test-engines test-cluster test-wheel compiled test-compiled lint format types docs examples bench clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' Makefile
 
 venv: $(STAMP) ## make .venv (PYTHON=... picks the interpreter)
 
