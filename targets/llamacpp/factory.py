@@ -42,7 +42,9 @@ SERVER_OPTIONS = {
     "spacing": ("8192", "8192", "8", "1"),
     "ram": ("8192", "8192", "0"),
     "similarity": ("0.1", "0.1", "0"),
-    "ahead": ("0", "1", "4"),
+    "ahead": ("0", "1", "4", "12"),
+    "idle": ("kept", "kept", "saved"),
+    "draft": ("none", "none", "ngram", "model"),
 }
 """Switches of a trace on the server.
 
@@ -54,8 +56,13 @@ spacing      least tokens between two of them (`--checkpoint-min-step`)
 ram          MiB of the prompt cache, into which the state of an idle slot is saved (`--cache-ram`)
 similarity   share of a prompt that a slot must have to be taken for it (`--slot-prompt-similarity`)
 ahead        tokens that a request gets beyond the one that its client goes on with
+idle         a parked session's slot is left to the server, or saved to a file and restored (`--slot-save-path`)
+draft        drafts behind the tokens of a request (`--spec-type`): none, what followed the newest token before, or those of
+             a second model, whose weights are a little different
 """
 SERVER_STOCK = (
+    Setting("--spec-type", {"draft": "none"}),
+    Setting("--slot-save-path", {"idle": "kept"}, is_rare=True),
     Setting("--slot-prompt-similarity", {"similarity": "0.1"}, is_rare=True),
     Setting("--checkpoint-min-step", {"spacing": "8192"}, is_rare=True),
     Setting("--ctx-checkpoints", {"checkpoints": "32"}),

@@ -19,7 +19,7 @@ from ..base.protocol import TargetError
 from .context import Context, Row, log_softmax
 from .context_sizes import Sizes
 from .families import FAMILIES, Family
-from .gguf_file import write_gguf
+from .gguf_file import APART, write_gguf
 from .library import PARTIAL_ONLY, Library
 
 MARGIN = 20.0
@@ -59,8 +59,11 @@ class Model:
     def __init__(self, library: Library, family: Family, path: Path, *, spelled: bool) -> None:
         self.library = library
         self.family = family
-        self.path = path
+        self.path, self.draft = path, path.with_suffix(".draft.gguf")
+        """The model, and for a server one that drafts for it."""
         write_gguf(path, family, spelled=spelled)
+        if spelled:
+            write_gguf(self.draft, family, spelled=True, apart=APART)
         handle = library.c.llama_model_load_from_file(str(path).encode(), library.c.llama_model_default_params())
         if not handle:
             raise TargetError(f"this build of llama.cpp does not load the {family.arch} model: {library.complaint}")
