@@ -18,7 +18,7 @@ OPTIONS = {
     "planes": ("0", "0", "3", "1"),
     "kv": ("split", "split", "unified"),
     "ubatch": ("64", "16", "4"),
-    "idle": ("kept", "kept", "saved"),
+    "idle": ("kept", "kept", "saved", "moved"),
     "logits": ("last", "all"),
 }
 """Switches of a trace.
@@ -28,7 +28,8 @@ planes   snapshots of the recurrent state that a context keeps for each sequence
          removed (`n_rs_seq`); families and builds that cannot have none
 kv       attention cells of each sequence by itself, or of all together (`kv_unified`)
 ubatch   most tokens that are computed at once (`n_ubatch`): a larger batch is split
-idle     a parked session keeps its sequence, or its state is saved and restored into another one
+idle     a parked session keeps its sequence, or its state is saved and restored into another one: of the same context, or
+         of another one (moved)
 logits   asked for the last token of a prompt and for drafts, or for all tokens
 """
 

@@ -88,6 +88,10 @@ class Model:
         """Return the log-probabilities [tokens, vocabulary] after each of these tokens alone."""
         return self._decoded(tokens, len(tokens))[0]
 
+    def state_of(self, context: Context, sequence: int) -> Any:
+        """Return the saved recurrent state of a sequence as float32 numbers, whole numbers of its header among them."""
+        return np.frombuffer(context.state(sequence, PARTIAL_ONLY), np.float32)[-self.family.state :]
+
     def _alone(self, tokens: tuple[int, ...]) -> Alone:
         at_once, last = self._decoded(tokens, len(tokens))
         one_by_one, states = self._decoded(tokens, 1)
@@ -105,13 +109,8 @@ class Model:
         for start in range(0, len(tokens), size):
             piece = tokens[start : start + size]
             found += context.decode([Row(0, start, piece, len(piece))])
-            states.append(state_of(context, 0))
+            states.append(self.state_of(context, 0))
         return log_softmax(np.concatenate(found)), states
-
-
-def state_of(context: Context, sequence: int) -> Any:
-    """Return the saved recurrent state of a sequence as float32 numbers, whole numbers of its header among them."""
-    return np.frombuffer(context.state(sequence, PARTIAL_ONLY), np.float32)
 
 
 def _differ(found: Any, right: Any) -> float:

@@ -35,7 +35,7 @@ TRACES = int(os.environ.get("HYBRIDFUZZ_ENGINE_TRACES", "6"))
 SPLIT = "2026.10.11549--snapshots-left-behind-in-a-split-batch--S9-step-mamba-temporal.json"
 SOUND = {"planes": "0", "kv": "unified"}
 """Configurations that no known defect of the release needs."""
-SERVER = FOLDER.with_name("llamacpp-server")
+SERVER = FOLDER / "server"
 WRONG_TOKEN = """
 from hybridfuzz.harness.draw.grammar import draw_trace
 from hybridfuzz.harness.judge.run import run_trace
