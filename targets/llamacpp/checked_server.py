@@ -5,6 +5,7 @@ Only copied into scripts.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -40,7 +41,7 @@ class CheckedServer(Server):
                 f"client {client}, prompt {[*prompt]}: greedy tokens {found.argmax(-1).tolist()}, of a new server "
                 f"{right.argmax(-1).tolist()}; log-probabilities differ by {distance:.2g}"
             )
-            print(line)
+            sys.stdout.write(f"{line}\n")
             if distance > MARGIN_MAX:
                 wrong.append(line)
         assert not wrong, f"wrong answer: {'; '.join(wrong)}"

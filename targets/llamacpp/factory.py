@@ -28,8 +28,8 @@ planes   snapshots of the recurrent state that a context keeps for each sequence
          removed (`n_rs_seq`); families and builds that cannot have none
 kv       attention cells of each sequence by itself, or of all together (`kv_unified`)
 ubatch   most tokens that are computed at once (`n_ubatch`): a larger batch is split
-idle     a parked session keeps its sequence, or its state is saved and restored into another one: of the same context, or
-         of another one (moved)
+idle     a parked session keeps its sequence, or its state is saved and restored into another one, of the same context
+         or (moved) of another one
 logits   asked for the last token of a prompt and for drafts, or for all tokens
 """
 
@@ -58,8 +58,8 @@ ram          MiB of the prompt cache, into which the state of an idle slot is sa
 similarity   share of a prompt that a slot must have to be taken for it (`--slot-prompt-similarity`)
 ahead        tokens that a request gets beyond the one that its client goes on with
 idle         a parked session's slot is left to the server, or saved to a file and restored (`--slot-save-path`)
-draft        drafts behind the tokens of a request (`--spec-type`): none, what followed the newest token before, or those of
-             a second model, whose weights are a little different
+draft        drafts behind the tokens of a request (`--spec-type`): none, what followed the newest token before, or
+             those of a second model, whose weights are a little different
 """
 SERVER_STOCK = (
     Setting("--spec-type", {"draft": "none"}),

@@ -230,5 +230,5 @@ FAMILIES = {
     "falcon-h1": _falcon_h1(),
     "jamba": _jamba(),
 }
-"""Value of the option `family` -> its model: gated delta net, Mamba 2 (three), short convolutions (two, one with a sliding
-window), Mamba 1."""
+"""Value of the option `family` -> its model: gated delta net, Mamba 2 (three), short convolutions (two, one of them
+with a sliding window), Mamba 1."""

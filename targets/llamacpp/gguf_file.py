@@ -51,7 +51,10 @@ def write_gguf(path: Path, family: Family, *, spelled: bool = False, apart: floa
 
 
 def weights_of(name: str, shape: tuple[int, ...], model: int = 0) -> Any:
-    """Return the weights of one tensor of a model, shape in numpy's order: norms around 1, decays negative, the rest normal."""
+    """Return the weights of one tensor, shape in numpy's order: norms around 1, decays negative, the rest normal.
+
+    `model`: 0, or another number for weights of another model.
+    """
     noise = np.random.default_rng(zlib.crc32(name.encode()) + model).standard_normal(shape).astype(np.float32)
     if name.endswith("ssm_a"):
         return -np.exp(noise / 2)

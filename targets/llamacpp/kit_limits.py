@@ -2,7 +2,7 @@
 
 library  the library's own contexts, with a tiny model (`target`)
 server   its HTTP server, with a tiny model (`server_target`)
-script   a file of calls of the C API (`repro`); that of a failure of the server (`server_repro`) can do what `server` can
+script   a file of calls of the C API (`repro`); one of requests to the server (`server_repro`) can do what `server` can
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 In each step every running request sends all of its tokens so far, as chat clients do, and gets one token or a few. All
 of a step arrive together. The reference's own token is what a request goes on with, so a slot that generated other ones
-has to go back: to a context checkpoint, or to the beginning of the prompt. A session that is saved has its slot saved to
-a file, and the file restored into a slot before its next turn. A request that loses what it has computed has its slot
-erased.
+has to go back: to a context checkpoint, or to the beginning of the prompt. A session that is saved has its slot saved
+to a file, and the file restored into a slot before its next turn. A request that loses what it has computed has its
+slot erased.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class ServerTarget(ClientTarget):
         return [RealForward(step, rows, tolerance), Forward(step, forward, ())]
 
     def execute(self, operations: Sequence[do.Operation]) -> Effect:
-        """Do what a client of a server can do: save and restore a slot, or erase it. The server does the rest itself."""
+        """Save and restore slots. The server does the rest itself."""
         for operation in operations:
             match operation:
                 case do.Save(name=name, sequence=sequence):
