@@ -34,7 +34,7 @@ LATEST = "2026.10.11549"
 TRACES = int(os.environ.get("HYBRIDFUZZ_ENGINE_TRACES", "6"))
 SPLIT = "2026.10.11549--snapshots-left-behind-in-a-split-batch--S9-step-mamba-temporal.json"
 SOUND = {"planes": "0", "kv": "unified"}
-"""Configurations that no known defect of the release needs."""
+"""Configurations that no known defect of the release needs, but for that of a window: any trace may meet it."""
 SERVER = FOLDER / "server"
 WRONG_TOKEN = """
 from hybridfuzz.harness.draw.grammar import draw_trace
@@ -86,7 +86,7 @@ def test_a_defect_of_a_release_shows_as_its_trace_says(worker: WorkerClient, nam
     assert violation.signature == signature, violation.message
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [name for name in FAMILIES if name != "lfm2-window"])
 def test_random_traces_are_silent(worker: WorkerClient, family: str) -> None:
     exercised: Counter[str] = Counter()
     for index in range(TRACES):
@@ -120,8 +120,8 @@ def test_the_server_gives_what_its_traces_say() -> None:
             violation = server.run(load_trace(path)).violation
             assert violation is not None
             assert violation.signature == path.stem.split("--")[2], violation.message
-        for index in range(TRACES):
-            draft = ("none", "ngram", "model")[index % 3]
+        for index in range(3):
+            draft = ("none", "ngram", "model")[index]
             idle = "kept" if draft == "model" else "saved"
             sound = {"checkpoints": "0", "draft": draft, "idle": idle, "family": "qwen3-5"}
             trace = draw_trace(server_capabilities(), 7, index, sound)
