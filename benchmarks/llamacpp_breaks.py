@@ -31,6 +31,25 @@ ABOUT = """\
 (the function returns at once) and fuzzes (seed {seed}) until an oracle reports it, for {steps} steps or {seconds:.0f} s
 at most. A violation counts only if the unbroken release is silent on the very same trace.
 """
+BY_HAND = """
+## Breaks of the C++ source
+
+Made once by hand on 27 November 2026, in llama.cpp as the sdist of llama-cpp-python 0.3.36 has it (0c1e57098).
+`cmake -B build -G Ninja -DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=OFF -DGGML_OPENMP=OFF -DLLAMA_BUILD_TESTS=OFF
+-DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_SERVER=OFF -DLLAMA_BUILD_TOOLS=OFF -DLLAMA_BUILD_COMMON=OFF
+-DLLAMA_CURL=OFF` and `cmake --build build --target llama` took 26 minutes on two busy cores, a break half a
+minute more. Each break changes one line of `src/llama-memory-recurrent.cpp`. `hybridfuzz fuzz --target
+llamacpp@FOLDER --seed 11 --traces 8 --jobs 1 --config planes=0 --config kv=unified --config
+family=granite-hybrid` found each, and reduced it; on the unbroken build 20 traces of this seed with the first
+two settings are silent. The script that `hybridfuzz repro` writes ran in an empty folder: it exits with 1 on
+the broken build and with 0 on the unbroken one.
+
+| break | line | found in trace | as | reduced to |
+| --- | --- | ---: | --- | ---: |
+| a copy's own cell starts empty | `find_slot`: `empty_cell.src = -1` | 4 | S6-step-logprobs | 3 events |
+| a state goes to the first cell | `state_read_data`: `0 * r_size_row` | 0 | S9-step-mamba-temporal | 4 events |
+| a new sequence's cell is not zeroed | `find_slot`: `cells[i].src0 = i` | 0 | S4-step-logprobs-fills | 2 events |
+"""
 
 
 class Break(NamedTuple):
@@ -111,6 +130,7 @@ def inside() -> None:
     print(ABOUT.format(caught=caught, count=len(chosen), seed=SEED, steps=STEPS_MAX, seconds=SECONDS_MAX))
     print("| break | function | caught by | steps | traces |\n| --- | --- | --- | ---: | ---: |")
     print("\n".join(rows))
+    print(BY_HAND.rstrip())
 
 
 def main() -> None:

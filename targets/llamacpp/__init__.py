@@ -18,6 +18,9 @@ tokens alone. See docs/explanation/llamacpp.md.
     kit_limits   what the target and its scripts cannot do
     deployment   what a bug report says about the environment
     checked_context  what a script runs: a context that compares its logits
+    checked_server  what a script of the server runs: a server that is compared with new ones
     c_program    the same calls in C
+    script_calls  the events of a trace as lines of a script
     repro        scripts of calls of the C API
+    server_repro  scripts of requests to the server
 """

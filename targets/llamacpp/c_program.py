@@ -85,6 +85,7 @@ int main(int argc, char ** argv) {
     params.n_ubatch = @n_ubatch@;
     params.n_seq_max = SEQUENCES;
     params.kv_unified = @kv_unified@;
+    params.swa_full = @swa_full@;
 @snapshots@    params.n_threads = params.n_threads_batch = 1;
     params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_DISABLED;
     params.type_k = params.type_v = GGML_TYPE_F32;

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from ..base.trace import Config
 from ..sequences.client import sequences_of
-from .families import FAMILIES
+from .families import FAMILIES, WINDOW
 
 UNIT = 256
 """llama.cpp rounds the cells of a sequence up to a multiple of this."""
@@ -22,10 +22,14 @@ class Sizes(NamedTuple):
     n_seq_max: int
     n_rs_seq: int = 0
     kv_unified: bool = False
+    swa_full: bool = True
 
 
 def sizes_of(config: Config, planes: int) -> Sizes:
-    """Return the parameters of a trace's context, which can keep `planes` snapshots."""
+    """Return the parameters of a trace's context, which can keep `planes` snapshots.
+
+    Where attention has a window, cells behind it are given back, as in the server: that is `swa_full` = false.
+    """
     sequences = sequences_of(config)
     longest = config.max_model_len + config.num_speculative_tokens + 1
     return Sizes(
@@ -35,6 +39,7 @@ def sizes_of(config: Config, planes: int) -> Sizes:
         n_seq_max=sequences,
         n_rs_seq=planes,
         kv_unified=config.options["kv"] == "unified",
+        swa_full=WINDOW not in FAMILIES[config.options["family"]].metadata,
     )
 
 

@@ -18,7 +18,7 @@ OPTIONS = {
     "planes": ("0", "0", "3", "1"),
     "kv": ("split", "split", "unified"),
     "ubatch": ("64", "16", "4"),
-    "idle": ("kept", "kept", "saved"),
+    "idle": ("kept", "kept", "saved", "moved"),
     "logits": ("last", "all"),
 }
 """Switches of a trace.
@@ -28,7 +28,8 @@ planes   snapshots of the recurrent state that a context keeps for each sequence
          removed (`n_rs_seq`); families and builds that cannot have none
 kv       attention cells of each sequence by itself, or of all together (`kv_unified`)
 ubatch   most tokens that are computed at once (`n_ubatch`): a larger batch is split
-idle     a parked session keeps its sequence, or its state is saved and restored into another one
+idle     a parked session keeps its sequence, or its state is saved and restored into another one, of the same context
+         or (moved) of another one
 logits   asked for the last token of a prompt and for drafts, or for all tokens
 """
 
@@ -42,7 +43,9 @@ SERVER_OPTIONS = {
     "spacing": ("8192", "8192", "8", "1"),
     "ram": ("8192", "8192", "0"),
     "similarity": ("0.1", "0.1", "0"),
-    "ahead": ("0", "1", "4"),
+    "ahead": ("0", "1", "4", "12"),
+    "idle": ("kept", "kept", "saved"),
+    "draft": ("none", "none", "ngram", "model"),
 }
 """Switches of a trace on the server.
 
@@ -54,8 +57,13 @@ spacing      least tokens between two of them (`--checkpoint-min-step`)
 ram          MiB of the prompt cache, into which the state of an idle slot is saved (`--cache-ram`)
 similarity   share of a prompt that a slot must have to be taken for it (`--slot-prompt-similarity`)
 ahead        tokens that a request gets beyond the one that its client goes on with
+idle         a parked session's slot is left to the server, or saved to a file and restored (`--slot-save-path`)
+draft        drafts behind the tokens of a request (`--spec-type`): none, what followed the newest token before, or
+             those of a second model, whose weights are a little different
 """
 SERVER_STOCK = (
+    Setting("--spec-type", {"draft": "none"}),
+    Setting("--slot-save-path", {"idle": "kept"}, is_rare=True),
     Setting("--slot-prompt-similarity", {"similarity": "0.1"}, is_rare=True),
     Setting("--checkpoint-min-step", {"spacing": "8192"}, is_rare=True),
     Setting("--ctx-checkpoints", {"checkpoints": "32"}),

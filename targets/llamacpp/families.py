@@ -15,6 +15,7 @@ WIDTH, HIDDEN, VOCABULARY = 32, 48, 128
 HEADS, KV_HEADS, HEAD = 2, 1, 16
 CONV, STATE, INNER, RANK = 4, 16, 64, 4
 """Taps of the convolution, size of a state, channels of a state layer, its heads (Mamba 1: rank of the time step)."""
+WINDOW = "attention.sliding_window"
 Value = int | float | list[int]
 Shapes = dict[str, tuple[int, ...]]
 
@@ -26,12 +27,14 @@ class Family(NamedTuple):
     metadata  hyperparameters, without the architecture's prefix
     tensors   name -> shape
     planes    True if its contexts can keep snapshots for roll-back (`llm_arch_supports_rs_rollback`)
+    state     words at the end of what a save of a recurrent state has that are it, 0 for all: cells of a window precede
     """
 
     arch: str
     metadata: Mapping[str, Value]
     tensors: Shapes
     planes: bool = False
+    state: int = 0
 
 
 def _common(blocks: int, more: Mapping[str, Value]) -> dict[str, Value]:
@@ -171,14 +174,19 @@ def _nemotron_h() -> Family:
     return Family("nemotron_h", _common(4, sizes) | _ssm(2), tensors, planes=True)
 
 
-def _lfm2() -> Family:
+def _lfm2(window: int = 0) -> Family:
+    """`window`: tokens that attention looks back to, 0 for all."""
     tensors = _ends("token_embd_norm")
     for index in range(4):
         layer = f"blk.{index}"
         tensors |= _norm(layer, "attn_norm.weight", "ffn_norm.weight") | _mlp(layer)
         tensors |= _attention(layer) | _qk_norms(layer) if index % 2 else _short_convolution(layer)
     sizes: dict[str, Value] = {"attention.head_count_kv": [0, KV_HEADS] * 2, "shortconv.l_cache": 3}
-    return Family("lfm2", _common(4, sizes), tensors, planes=True)
+    if window:
+        sizes[WINDOW] = window
+    # Per layer two inputs of the convolution, a type and a size, and the type and size of no other state; a header.
+    state = 2 * (2 * WIDTH + 3 + 3) + 5
+    return Family("lfm2", _common(4, sizes), tensors, planes=True, state=state if window else 0)
 
 
 def _granite_hybrid() -> Family:
@@ -217,8 +225,10 @@ FAMILIES = {
     "qwen3-5": _qwen35(),
     "nemotron-h": _nemotron_h(),
     "lfm2": _lfm2(),
+    "lfm2-window": _lfm2(window=8),
     "granite-hybrid": _granite_hybrid(),
     "falcon-h1": _falcon_h1(),
     "jamba": _jamba(),
 }
-"""Value of the option `family` -> its model: gated delta net, Mamba 2 (three), short convolutions, Mamba 1."""
+"""Value of the option `family` -> its model: gated delta net, Mamba 2 (three), short convolutions (two, one of them
+with a sliding window), Mamba 1."""

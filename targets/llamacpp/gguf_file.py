@@ -16,9 +16,15 @@ NORMAL, UNKNOWN, CONTROL = 1, 2, 3
 WEIGHTS = 1.5
 """Standard deviation of a weight, times the square root of its inputs."""
 
+APART = 0.1
+"""Part of the weights of a drafting model that is its own."""
 
-def write_gguf(path: Path, family: Family, *, spelled: bool = False) -> None:
-    """Write a model with random weights, which depend on their names alone; `spelled`: its tokens are words."""
+
+def write_gguf(path: Path, family: Family, *, spelled: bool = False, apart: float = 0.0) -> None:
+    """Write a model with random weights, which depend on their names alone; `spelled`: its tokens are words.
+
+    `apart`: part of the weights that is another model's, so that this one often agrees with that without it.
+    """
     writer = GGUFWriter(path, family.arch)
     writer.add_tokenizer_model("llama" if spelled else "none")
     if spelled:
@@ -34,16 +40,22 @@ def write_gguf(path: Path, family: Family, *, spelled: bool = False) -> None:
         else:
             writer.add_uint32(name, value)
     for name, shape in family.tensors.items():
-        writer.add_tensor(name, weights_of(name, shape[::-1]))
+        weights = weights_of(name, shape[::-1])
+        if apart:
+            weights = ((1 - apart) * weights + apart * weights_of(name, shape[::-1], 1)).astype(np.float32)
+        writer.add_tensor(name, weights)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
 
 
-def weights_of(name: str, shape: tuple[int, ...]) -> Any:
-    """Return the weights of one tensor, shape in numpy's order: norms around 1, decays negative, the rest normal."""
-    noise = np.random.default_rng(zlib.crc32(name.encode())).standard_normal(shape).astype(np.float32)
+def weights_of(name: str, shape: tuple[int, ...], model: int = 0) -> Any:
+    """Return the weights of one tensor, shape in numpy's order: norms around 1, decays negative, the rest normal.
+
+    `model`: 0, or another number for weights of another model.
+    """
+    noise = np.random.default_rng(zlib.crc32(name.encode()) + model).standard_normal(shape).astype(np.float32)
     if name.endswith("ssm_a"):
         return -np.exp(noise / 2)
     if "norm" in name or name.endswith("ssm_d"):

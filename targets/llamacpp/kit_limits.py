@@ -2,7 +2,7 @@
 
 library  the library's own contexts, with a tiny model (`target`)
 server   its HTTP server, with a tiny model (`server_target`)
-script   a file of calls of the C API (`repro`)
+script   a file of calls of the C API (`repro`); one of requests to the server (`server_repro`) can do what `server` can
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ ROWS: tuple[Row[Config], ...] = (
     Row("server", "conv_width", lambda c: c.conv_width != 4, "conv_width is 4"),
     Row("server", "max_model_len", lambda c: c.max_model_len > 200,
         "a slot has 256 tokens: use max_model_len of at most 200"),
-    Row("script", "slots", lambda c: "slots" in c.options, "a failure of the server: replay the trace"),
     Row("script", "family", lambda c: c.options.get("family") not in FAMILIES,
         "a failure of no family of models: the trace names none"),
 )  # fmt: skip

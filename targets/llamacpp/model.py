@@ -19,7 +19,7 @@ from ..base.protocol import TargetError
 from .context import Context, Row, log_softmax
 from .context_sizes import Sizes
 from .families import FAMILIES, Family
-from .gguf_file import write_gguf
+from .gguf_file import APART, write_gguf
 from .library import PARTIAL_ONLY, Library
 
 MARGIN = 20.0
@@ -59,8 +59,11 @@ class Model:
     def __init__(self, library: Library, family: Family, path: Path, *, spelled: bool) -> None:
         self.library = library
         self.family = family
-        self.path = path
+        self.path, self.draft = path, path.with_suffix(".draft.gguf")
+        """The model, and for a server one that drafts for it."""
         write_gguf(path, family, spelled=spelled)
+        if spelled:
+            write_gguf(self.draft, family, spelled=True, apart=APART)
         handle = library.c.llama_model_load_from_file(str(path).encode(), library.c.llama_model_default_params())
         if not handle:
             raise TargetError(f"this build of llama.cpp does not load the {family.arch} model: {library.complaint}")
@@ -85,6 +88,10 @@ class Model:
         """Return the log-probabilities [tokens, vocabulary] after each of these tokens alone."""
         return self._decoded(tokens, len(tokens))[0]
 
+    def state_of(self, context: Context, sequence: int) -> Any:
+        """Return the saved recurrent state of a sequence as float32 numbers, whole numbers of its header among them."""
+        return np.frombuffer(context.state(sequence, PARTIAL_ONLY), np.float32)[-self.family.state :]
+
     def _alone(self, tokens: tuple[int, ...]) -> Alone:
         at_once, last = self._decoded(tokens, len(tokens))
         one_by_one, states = self._decoded(tokens, 1)
@@ -102,13 +109,8 @@ class Model:
         for start in range(0, len(tokens), size):
             piece = tokens[start : start + size]
             found += context.decode([Row(0, start, piece, len(piece))])
-            states.append(state_of(context, 0))
+            states.append(self.state_of(context, 0))
         return log_softmax(np.concatenate(found)), states
-
-
-def state_of(context: Context, sequence: int) -> Any:
-    """Return the saved recurrent state of a sequence as float32 numbers, whole numbers of its header among them."""
-    return np.frombuffer(context.state(sequence, PARTIAL_ONLY), np.float32)
 
 
 def _differ(found: Any, right: Any) -> float:

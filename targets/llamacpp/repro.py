@@ -12,30 +12,15 @@ from collections.abc import Iterator, Sequence
 from ..base.inlined import Sources, import_block
 from ..base.protocol import TargetError
 from ..base.repro import MACHINERY, Failure, Script, python_comment
-from ..base.trace import (
-    Abort,
-    Arrive,
-    Config,
-    Crop,
-    Event,
-    Fork,
-    Park,
-    Preempt,
-    Reorder,
-    Repeat,
-    Reset,
-    Resume,
-    Select,
-    Step,
-    Trace,
-    Truncate,
-    fits,
-)
+from ..base.trace import Config, Event, Step, Trace, Truncate
 from ..sequences import operations as do
-from ..sequences.client import Client, Fed
+from ..sequences.client import Fed
+from . import server_repro
 from .context_sizes import planes_of, sizes_of
+from .factory import SERVER
 from .families import FAMILIES, Family
 from .kit_limits import refusal
+from .script_calls import Calls
 
 STEPS_AFTER = 8
 """Steps after the violation, in which wrong content becomes a wrong number."""
@@ -73,7 +58,8 @@ if __name__ == "__main__":
 def write_scripts(variant: str, trace: Trace, failure: Failure) -> list[Script]:
     """Return reproducers: one that takes llama.cpp to agree to each cut that its snapshots reach, one to none. Raises
     TargetError for a failure that no script can show."""
-    del variant
+    if variant == SERVER:
+        return server_repro.write_scripts(trace, failure)
     if reason := refusal("script", trace.config):
         raise TargetError(f"no stand-alone script can show {reason}")
     if failure.oracle not in ("S4", "S6", "S7", "S9", "M9", "CRASH"):
@@ -94,7 +80,7 @@ def write_scripts(variant: str, trace: Trace, failure: Failure) -> list[Script]:
 def _text(config: Config, family: Family, failure: Failure, promise: str, *, agrees: bool) -> str:
     events = [*failure.events, *(Step() for _ in range(STEPS_AFTER if failure.oracle != "M9" else 0))]
     planes = planes_of(config, has_planes=True)
-    lines = list(_Script(config, planes, agrees=agrees).lines(events))
+    lines = list(_LibraryCalls(config, planes, agrees=agrees).lines(events))
     if promise == WRONG_POSITIONS:
         lines.append("llama.check_positions()")
     sizes = sizes_of(config, planes)
@@ -123,55 +109,18 @@ def _text(config: Config, family: Family, failure: Failure, promise: str, *, agr
     )
 
 
-class _Script:
-    """The operations of a trace, as lines of Python."""
+class _LibraryCalls(Calls):
+    """Calls of the C API, by methods of `checked_context.Llama`."""
 
     def __init__(self, config: Config, planes: int, *, agrees: bool) -> None:
         """`agrees`: llama.cpp cuts a sequence where its snapshots reach."""
-        self.config = config
-        self.client = Client(config, planes)
+        super().__init__(config, planes)
         self.agrees = agrees
 
-    def lines(self, events: Sequence[Event]) -> Iterator[str]:
-        """Yield the calls of all events."""
-        for event in events:
-            if isinstance(event, Step):
-                yield from self._step(event)
-            else:
-                yield from map(_line, self._event(event))
+    def written(self, event: Event, operations: Sequence[do.Operation]) -> Iterator[str]:
+        return map(_line, operations)
 
-    def _event(self, event: Event) -> Sequence[do.Operation]:
-        client = self.client
-        match event:
-            case Arrive() if event.name not in client.names and fits(self.config, event):
-                client.arrive(event)
-            case Resume() if request := client.parked.get(event.name):
-                if fits(self.config, event, request.known):
-                    client.resume(event)
-            case Fork() if event.parent in client.parked and event.name not in client.names:
-                return client.fork(event.name, event.parent)
-            case Truncate() if request := client.parked.get(event.name):
-                if 0 < event.length < request.known:
-                    return self._truncate(event)
-            case Abort():
-                return client.abort(event.name)
-            case Preempt():
-                return client.preempt(event.name)
-            case Park():
-                return client.park(event.name)
-            case Crop():
-                return client.crop(event.tokens)
-            case Select():
-                return client.select(event.names)
-            case Reorder():
-                return client.reorder(event.sources)
-            case Repeat():
-                return client.repeat(event.times)
-            case Reset():
-                return client.reset()
-        return ()
-
-    def _truncate(self, event: Truncate) -> Sequence[do.Operation]:
+    def truncate(self, event: Truncate) -> Sequence[do.Operation]:
         client = self.client
         request = client.parked[event.name]
         if request.saved and request.computed > event.length:
@@ -182,7 +131,7 @@ class _Script:
         client.truncated(event.name, event.length)
         return [cut] if cut else []
 
-    def _step(self, event: Step) -> Iterator[str]:
+    def step(self, event: Step) -> Iterator[str]:
         client = self.client
         done, fed, _, _ = client.plan(event)
         yield from map(_line, done)

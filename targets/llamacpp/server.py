@@ -1,57 +1,86 @@
-"""llama.cpp's own HTTP server, in this process, on a free port of loopback: slots, prompt cache, context checkpoints.
+"""llama.cpp's own HTTP server, in this process, on a free port of loopback: slots, prompt cache, context checkpoints,
+saved slots, drafts.
 
-xllamacpp starts it as `llama-server` does. Its cache is float32 and it has one thread, as `context` has.
+xllamacpp starts it as `llama-server` does. Its cache is float32 and it has one thread, as `context` has. Scripts copy
+this file's definitions.
 """
 
 from __future__ import annotations
 
 import json
-import urllib.request
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
+from shutil import copyfile
 from typing import Any, NamedTuple
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import numpy as np
 
 from ..base.protocol import EngineError, TargetError
-from ..base.trace import Config
 from .families import VOCABULARY
 from .library import F32, FLASH_OFF
 
 SLOT = 256
 """Tokens of a slot's context."""
+END = 2
+"""The token that ends a text (`</s>` of the vocabulary)."""
 SECONDS = 60
 """A request that takes longer has stalled."""
+DRAFTS = {"model": "COMMON_SPECULATIVE_TYPE_DRAFT_SIMPLE", "ngram": "COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE"}
+"""Value of the option `draft` -> llama.cpp's name of it."""
+ALONE = {
+    "slots": "1",
+    "kv": "unified",
+    "ubatch": "512",
+    "checkpoints": "0",
+    "spacing": "8192",
+    "ram": "0",
+    "similarity": "0.1",
+}
+"""Switches of a server that keeps nothing for a later request."""
 
 
 class Answer(NamedTuple):
-    """What a client gets: tokens, and log-probabilities [tokens, vocabulary] from which each was chosen."""
+    """What a client gets: tokens, and log-probabilities [tokens, vocabulary] from which each was chosen. They are NaN
+    where the server gives none, as for all tokens of a batch with drafts."""
 
     tokens: tuple[int, ...]
     logprobs: Any
 
 
 class Server:
-    """A server of one model."""
+    """A server of one model, and the clients' account of where it computed what: by number of a client.
 
-    def __init__(self, path: Path, config: Config) -> None:
+    A folder keeps the slots that are saved.
+    """
+
+    def __init__(self, path: Path, draft: Path, folder: Path, options: Mapping[str, str]) -> None:
+        """`draft`: the model that proposes tokens, where `options` say so."""
         try:
             binding = import_module("xllamacpp.xllamacpp")
         except ImportError as error:
             raise TargetError(
                 "llamacpp:server needs a wheel of xllamacpp: use llamacpp:server@2026.10.11549"
             ) from error
-        params = _params(binding.CommonParams(), config.options)
+        params = _params(binding.CommonParams(), options)
         params.model.path = str(path)
+        params.slot_save_path = f"{folder}/"
         params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
+        kind = options.get("draft", "none")
+        _draft(params.speculative, binding.common_speculative_type, kind, draft)
+        self.folder = folder
+        self.count = int(options["slots"])
+        self.drafts = kind != "none"
+        self.slots: dict[int, int] = {}
+        """Client -> the slot that computed its newest answer."""
         self._server = binding.Server(params)
-        self._url = f"{self._server.listening_address}/completion"
 
-    def ask(self, prompts: Sequence[Sequence[int]], count: int) -> list[Answer]:
-        """Return what so many clients get for prompts that arrive at the same time: `count` tokens each."""
+    def ask(self, prompts: Mapping[int, Sequence[int]], count: int) -> list[Answer]:
+        """Return what clients get for prompts that arrive at the same time: `count` tokens each."""
         request = {
-            "prompt": [list(prompt) for prompt in prompts],
+            "prompt": [list(prompt) for prompt in prompts.values()],
             "n_predict": count,
             "n_probs": VOCABULARY,
             "temperature": 0,
@@ -59,20 +88,74 @@ class Server:
             "cache_prompt": True,
             "return_tokens": True,
         }
-        sent = urllib.request.Request(self._url, json.dumps(request).encode(), {"Content-Type": "application/json"})
-        try:
-            with urllib.request.urlopen(sent, timeout=SECONDS) as response:
-                found = json.load(response)
-        except OSError as error:
-            raise EngineError(f"the server does not answer {len(prompts)} prompts: {error}") from error
+        found = self._post("completion", request)
         answers = sorted(found if isinstance(found, list) else [found], key=lambda answer: int(answer["index"]))
         if len(answers) != len(prompts):
             raise EngineError(f"the server answers {len(answers)} of {len(prompts)} prompts")
-        return [_answer(answer) for answer in answers]
+        self.slots |= {client: answer["id_slot"] for client, answer in zip(prompts, answers, strict=True)}
+        return [_answer(answer, self.drafts) for answer in answers]
+
+    def save(self, name: str, client: int) -> None:
+        """Save a client's slot to a file, whatever it holds by now."""
+        self._post(f"slots/{self.slots[client]}?action=save", {"filename": name})
+
+    def restore(self, name: str, client: int) -> None:
+        """Restore a file into a slot of a client's, in place of what that holds."""
+        self.slots[client] = client % self.count
+        self._post(f"slots/{self.slots[client]}?action=restore", {"filename": name})
+
+    def erase(self, client: int) -> None:
+        """Erase a client's slot."""
+        self._post(f"slots/{self.slots[client]}?action=erase", {})
+
+    def erase_all(self) -> None:
+        """Erase all slots that computed something."""
+        for slot in sorted({*self.slots.values()}):
+            self._post(f"slots/{slot}?action=erase", {})
+
+    def copy(self, source: int, target: int) -> None:
+        """Let a client go on from where another one is."""
+        self.slots[target] = self.slots[source]
+
+    def copy_saved(self, name: str, parent: str) -> None:
+        """Copy a file under another name."""
+        copyfile(self.folder / parent, self.folder / name)
+
+    def forget(self, name: str) -> None:
+        """Delete a file."""
+        (self.folder / name).unlink()
 
     def close(self) -> None:
         """Stop the server."""
         del self._server
+
+    def _post(self, path: str, content: Mapping[str, Any]) -> Any:
+        url = f"{self._server.listening_address}/{path}"
+        sent = Request(url, json.dumps(content).encode(), {"Content-Type": "application/json"})
+        try:
+            with urlopen(sent, timeout=SECONDS) as response:
+                return json.load(response)
+        except HTTPError as error:
+            answer = json.loads(error.read())["error"]["message"]
+            raise EngineError(f"the server refuses {path}: {answer}") from error
+        except OSError as error:
+            raise EngineError(f"the server does not do {path}: {error}") from error
+
+
+def nearest(expected: Any, token: int) -> Any:
+    """Return the log-probabilities [vocabulary] next to the expected ones from which this token would be chosen: never
+    the end of a text, which a request with `ignore_eos` does not get."""
+    found, best = expected.copy(), int(np.delete(expected, END).argmax())
+    best += best >= END
+    found[[token, best]] = (expected[token] + expected[best]) / 2
+    return found
+
+
+def completed(answer: Answer, expected: Any) -> Any:
+    """Return an answer's log-probabilities [tokens, vocabulary]; where the server gave a token alone, those next to the
+    expected ones that explain it."""
+    rows = zip(answer.tokens, answer.logprobs, expected, strict=True)
+    return np.array([nearest(right, token) if np.isnan(found).all() else found for token, found, right in rows])
 
 
 def _params(params: Any, options: Mapping[str, str]) -> Any:
@@ -99,12 +182,28 @@ def _params(params: Any, options: Mapping[str, str]) -> Any:
     return params
 
 
-def _answer(found: dict[str, Any]) -> Answer:
-    places = found["completion_probabilities"]
+def _draft(speculative: Any, kinds: Any, kind: str, path: Path) -> None:
+    """Let a server draft: by a model, or by what followed the newest token before."""
+    if kind == "none":
+        return
+    name = DRAFTS[kind]
+    if name not in kinds.__members__:
+        raise TargetError(f"llamacpp:server: the server of this build has no drafts of {name}: use draft=none")
+    speculative.types = [int(kinds[name])]
+    if kind == "model":
+        speculative.draft.mparams.path = str(path)
+        speculative.draft.cache_type_k = speculative.draft.cache_type_v = F32
+    else:
+        speculative.ngram_simple.size_n, speculative.ngram_simple.size_m = 1, 3
+
+
+def _answer(found: Mapping[str, Any], drafts: bool) -> Answer:
+    tokens, places = found["tokens"], found["completion_probabilities"]
     logprobs = np.full((len(places), VOCABULARY), np.nan, np.float32)
     for row, place in zip(logprobs, places, strict=True):
         for one in place["top_logprobs"]:
             row[one["id"]] = one["logprob"]
-    if len(found["tokens"]) != len(places) or not places:
-        raise EngineError(f"the server gives {len(found['tokens'])} tokens, and probabilities of {len(places)}")
-    return Answer(tuple(found["tokens"]), logprobs)
+    known = [bool(place["top_logprobs"]) for place in places]
+    if len(tokens) != len(places) or not all(known[: 1 if drafts else None]) or not places:
+        raise EngineError(f"the server gives {len(tokens)} tokens, and probabilities of {sum(known)}")
+    return Answer(tuple(tokens), logprobs)

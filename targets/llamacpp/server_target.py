@@ -2,53 +2,89 @@
 
 In each step every running request sends all of its tokens so far, as chat clients do, and gets one token or a few. All
 of a step arrive together. The reference's own token is what a request goes on with, so a slot that generated other ones
-has to go back: to a context checkpoint, or to the beginning of the prompt.
+has to go back: to a context checkpoint, or to the beginning of the prompt. A session that is saved has its slot saved
+to a file, and the file restored into a slot before its next turn. A request that loses what it has computed has its
+slot erased.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from ..base.observe import Content, Forward, ForwardRow, RealForward, RealRow, Record
-from ..base.trace import Config
+from ..base.observe import Content, Effect, Forward, ForwardRow, RealForward, RealRow, Record
+from ..base.trace import Config, Preempt, Reset
 from ..sequences import operations as do
 from ..sequences.client import Fed
 from ..sequences.client_target import ClientTarget
 from .model import MARGIN_MIN, Model
-from .server import Server
+from .server import Server, completed
 from .target import make_layout
 
 
 class ServerTarget(ClientTarget):
-    """One server and its clients for one trace."""
+    """One server and its clients for one trace. A client is a sequence of the library's client."""
 
     def __init__(self, config: Config, model: Model) -> None:
         super().__init__(config, make_layout(config), (), planes=0)
         self.model = model
-        self.server = Server(model.path, config)
+        self._folder = TemporaryDirectory(prefix="hybridfuzz-slots-")
+        self.server = Server(model.path, model.draft, Path(self._folder.name), config.options)
+        self._handlers[Preempt] = lambda event: self.erase(self.client.preempt(event.name))
+        self._handlers[Reset] = lambda event: self.erase(self.client.reset())
 
     def decode(self, step: int, fed: Sequence[Fed], batch: do.Decode) -> Sequence[Record]:
         """Send the requests of a step; compare each answer with the same tokens alone."""
-        prompts = [one.request.tokens(0, one.row.start + one.count) for one in fed]
+        prompts = {one.row.sequence: one.request.tokens(0, one.row.start + one.count) for one in fed}
         answers = self.server.ask(prompts, 1 + int(self.config.options["ahead"]))
         rows, tolerance = [], MARGIN_MIN
-        for one, prompt, answer in zip(fed, prompts, answers, strict=True):
+        for one, prompt, answer in zip(fed, prompts.values(), answers, strict=True):
             alone = self.model.alone((*prompt, *answer.tokens[:-1]))
             tolerance = max(tolerance, alone.tolerance)
             expected = alone.logprobs[len(prompt) - 1 :]
-            distance = np.nan_to_num(np.abs(answer.logprobs - expected).max(axis=1), nan=np.inf)
+            found = completed(answer, expected)
+            distance = np.nan_to_num(np.abs(found - expected).max(axis=1), nan=np.inf)
             worst = int(distance.argmax())
             place = len(prompt) - 1 + worst
-            rows.append(RealRow(one.request.name, place, answer.logprobs[worst], expected[worst], True))
+            rows.append(RealRow(one.request.name, place, found[worst], expected[worst], True))
         forward = [ForwardRow(one.request.name, one.row.start, one.row.tokens, 0, one.sampled) for one in fed]
         return [RealForward(step, rows, tolerance), Forward(step, forward, ())]
+
+    def execute(self, operations: Sequence[do.Operation]) -> Effect:
+        """Save and restore slots. The server does the rest itself."""
+        for operation in operations:
+            match operation:
+                case do.Save(name=name, sequence=sequence):
+                    self.server.save(name, sequence)
+                case do.Restore(name=name, sequence=sequence):
+                    self.server.restore(name, sequence)
+                    self.server.forget(name)
+                case do.CopySaved(name=name, parent=parent):
+                    self.server.copy_saved(name, parent)
+                case do.Copy(source=source, target=target):
+                    self.server.copy(source, target)
+                case do.Forget(name=name):
+                    self.server.forget(name)
+        return Effect()
+
+    def erase(self, operations: Sequence[do.Operation]) -> Effect:
+        """Let requests lose what their slots have computed."""
+        for operation in operations:
+            match operation:
+                case do.Remove(sequence=sequence):
+                    self.server.erase(sequence)
+                case do.Clear():
+                    self.server.erase_all()
+        return self.execute(operations)
 
     def read(self, group: int, layer: int, block: int) -> Content:
         """Refuse: a server shows no states."""
         raise NotImplementedError("a server shows no states, and the target does not observe any")
 
     def close(self) -> None:
-        """Stop the server."""
+        """Stop the server and delete what it saved."""
         self.server.close()
+        self._folder.cleanup()

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ...reference.layout import Group, Layout
-from ..base.observe import Content, Forward, ForwardRow, RealForward, RealRow, Record, StateContent
+from ..base.observe import Content, Effect, Forward, ForwardRow, RealForward, RealRow, Record, StateContent
 from ..base.trace import Config
 from ..sequences import operations as do
 from ..sequences.client import Fed, Request
@@ -21,7 +21,7 @@ from ..sequences.client_target import ClientTarget
 from .context import Context, Row, log_softmax, poisoned
 from .context_sizes import planes_of, sizes_of
 from .families import CONV
-from .model import MARGIN_MIN, Alone, Model, state_of
+from .model import MARGIN_MIN, Alone, Model
 
 NO_PREFIX = 1
 """Stands for the tag of a state that is that of none of the prefixes that it is compared with."""
@@ -45,6 +45,17 @@ class LlamaCppTarget(ClientTarget):
         self.contexts = [poisoned(Context(model.library, model.handle, sizes), poison) for poison in (1, 2)]
         super().__init__(config, make_layout(config), self.contexts, self.contexts[0].planes)
 
+    def execute(self, operations: Sequence[do.Operation]) -> Effect:
+        """Execute operations in both contexts. Where sessions move, each context restores what the other one saved."""
+        if self.config.options["idle"] != "moved":
+            return super().execute(operations)
+        for operation in operations:
+            if isinstance(operation, do.Restore):
+                one, other = (executor.saved for executor in self.executors)
+                one[operation.name], other[operation.name] = other[operation.name], one[operation.name]
+            super().execute([operation])
+        return Effect()
+
     def decode(self, step: int, fed: Sequence[Fed], batch: do.Decode) -> Sequence[Record]:
         """Decode a batch in both contexts; compare what it gives with the same tokens alone."""
         batch_rows = [Row(row.sequence, row.start, row.tokens, row.wanted) for row in batch.rows]
@@ -67,7 +78,7 @@ class LlamaCppTarget(ClientTarget):
         """Return which prefix of its request the state of a sequence stands for: the state is saved, and compared with
         those that the request's tokens have alone. Without one it is no prefix's."""
         [request] = [one for one in self.client.holders() if one.sequence == block]
-        alone, found = self._alone(request), state_of(self.contexts[0], block)
+        alone, found = self._alone(request), self.model.state_of(self.contexts[0], block)
         lengths = range(1, len(alone.states) + 1)
         near = chain([request.computed], sorted(lengths, key=lambda length: abs(length - request.computed)))
         length = next((one for one in near if alone.is_state(one, found)), None)

@@ -353,7 +353,7 @@ class Client:
         for request in requests:
             self.running = [one for one in self.running if one is not request]
             self.parked[request.name] = request
-            if self.config.options.get("idle") == "saved" and request.sequence is not None:
+            if self.config.options.get("idle") in ("saved", "moved") and request.sequence is not None:
                 done += self._saved(request)
         return done
 

@@ -50,21 +50,21 @@ class ClientTarget(ABC):
             Fork: self.fork,
             Truncate: self.truncate,
             Step: self.run_step,
-            Abort: lambda event: self._do(self.client.abort(event.name)),
-            Preempt: lambda event: self._do(self.client.preempt(event.name)),
-            Park: lambda event: self._do(self.client.park(event.name)),
-            Crop: lambda event: self._do(self.client.crop(event.tokens)),
-            Select: lambda event: self._do(self.client.select(event.names)),
-            Reorder: lambda event: self._do(self.client.reorder(event.sources)),
-            Repeat: lambda event: self._do(self.client.repeat(event.times)),
-            Reset: lambda event: self._do(self.client.reset()),
+            Abort: lambda event: self.execute(self.client.abort(event.name)),
+            Preempt: lambda event: self.execute(self.client.preempt(event.name)),
+            Park: lambda event: self.execute(self.client.park(event.name)),
+            Crop: lambda event: self.execute(self.client.crop(event.tokens)),
+            Select: lambda event: self.execute(self.client.select(event.names)),
+            Reorder: lambda event: self.execute(self.client.reorder(event.sources)),
+            Repeat: lambda event: self.execute(self.client.repeat(event.times)),
+            Reset: lambda event: self.execute(self.client.reset()),
         }
 
     def apply(self, event: Event) -> Effect:
         """Apply an event."""
         return self._handlers[type(event)](event)
 
-    def _do(self, operations: Sequence[do.Operation]) -> Effect:
+    def execute(self, operations: Sequence[do.Operation]) -> Effect:
         """Execute operations on all memories."""
         for operation in operations:
             for executor in self.executors:
@@ -89,7 +89,7 @@ class ClientTarget(ABC):
     def fork(self, event: Fork) -> Effect:
         """Copy a parked session and its sequence."""
         if event.parent in self.client.parked and event.name not in self.client.names:
-            self._do(self.client.fork(event.name, event.parent))
+            self.execute(self.client.fork(event.name, event.parent))
         return Effect()
 
     def truncate(self, event: Truncate) -> Effect:
@@ -114,18 +114,18 @@ class ClientTarget(ABC):
         step, self.step = self.step, self.step + 1
         client = self.client
         made_room, fed, planned, budget = client.plan(event)
-        self._do(made_room)
+        self.execute(made_room)
         records: list[Record] = [Planned(step, planned, (), budget, self.view())]
         if not fed:
             return Effect(records)
         *checkpoints, batch = client.batch(fed)
-        self._do(checkpoints)
+        self.execute(checkpoints)
         assert isinstance(batch, do.Decode)
         records += self.decode(step, fed, batch)
         rejected, outputs, finished = client.advance(fed)
-        self._do(rejected)
+        self.execute(rejected)
         records.append(Delivered(step, outputs, finished))
-        self._do(client.settle(finished))
+        self.execute(client.settle(finished))
         return Effect(records)
 
     @abstractmethod

@@ -447,7 +447,7 @@ def test_packaged_fixes_read(monkeypatch: pytest.MonkeyPatch) -> None:
                 assert known.title in known.read_patch().about
             assert known.read_traces() or known.patch
             found = {release for one in entries if one.title == known.title for release in one.releases}
-            assert {trace.split("--")[0] for trace in known.traces} <= found
+            assert {Path(trace).name.split("--")[0] for trace in known.traces} <= found
     with pytest.raises(TraceError, match="no known bugs of hybrid"):
         read_fixes("builtin", "hybrid")
 

@@ -62,11 +62,6 @@ def test_the_server_refuses_what_its_slots_cannot_hold(wanted: Config, reason: s
     assert bool(answer) == bool(reason)
 
 
-def test_no_script_shows_a_failure_of_the_server() -> None:
-    assert "replay" in refusal("script", config(slots="4"))
-    assert refusal("script", config()) == ""
-
-
 def test_what_is_declared_can_be_meant() -> None:
     assert fault(capabilities()) == ""
     assert capabilities("lfm2").options["family"] == ("lfm2",)
@@ -80,6 +75,11 @@ def test_only_a_family_and_a_build_with_snapshots_keep_them() -> None:
     assert planes_of(config(planes="3"), has_planes=True) == 3
     assert planes_of(config(planes="3"), has_planes=False) == 0
     assert planes_of(config(planes="3", family="jamba"), has_planes=True) == 0
+
+
+def test_cells_behind_a_window_are_given_back_where_there_is_one() -> None:
+    assert sizes_of(config(), planes=0).swa_full
+    assert not sizes_of(config(family="lfm2-window"), planes=0).swa_full
 
 
 def test_each_sequence_has_cells_for_the_longest_request_and_its_drafts() -> None:
