@@ -215,7 +215,9 @@ class Bench:
         place = self.folder / Path(name).stem
         place.mkdir()
         script, bad = tried(place, written.scripts, self.launch)
-        found = [f"fails as promised ({script.promise})" if bad.promised else f"does not fail:\n{bad.tail}\n"]
+        took = f"in {bad.seconds:.0f} s, {len(written.scripts)} to try"
+        fails = f"fails as promised ({script.promise}; {took})"
+        found = [fails if bad.promised else f"does not fail ({took}):\n{bad.tail}\n"]
         assert "hybridfuzz" not in script.text, "a script of an engine needs nothing of ours"
         own = [self.patches[entry.title] for entry in self.entries if entry.patch and name in entry.traces][:1]
         fixes = own or list(self.patches.values())
