@@ -17,6 +17,7 @@ class CampaignStarted(Struct, frozen=True):
     """The first worker is ready; the clock runs.
 
     earlier    findings of an earlier campaign in this folder
+    earlier_target, earlier_asked    that campaign's target, and options of its command (`Summary.asked`)
     triage_share    the share of the workers' time that may go into failures
     resumed    traces of this campaign that ran before it was interrupted or killed
     """
@@ -29,6 +30,8 @@ class CampaignStarted(Struct, frozen=True):
     earlier: Sequence[Finding]
     resumed: int = 0
     triage_share: float = 0.0
+    earlier_target: str = ""
+    earlier_asked: Sequence[str] = ()
 
 
 class WorkerState(Struct, frozen=True):

@@ -19,7 +19,7 @@ from .campaign.campaign import Campaign, Settings
 from .campaign.resume import exclusive
 from .campaign_events import CampaignEvent
 from .defaults import REDUCE_SECONDS, TRACE_SECONDS, drawn_seed
-from .group.finding_store import read_state
+from .group.finding_store import fixes_options, read_state
 from .group.fixes import Fixes, apply_fixes, asked_fixes
 from .group.reduce import reduce_trace
 from .judge.outcome import Outcome
@@ -120,6 +120,7 @@ def fuzz(
         overrides=dict(config or {}),
         known=fixed.acknowledged,
         fixes=fixed if fixes else None,
+        asked=fixes_options(fixes),
     )
     with exclusive(folder), closing(Campaign(settings).run()) as events:
         yield from events

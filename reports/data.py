@@ -22,13 +22,15 @@ MATRIX_FILE = "matrix.json"
 
 
 class Shown(Struct, frozen=True):
-    """One finding, its target, and what else is known: history of the bug, history of its blocks, trace."""
+    """One finding, its target, and what else is known: history of the bug, history of its blocks, trace; `asked`:
+    options of its campaign's command."""
 
     finding: Finding
     target: str
     bug: Bug | None = None
     history: History | None = None
     trace: Trace | None = None
+    asked: Sequence[str] = ()
 
 
 class _Matrix(Struct, frozen=True):
@@ -62,8 +64,8 @@ def load_folder(folder: Path) -> Data:
     if summary:
         for finding in summary.findings:
             bug = book.get(bug_key(summary.target, finding.id))
-            findings.append(_shown(finding, summary.target, bug, folder))
-        findings += [_shown(_gone(bug), bug.target, bug, folder) for bug in book.values() if _is_gone(bug, summary)]
+            findings.append(_shown(finding, summary, bug, folder))
+        findings += [_shown(_gone(bug), summary, bug, folder) for bug in book.values() if _is_gone(bug, summary)]
     title = summary.target if summary else "mutants"
     return Data(title, str(folder), summary, findings, load_samples(folder), matrix.mutants if matrix else ())
 
@@ -90,7 +92,7 @@ def _gone(bug: Bug) -> Finding:
     return Finding(bug.signature, bug.oracle, bug.message, -1, -1, bug.events, bug.trace, 0, bug.count, reduced=True)
 
 
-def _shown(finding: Finding, target: str, bug: Bug | None, folder: Path) -> Shown:
+def _shown(finding: Finding, summary: Summary, bug: Bug | None, folder: Path) -> Shown:
     """Return a finding with its trace and history, as far as they can be read.
 
     Only files of this folder are read, whatever path its state names.
@@ -101,7 +103,8 @@ def _shown(finding: Finding, target: str, bug: Bug | None, folder: Path) -> Show
         with suppress(TraceError):
             trace = load_trace(path)
         history = read_json(path.with_suffix(HISTORY_SUFFIX), History, "a history")
-    return Shown(finding, target, bug, history if history and is_sound(history) else None, trace)
+    sound = history if history and is_sound(history) else None
+    return Shown(finding, summary.target, bug, sound, trace, summary.asked)
 
 
 def is_sound(history: History) -> bool:

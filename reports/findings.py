@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from ..harness.group.finding_store import cause_words, replay_command
+from ..harness.group.finding_store import cause_words, replay_of
 from ..harness.group.severity import is_on_default, rank, severity_known, severity_words
 from ..harness.markup import Markup, Section, join, tag
 from ..harness.quoting import clean
@@ -166,7 +166,7 @@ def _value(config: Config, name: str) -> str:
 def commands(one: Shown) -> Markup:
     """Return the commands to copy."""
     target, path = one.target, one.finding.trace
-    lines = [replay_command(target, path)]
+    lines = [replay_of(one.finding, target, one.asked)]
     if one.finding.events > 8:
         lines.append(shlex.join(["hybridfuzz", "reduce", path, "--target", target, "-o", "smaller.json"]))
     lines.append(shlex.join(["hybridfuzz", "repro", path, "--target", target, "-o", "repro"]))

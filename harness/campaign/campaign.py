@@ -160,16 +160,18 @@ class Campaign:
             for event in self._collect(threads):
                 if not began and state.began:
                     began = True
-                    version, out = settings.launch.version, str(settings.out)
+                    version, out, last = settings.launch.version, str(settings.out), settings.last
                     yield CampaignStarted(
                         settings.target,
                         version,
                         settings.seed,
                         settings.jobs,
                         out,
-                        settings.left_behind,
+                        last.findings if last else (),
                         state.resumed,
                         settings.triage_share,
+                        last.target if last else "",
+                        last.asked if last else (),
                     )
                 yield event
         finally:

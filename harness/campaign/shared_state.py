@@ -74,7 +74,6 @@ class Settings(Struct, frozen=True, kw_only=True):
     twice_every       every so many traces run twice, to find nondeterminism; 0 for none
     canaries          broken targets, started as `canary_launch`: the campaign is blind if it finds none of them
     earlier           the last state of this very campaign if it was killed or interrupted
-    left_behind       findings of another, earlier campaign in this folder
     known             acknowledged bugs
     fixes             known bugs for this target, with those whose patch is in effect
     packaged          known bugs by which failures are recognized, with their patches applied; None for none
@@ -107,7 +106,6 @@ class Settings(Struct, frozen=True, kw_only=True):
     canaries: Sequence[str] = ()
     canary_launch: Launch = Launch(sys.executable, {})
     earlier: Summary | None = None
-    left_behind: Sequence[Finding] = ()
     known: Sequence[Known] = ()
     fixes: Fixes | None = None
     packaged: Fixes | None = None

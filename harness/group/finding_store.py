@@ -110,13 +110,23 @@ def make_folder(folder: Path, inner: str = "") -> None:
 
 def replay_command(target: str, trace: str, fixes: Sequence[str] = ()) -> str:
     """Return the command that runs a finding again, behind fixes as `--fixes` takes them."""
-    behind = [word for where in fixes for word in ("--fixes", where)]
-    return shlex.join(["hybridfuzz", "replay", trace, "--target", target, *behind])
+    return shlex.join(["hybridfuzz", "replay", trace, "--target", target, *fixes_options(fixes)])
+
+
+def fixes_options(fixes: Sequence[str]) -> list[str]:
+    """Return the options of a command that runs behind fixes."""
+    return [word for where in fixes for word in ("--fixes", where)]
 
 
 def fixes_asked(asked: Sequence[str]) -> list[str]:
     """Return the fixes among the options of a campaign's command."""
     return [where for option, where in pairwise(asked) if option == "--fixes"]
+
+
+def replay_of(finding: Finding, target: str, asked: Sequence[str]) -> str:
+    """Return the command that runs the trace of a campaign's finding again, as the campaign ran it. `asked`: options of
+    the campaign's command (`Summary.asked`)."""
+    return replay_command(target, finding.trace, fixes_asked(asked))
 
 
 def moved_text(text: str, target: str, trace: str) -> str:

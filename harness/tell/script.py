@@ -10,7 +10,7 @@ import os
 import re
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from msgspec import Struct
@@ -30,6 +30,12 @@ PACKAGE = "hybridfuzz"
 TAIL_LINES = 25
 OUTPUT_MAX = 100_000
 RUN_SECONDS = 900.0
+
+
+Ended = tuple[int, float, Sequence[str], Sequence[str]]
+"""Exit status, seconds, lines of output, lines of errors."""
+Run = Callable[[Path, Script, Launch], Ended]
+"""Runs the script at a path in a target's environment."""
 
 
 class ScriptVerdict(Struct, frozen=True):
@@ -76,9 +82,12 @@ def _holder(trace: Trace, history: History, violation: Violation) -> tuple[int, 
     return Names(trace.events).holder(keys[-1]) if keys else (-1, "")
 
 
-def run_script(path: Path, script: Script, launch: Launch) -> ScriptVerdict:
-    """Run a script in the target's environment; hybridfuzz is importable only if the script needs it."""
-    status, seconds, out, lines = _run([str(path.absolute())], None, script, launch)
+def run_script(path: Path, script: Script, launch: Launch, run: Run | None = None) -> ScriptVerdict:
+    """Run a script in the target's environment; hybridfuzz is importable only if the script needs it. `run` starts it
+    in another way than as a new process."""
+    status, seconds, out, lines = (
+        run(path, script, launch) if run else _run([str(path.absolute())], None, script, launch)
+    )
     promised = status == 1 and any(script.promise in line for line in _exception(lines))
     return ScriptVerdict(promised, status, seconds, _tail([*out, *lines], path.absolute().parent))
 
@@ -100,16 +109,14 @@ def run_test(folder: Path, test: EngineTest, script: Script, launch: Launch) -> 
     return ScriptVerdict(promised, status, seconds, _tail([*out, *err], folder.absolute()))
 
 
-def _run(
-    arguments: Sequence[str], folder: Path | None, script: Script, launch: Launch
-) -> tuple[int, float, Sequence[str], Sequence[str]]:
-    """Run the target's Python and return (exit status, seconds, lines of output, lines of errors)."""
+def _run(arguments: Sequence[str], folder: Path | None, script: Script, launch: Launch) -> Ended:
+    """Run the target's Python."""
     began = time.monotonic()
     try:
         with Home() as home:
             ended = subprocess.run(
                 [launch.python, *arguments],
-                env=_environment(launch, script, home, finds_folder=folder is not None),
+                env=environment_of(launch, script, home, finds_folder=folder is not None),
                 cwd=folder,
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
@@ -118,9 +125,13 @@ def _run(
             )
     except subprocess.TimeoutExpired:
         return -1, time.monotonic() - began, [], [f"it did not end within {RUN_SECONDS:.0f} s"]
-    out, err = (clean(text.decode(errors="replace")[-OUTPUT_MAX:], OUTPUT_MAX) for text in (ended.stdout, ended.stderr))
-    seconds = time.monotonic() - began
-    return ended.returncode, seconds, out.splitlines(), [line for line in err.splitlines() if line.strip()]
+    return ended_with(ended.returncode, time.monotonic() - began, ended.stdout, ended.stderr)
+
+
+def ended_with(status: int, seconds: float, stdout: bytes, stderr: bytes) -> Ended:
+    """Return how a process ended, its output in lines that can be printed."""
+    out, err = (clean(text.decode(errors="replace")[-OUTPUT_MAX:], OUTPUT_MAX) for text in (stdout, stderr))
+    return status, seconds, out.splitlines(), [line for line in err.splitlines() if line.strip()]
 
 
 def _tail(lines: Sequence[str], folder: Path) -> str:
@@ -128,7 +139,7 @@ def _tail(lines: Sequence[str], folder: Path) -> str:
     return "\n".join(lines[-TAIL_LINES:]).replace(f"{folder}{os.sep}", "")
 
 
-def _environment(launch: Launch, script: Script, home: Path, *, finds_folder: bool) -> Mapping[str, str]:
+def environment_of(launch: Launch, script: Script, home: Path, *, finds_folder: bool) -> Mapping[str, str]:
     """Return a worker's environment, without the folder that makes hybridfuzz importable there. `finds_folder`: modules
     in the working directory or beside the script are found, as they are in the engine's tree."""
     variables = {**worker_environment(launch, home)}

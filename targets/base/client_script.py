@@ -17,6 +17,8 @@ from .repro import MACHINERY, Script, python_comment
 MORE_TOKENS = 4
 """New tokens of a client that sends its tokens once more, and further ones of a longer answer: a wrong state gives the
 right token once in 126 times."""
+HIDDEN = frozenset({"M2", "M4", "M5", "S1", "S5"})
+"""Oracles of what no client has met yet."""
 
 
 class End(NamedTuple):
@@ -118,12 +120,11 @@ class Frame(NamedTuple):
         self, message: str, body: Sequence[str], end: End, parts: Sequence[Part], constants: Sequence[str] = ()
     ) -> Script:
         """Return a script: `body` is that of `reproduce()`, `constants` are lines that the second part uses."""
-        imports = import_block(parts)
+        imports = import_block(parts, "import os", "import warnings")
         own = [line for line in imports if line.split()[1].partition(".")[0] not in sys.stdlib_module_names]
-        standard = {"import os", "import warnings", *imports} - {*own}
         machinery = "\n".join(
             [
-                *(f"{line}  # noqa: E402" for line in sorted(standard, key=_place)),
+                *(f"{line}  # noqa: E402" for line in imports if line not in own),
                 "",
                 self.environment + 'warnings.simplefilter("ignore")  # of imports: about what a CPU lacks\n',
                 parts[0].text,
@@ -154,7 +155,3 @@ class Frame(NamedTuple):
             ]
         )
         return Script(text, end.promise, self.needs, body, f"# {self.note.rstrip()}\n{machinery}")
-
-
-def _place(line: str) -> tuple[bool, str]:
-    return line.startswith("from "), line

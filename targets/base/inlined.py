@@ -98,10 +98,10 @@ class Sources:
         return [Part(list(imports.get(name, {})), _text(_read(self.package, name), needed[name])) for name in order]
 
 
-def import_block(parts: Sequence[Part]) -> list[str]:
-    """Return the imports of all parts, a line for each module."""
+def import_block(parts: Sequence[Part], *more: str) -> list[str]:
+    """Return the imports of all parts and `more`, a line for each module: those of whole modules first."""
     modules: dict[str, set[str]] = {}
-    for line in sorted({line for part in parts for line in part.imports}):
+    for line in sorted({*more, *(line for part in parts for line in part.imports)}):
         head, _, name = line.partition(" import ") if line.startswith("from ") else (line, "", "")
         modules.setdefault(head, set()).update([name] if name else [])
     ordered = sorted(modules.items(), key=lambda one: (one[0].startswith("from "), one[0]))

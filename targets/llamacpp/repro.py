@@ -98,7 +98,7 @@ def _text(config: Config, family: Family, failure: Failure, promise: str, *, agr
             "",
             "",
             f"{MACHINERY} It loads a tiny random model, and computes the same tokens alone.",
-            *(f"{line}  # noqa: E402" for line in sorted({"import sys", *import_block(parts)})),
+            *(f"{line}  # noqa: E402" for line in import_block(parts, "import sys")),
             "",
             *(f"\n{part.text}\n" for part in parts),
             "",

@@ -16,7 +16,7 @@ from msgspec import structs
 
 from ...reference.layout import cdiv
 from ...reference.tokens import Truth
-from ..base.client_script import MORE_TOKENS, WAITING, WRONG_TOKENS, End, Frame, asked_again, asking, leaking
+from ..base.client_script import HIDDEN, MORE_TOKENS, WAITING, WRONG_TOKENS, End, Frame, asked_again, asking, leaking
 from ..base.engine_tests import ENGINE, NOTE, RUN_SCENARIO, EngineTest, class_name, docstring, scenario
 from ..base.inlined import Part, Sources
 from ..base.protocol import TargetError
@@ -42,8 +42,6 @@ os.environ |= {"SGLANG_NATIVE_MOVE_KV_CACHE": "1", "SGLANG_RUST_BUILD_MODE": "ne
 """,
     "install",
 )
-HIDDEN = frozenset({"M2", "M4", "M5", "S1", "S5"})
-"""Oracles of what no client has met yet."""
 ENDS = {TOKENS: WRONG_TOKENS, HANG: WAITING, LEAK: leaking("when nothing runs and the radix tree is evicted")}
 """How a failure is shown -> the end of the script; a crash has none."""
 

@@ -151,12 +151,12 @@ def write_scripts(variant: str, trace: Trace, failure: Failure) -> list[Script]:
     devices = SOURCES.definitions(("devices.py", "simulated")) if offloads else []
     needed = {"import contextlib", "import traceback"} if declines else set()
     needed |= {"import copy"} if "copy.deepcopy" in "\n".join(calls) else set()
-    lines = sorted({"import inspect", *needed, *import_block(devices)} - {"import torch"})
+    lines = import_block(devices, "import inspect", *needed)
     torch = [line for line in lines if line.startswith("from torch.")]
-    standard = [line for line in lines if line not in torch]
+    standard = [line for line in lines if line not in (*torch, "import torch")]
     future = ["from __future__ import annotations", ""] if offloads else []
     imports = IMPORTS.format(
-        standard="\n".join([*future, *sorted(standard, key=lambda line: line.startswith("from "))]),
+        standard="\n".join([*future, *standard]),
         torch="".join(f"{line}\n" for line in torch),
         imports="".join(f", {name}" for name in names),
     )

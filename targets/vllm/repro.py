@@ -18,7 +18,7 @@ from msgspec import structs
 
 from ...reference.layout import cdiv
 from ...reference.tokens import Truth, kind_of
-from ..base.client_script import MORE_TOKENS, WAITING, WRONG_TOKENS, End, Frame, asked_again, asking, leaking
+from ..base.client_script import HIDDEN, MORE_TOKENS, WAITING, WRONG_TOKENS, End, Frame, asked_again, asking, leaking
 from ..base.engine_tests import ENGINE, RUN_SCENARIO, EngineTest, docstring, scenario
 from ..base.inlined import Part, Sources
 from ..base.protocol import TargetError
@@ -44,8 +44,6 @@ from ..base.trace import (
 from .kit_limits import CRASH, HANG, HIT, LEAK, ROOM, TOKENS, Case, refusal, shown
 from .options import DROPPED_TOKENS, PLAIN, drafts_on_device, has_graphs, has_peer, is_v2, options_of, reports_all
 
-HIDDEN = frozenset({"M2", "M4", "M5", "S1", "S5"})
-"""Oracles of what no client has met yet."""
 PLAIN_GROUP = Group("mamba", 1)
 FRAME = Frame(
     """\
@@ -109,7 +107,7 @@ def _memory(failure: Failure, clients: _Clients) -> End | None:
     """Return the end of a script that shows wrong memory, None where nothing can be said of it."""
     key, block, group = (failure.oracle, failure.field), failure.block, failure.group
     if key == ("M4", "dead-write"):
-        promise = f"step {failure.step} stores a state for no request"
+        promise = f"step {failure.step} stores something for no request"
         found = f"blocks = engine.written({failure.step}, {group})"
         return _fact(promise, found, "not any(blocks)", "in blocks {blocks}")
     if key == ("M2", "key"):
@@ -118,6 +116,19 @@ def _memory(failure: Failure, clients: _Clients) -> End | None:
     if key == ("S1", "stored"):
         promise = "content is stored outside the pool that is not what its key names"
         return _fact(promise, "wrong = engine.wrongly_stored()", "not wrong", "({wrong})")
+    if failure.oracle in ("M3", "M4") and failure.field.startswith("outside"):
+        promise = f"in step {failure.step} metadata of a kernel point behind the end"
+        found = f"outside = engine.outside({failure.step}, {failure.request or None!r}, {group})"
+        return _fact(promise, found, "not outside", "(what, index, size): {outside}")
+    if key == ("M3", "column") and failure.request:
+        promise = f"in step {failure.step} {failure.request} uses blocks that are not the scheduler's"
+        found = f"blocks = engine.other_blocks({failure.step}, {failure.request!r}, {group})"
+        return _fact(promise, found, "not blocks", "(column, block, the scheduler's): {blocks}")
+    attends = clients.config.groups[group].kind == "attention"
+    if failure.oracle in ("S2", "S3", "S4") and failure.request and attends:
+        promise = f"step {failure.step}: {failure.request} does not attend to its own tokens"
+        found = f"wrong = engine.wrong_attention({failure.step}, {failure.request!r}, {group})"
+        return _fact(promise, found, "not wrong", "in layers {wrong}")
     if failure.oracle in ("S2", "S3", "S4") and failure.request and failure.depth >= 0:
         # The row of a request that has ended in a step in flight: its tokens are dropped.
         promise = f"step {failure.step} does not continue {failure.request} from its state"

@@ -10,7 +10,7 @@ import pickle
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from msgspec import structs
@@ -63,6 +63,21 @@ def _failed(output: Any) -> bool:
     return output.finish_reason is not None and output.finish_reason.name == "ERROR"
 
 
+class InFlight(NamedTuple):
+    """A step that is planned and not executed yet.
+
+    sent    the worker's copy of the plan
+    pad_to  number of rows on the other ranks
+    masks   bitmasks of structured output, None without any
+    """
+
+    step: int
+    plan: Any
+    sent: Any
+    pad_to: int
+    masks: Any
+
+
 class VllmTarget:
     """One engine for one trace."""
 
@@ -88,9 +103,7 @@ class VllmTarget:
         self.structured: Any = None
         """What gives requests their structured output, once one of them has it."""
         self.step = 0
-        self.in_flight: deque[tuple[int, Any, Any, int, Any]] = deque()
-        """Step, its plan, the worker's copy of the plan, the number of rows on the other ranks, and the bitmasks of
-        structured output."""
+        self.in_flight: deque[InFlight] = deque()
         self._arrivals: dict[str, float] = {}
         self._priorities: dict[str, int] = {}
         self._scheduling = False
@@ -194,7 +207,7 @@ class VllmTarget:
         def is_gone() -> bool:
             # vLLM keeps the request until its blocks have been transferred. Results are processed after the next step
             # was planned, as `EngineCore.step_with_batch_queue` does while there are requests.
-            in_flight = any(name in plan.num_scheduled_tokens for _, plan, *_ in self.in_flight)
+            in_flight = any(name in one.plan.num_scheduled_tokens for one in self.in_flight)
             return name not in self.scheduler.requests and not in_flight
 
         records += self._run_until(is_gone, Step(), f"the timed out session {name}")
@@ -243,16 +256,14 @@ class VllmTarget:
         # A step samples behind the results of the one before if its bitmasks depend on them.
         is_late = self.structured is not None and plan.pending_structured_output_tokens
         masks = self.structured.masks(plan) if self.structured and not is_late else None
-        self.in_flight.append((self.step, plan, sent, event.pad_to, masks))
+        self.in_flight.append(InFlight(self.step, plan, sent, event.pad_to, masks))
         self.step += 1
         while len(self.in_flight) > (self.config.async_depth if plan.total_num_scheduled_tokens else 0):
             self._complete(records)
         if is_late:
             drafts = self.config.num_speculative_tokens > 0
-            self.in_flight[-1] = (
-                *self.in_flight[-1][:-1],
-                self.structured.late_masks(plan, self.engine.worker, drafts),
-            )
+            late = self.structured.late_masks(plan, self.engine.worker, drafts)
+            self.in_flight[-1] = self.in_flight[-1]._replace(masks=late)
         return records
 
     def _schedule(self) -> Any:
@@ -294,10 +305,10 @@ class VllmTarget:
 
     def _complete(self, records: list[Record]) -> None:
         """Execute the oldest planned step, pass its results to the scheduler and record the client's outputs."""
-        step, plan, sent, pad_to, masks = self.in_flight.popleft()
-        recorder = self.engine.recorder
-        recorder.begin_step(step)
-        output = self.engine.worker.execute(sent, pad_to, masks)
+        oldest = self.in_flight.popleft()
+        plan, recorder = oldest.plan, self.engine.recorder
+        recorder.begin_step(oldest.step)
+        output = self.engine.worker.execute(oldest.sent, oldest.pad_to, oldest.masks)
         drafts = {name: len(tokens) for name, tokens in plan.scheduled_spec_decode_tokens.items()}
         # Copied: the scheduler truncates these lists at the end of a request.
         sampled: dict[str, Sequence[int]] = {}
@@ -310,7 +321,7 @@ class VllmTarget:
             self.sessions.note_ends(finished)
         records.append(
             Delivered(
-                step,
+                oldest.step,
                 [(one.request_id, list(one.new_token_ids)) for one in outputs if one.new_token_ids],
                 finished,
                 [one.request_id for one in outputs if _failed(one)],
@@ -327,7 +338,7 @@ class VllmTarget:
             if features.can_preempt_in_flight(self.scheduler):
                 # As `schedule()` does.
                 arguments = {"drop_stale_output": getattr(self.scheduler, "requires_kv_delivery", False)}
-            elif any(event.name in plan.num_scheduled_tokens for _, plan, *_ in self.in_flight):
+            elif any(event.name in one.plan.num_scheduled_tokens for one in self.in_flight):
                 return []
             # As `reset_prefix_cache` does: the request may be resumed in the next step.
             self.scheduler.prev_step_scheduled_req_ids.discard(event.name)

@@ -429,7 +429,6 @@ def settings_of(options: argparse.Namespace, engine: Tested) -> Settings:
         memory_limit=memory_limit(options, workers),
         canaries=() if options.no_canary else canaries(seed),
         earlier=state if continued else None,
-        left_behind=state.findings if state and not continued else (),
         known=fixes.acknowledged,
         fixes=fixes,
         packaged=packaged,
@@ -448,7 +447,9 @@ def settings_of(options: argparse.Namespace, engine: Tested) -> Settings:
 
 def asked(options: argparse.Namespace) -> list[str]:
     """Return the options that choose what runs and that a campaign's summary has nowhere else."""
-    given = [word for folder in options.fixes for word in ("--fixes", folder)]
+    from ...group.finding_store import fixes_options
+
+    given = fixes_options(options.fixes)
     given += ["--known", str(options.known)] if options.known else []
     given += ["--timeout", f"{options.timeout:g}s"] if options.timeout != TRACE_SECONDS else []
     return given + (["--no-canary"] if options.no_canary else [])

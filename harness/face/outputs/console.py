@@ -40,7 +40,7 @@ from ...campaign_events import (
     WorkerState,
 )
 from ...campaign_summary import Canary, Finding, KnownBug, Node, Summary
-from ...group.finding_store import cause_words, fixes_asked, replay_command, title_line
+from ...group.finding_store import cause_words, replay_of, title_line
 from ...group.severity import ranked, severity_known, severity_words
 from ...judge.oracles import titles
 from ...quoting import terminal_line, terminal_lines, terminal_text
@@ -181,7 +181,7 @@ class Console:
         if event.earlier:
             self.line(f"earlier findings in this folder ({len(event.earlier)}):")
             for finding in event.earlier:
-                self.line(f"  {finding.id}  {replay_command(event.target, finding.trace)}")
+                self.line(f"  {finding.id}  {replay_of(finding, event.earlier_target, event.earlier_asked)}")
 
     def found(self, finding: Finding) -> None:
         """Print a finding with a new signature."""
@@ -341,7 +341,7 @@ def report(summary: Summary, width: int, *, self_test: bool = True) -> list[Rend
                 "bold red",
             )
         )
-        again = replay_command(summary.target, finding.trace, fixes_asked(summary.asked))
+        again = replay_of(finding, summary.target, summary.asked)
         parts.append(Text(terminal_lines(f"  {finding.message}", f"  {again}")))
         if severity := severity_known(finding):
             parts.append(Text(terminal_line(f"  {severity_words(severity)}")))

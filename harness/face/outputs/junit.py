@@ -9,7 +9,7 @@ import argparse
 import xml.etree.ElementTree as ET
 
 from ...campaign_summary import Finding, Summary
-from ...group.finding_store import fixes_asked, replay_command
+from ...group.finding_store import replay_of
 from ...group.severity import ranked, severity_known, severity_words
 from ...quoting import terminal_line, terminal_text
 from ...units import plural
@@ -77,7 +77,7 @@ def _details(finding: Finding, summary: Summary) -> str:
     flaky = f"\nflaky: {finding.shown} of {finding.tried} runs of its trace alone failed" if finding.flaky else ""
     severity = severity_known(finding)
     matters = f"{terminal_line(severity_words(severity))}\n" if severity else ""
-    again = replay_command(summary.target, finding.trace, fixes_asked(summary.asked))
+    again = replay_of(finding, summary.target, summary.asked)
     return (
         f"{terminal_line(finding.message)}\n{matters}"
         f"{plural(finding.count, 'trace')}, reduced to {plural(finding.events, 'event')}{flaky}\n{again}"

@@ -24,7 +24,7 @@ from ....targets.base.registry import parse
 from ....targets.base.trace import TraceError
 from ...campaign_summary import Finding, Summary
 from ...draw.trace_files import encode_trace, load_trace
-from ...group.finding_store import fixes_asked, load_evidence, replay_command
+from ...group.finding_store import load_evidence, replay_of
 from ...group.severity import ranked, severity_known, severity_words
 from ...judge.oracles import titles
 from ...units import plural
@@ -143,7 +143,7 @@ def _in_repository(file: str, target: str) -> str:
 def _result(trace: _Trace, summary: Summary, oracles: list[str]) -> dict[str, object]:
     finding, events = trace.finding, trace.events()
     line = events[min(max(finding.event, 0), len(events) - 1)][0] if events else 1
-    again = replay_command(summary.target, finding.trace, fixes_asked(summary.asked))
+    again = replay_of(finding, summary.target, summary.asked)
     here, places = trace.location(line, finding.id), _places(finding, summary.target)
     severity = severity_known(finding)
     message = [finding.message, *([severity_words(severity)] if severity else [])]

@@ -7,7 +7,17 @@ from functools import partial
 from itertools import groupby
 
 from ....reference.tokens import EMPTY, NO_INPUT, chain
-from ...base.observe import Delivered, Forward, Planned, SlotContent, SlotRead, StateRead, StateWrite
+from ...base.observe import (
+    Delivered,
+    Forward,
+    OutOfRange,
+    Planned,
+    SlotContent,
+    SlotRead,
+    SlotWrite,
+    StateRead,
+    StateWrite,
+)
 from ..shadow.layers import ShadowAttention
 from ..target import VllmTarget
 from .stand_ins import (
@@ -64,6 +74,22 @@ def tag_of(content):
     return content.window[-1] if content.temporal is None else content.temporal
 
 
+def is_misread(layer, read, truth, start):
+    """Return True if a row, whose own tokens begin at position `start`, attends to others than those of its request."""
+    first = layer.first(start)
+    skipped = first - read.first_column * layer.block_size
+    return start > first and list(read.tags[skipped : skipped + start - first]) != truth.slots(first, start)
+
+
+def columns_of(access, size):
+    """Return the (column, block) of an access; `size` is that of a block."""
+    if isinstance(access, SlotRead):
+        return list(enumerate(access.blocks, access.first_column))
+    if isinstance(access, SlotWrite):
+        return [(position // size, block) for position, block in enumerate(access.blocks, access.position)]
+    return [(access.column, access.block)]
+
+
 def attend(layer, run, truths, forward, below):
     """Run an attention layer so that its output depends on all that it attends to, as that of a real one does: a row
     that attends to anything but its request's own tokens gets wrong output."""
@@ -71,13 +97,9 @@ def attend(layer, run, truths, forward, below):
     tags = list(run(forward, below))
     for read in forward.accesses[before:]:
         truth = truths.get(batch.names[read.row] or "") if isinstance(read, SlotRead) else None
-        start = batch.position(read.row)
-        first = layer.first(start)
-        if truth and start > first:
-            skipped = first - read.first_column * layer.block_size
-            if list(read.tags[skipped : skipped + start - first]) != truth.slots(first, start):
-                for token in range(batch.starts[read.row], batch.starts[read.row + 1]):
-                    tags[token] = combine(tags[token], NO_INPUT)
+        if truth and is_misread(layer, read, truth, batch.position(read.row)):
+            for token in range(batch.starts[read.row], batch.starts[read.row + 1]):
+                tags[token] = combine(tags[token], NO_INPUT)
     return tuple(tags)
 
 
@@ -90,6 +112,7 @@ class Serving:
             if isinstance(layer, ShadowAttention):
                 layer.run = partial(attend, layer, layer.run, self.truths)
         self.turns, self.last, self.forwards, self.hits, self.without_room = [], {}, {}, {}, []
+        self.tables = {}  # of the scheduler, when a step was planned
 
     @property
     def truths(self):
@@ -168,6 +191,7 @@ class Serving:
         for record in self.target.apply(event).records:
             if isinstance(record, Planned):
                 scheduled |= bool(record.rows)
+                self.tables[record.step] = record.view.tables
                 self.hits |= {row.name: row.hit for row in record.rows if row.admitted}
                 counts = [(row.name, row.estimated, row.taken) for row in record.rows]
                 self.without_room += [one for one in counts if one[2] > one[1] >= 0]
@@ -185,25 +209,56 @@ class Serving:
                 self.last[name].end = end
 
     def written(self, step, group):
-        """Return the blocks in which the layers of a group store states for no request in a step."""
-        forward = self.forwards[step]
-        return [
-            one.block
-            for one in forward.accesses
-            if isinstance(one, StateWrite) and one.group == group and forward.rows[one.row].request is None
-        ]
+        """Return the blocks in which the layers of a group store something for no request in a step."""
+        size = self.target.layout.groups[group].block_size
+        writes = self.accesses(step, None, group, (StateWrite, SlotWrite))
+        return [block for one in writes for _, block in columns_of(one, size)]
+
+    def accesses(self, step, name, group, kinds):
+        """Return what a row of a request, or those of no request, read and write in a step in the layers of a group;
+        nothing if there is no such step, or row."""
+        rows = self.rows(step)
+        own = [one for one in self.forwards[step].accesses if rows[one.row].request == name] if rows else []
+        return [one for one in own if one.group == group and isinstance(one, kinds)]
+
+    def rows(self, step):
+        """Return the rows of a step, none if it was not executed."""
+        return self.forwards[step].rows if step in self.forwards else ()
+
+    def other_blocks(self, step, name, group):
+        """Return (column, block, the scheduler's block) where a request reads or writes another block of its table than
+        the scheduler had there when the step was planned, None for a column behind its end. A block that moved inside
+        the table may be read at its old column."""
+        size, found = self.target.layout.groups[group].block_size, []
+        for one in self.accesses(step, name, group, (StateRead, StateWrite, SlotRead, SlotWrite)):
+            table = self.tables[step][name][group]
+            for column, block in columns_of(one, size):
+                planned = table[column] if column < len(table) else None
+                has_moved = isinstance(one, (StateRead, SlotRead)) and planned == 0 and block in table
+                if column >= 0 and block != planned and not has_moved:
+                    found.append((column, block, planned))
+        return found
+
+    def outside(self, step, name, group):
+        """Return (what, index, size) where vLLM's metadata point a kernel behind the end of something."""
+        accesses = self.accesses(step, name, group, OutOfRange)
+        return [(one.what, one.index, one.size) for one in accesses]
 
     def wrong_reads(self, step, name, group, depth):
         """Return (layer, block) of each initial state of a request in a step that is not its own after `depth` tokens,
         (None, None) if no state is read although there is one."""
-        forward, tag = self.forwards[step], self.truths[name].tag(depth)
-        reads = [
-            one
-            for one in forward.accesses
-            if isinstance(one, StateRead) and one.group == group and forward.rows[one.row].request == name
-        ]
+        tag, reads = self.truths[name].tag(depth), self.accesses(step, name, group, StateRead)
         wrong = [(one.layer, one.block) for one in reads if not depth or tag_of(one) != tag]
-        return wrong or [(None, None)] * bool(depth and not reads)
+        is_there = any(row.request == name for row in self.rows(step))
+        return wrong or [(None, None)] * bool(depth and is_there and not reads)
+
+    def wrong_attention(self, step, name, group):
+        """Return the layers of a group in which a request does not attend to its own tokens in a step."""
+        rows, layers = self.rows(step), self.target.engine.layers
+        shown = {one.index: one for one in layers if one.group == group}
+        reads = self.accesses(step, name, group, SlotRead)
+        truth = self.truths[name]
+        return [one.layer for one in reads if is_misread(shown[one.layer], one, truth, rows[one.row].position)]
 
     def is_published(self, block):
         """Return True if a lookup can find a block."""

@@ -32,7 +32,19 @@ def old_name(owner, name):
 
 
 def interpret():
-    """Do nothing: TRITON_INTERPRET is set, and kernels run in Triton's own interpreter."""
+    """Mend Triton's own interpreter, in which kernels run (TRITON_INTERPRET is set): it makes integers of a truth value
+    that it spreads over a block, which no load or store takes as a mask. The kernel of structured output does that."""
+    from triton.runtime.interpreter import InterpreterBuilder
+
+    spread = InterpreterBuilder.create_splat
+
+    def create_splat(builder, *given):
+        handle = spread(builder, *given)
+        if any(getattr(one, "data", None) is not None and one.data.dtype == bool for one in given):
+            handle.data = handle.data.astype(bool)
+        return handle
+
+    InterpreterBuilder.create_splat = create_splat
 
 
 def install():

@@ -150,7 +150,17 @@ def test_scripts_are_one_module_that_imports_nothing_of_ours(changes: dict[str, 
         ),
         ("S1", "temporal", ["clients receive wrong tokens"] * 2 + ["block 3 is published as the state after 3 tokens"]),
         ("M2", "key", ["clients receive wrong tokens"] * 2 + ["block 3 can be hit"]),
-        ("M4", "dead-write", ["clients receive wrong tokens"] * 2 + ["step 1 stores a state for no request"]),
+        ("M4", "dead-write", ["clients receive wrong tokens"] * 2 + ["step 1 stores something for no request"]),
+        (
+            "M3",
+            "column",
+            ["clients receive wrong tokens"] * 4 + ["in step 1 r0 uses blocks that are not the scheduler's"],
+        ),
+        (
+            "M3",
+            "outside-column",
+            ["clients receive wrong tokens"] * 4 + ["in step 1 metadata of a kernel point behind the end"],
+        ),
         ("M8", "stall", ["nothing is scheduled any more"]),
         ("M8", "hit", ["r0 finds only 3 of its tokens in the prefix cache"]),
         ("M9", "blocks", ["memory is not given back"]),
@@ -283,3 +293,30 @@ def test_it_fails_as_promised_and_passes_with_the_packaged_fix(
         if name in entry.traces and launch.version in entry.releases:
             fixed = run_script(path, script, patched(launch, [entry.read_patch()]))
             assert fixed.status == 0, fixed.tail
+
+
+@pytest.mark.engine
+@pytest.mark.xdist_group("engine")
+def test_a_script_has_all_that_a_client_may_ask_for(tmp_path: Path, workers: Callable[[str], WorkerClient]) -> None:
+    """Log-probabilities of the prompt, a grammar, several samples. In Triton's own interpreter the kernel of grammars
+    raised an error."""
+    name = "0.33.0--one-token-prompt-v2--S3-step-mamba-temporal.json"
+    trace, launch = load_trace(FOLDER / name), prepare(SPEC, print)
+    first, second = (Arrive(one, ((one, 1),), 2, prompt_logprobs=True) for one in ("r0", "r2"))
+    samples = [Arrive(one, (("b", 1),), 2, structured=1) for one in ("r1", "r1.1")]
+    trace = msgspec.structs.replace(
+        trace,
+        config=msgspec.structs.replace(trace.config, num_blocks=20, max_num_seqs=4),
+        events=(first, Step(), *samples, second),
+    )
+    history = workers(SPEC).explain(trace)[1]
+    assert history.violation
+    [script, *_] = write_scripts(SPEC, trace, failure_of(trace, history, history.violation))
+    assert all(word in script.scenario for word in ("prompt_logprobs=True", "structured=1", "engine.add('r1.1'"))
+    path = tmp_path / "repro.py"
+    path.write_text(script.text)
+    verdict = run_script(path, script, launch)
+    assert verdict.promised, verdict.tail
+    [fix] = [one for one in read_fixes(BUILTIN, SPEC) if name in one.traces and launch.version in one.releases]
+    fixed = run_script(path, script, patched(launch, [fix.read_patch()]))
+    assert fixed.status == 0, fixed.tail

@@ -41,7 +41,8 @@ def assert_quoted(text: str) -> None:
 def test_lines(capsys: pytest.CaptureFixture[str], name: str) -> None:
     if name == "console":
         screen = console.Console(console.Terminal())
-        started = CampaignStarted(EVIL, EVIL, 1, 1, EVIL, [FINDING], 0)
+        earlier = [FINDING]
+        started = CampaignStarted(EVIL, EVIL, 1, 1, EVIL, earlier, earlier_target=EVIL, earlier_asked=["--fixes", EVIL])
         for event in (started, Found(FINDING), Notice(EVIL), CampaignEnded(SUMMARY)):
             screen.handle_event(event)
     else:
