@@ -117,6 +117,7 @@ class Arrive(NamedTuple):
     stop_at: int = 0
     prompt_logprobs: bool = False
     structured: int = 0
+    bad_grammar: int = 0
 
 
 class Resume(NamedTuple):
@@ -126,6 +127,7 @@ class Resume(NamedTuple):
     prompt: tuple[Any, ...]
     max_new_tokens: int
     stop_at: int = 0
+    structured: int = 0
 
 
 class Step(NamedTuple):
