@@ -17,8 +17,8 @@ request's stop token, which it does not. An engine that plans ahead may then hav
 still run, with correct input, but what they sample counts for nothing: it is not delivered, not published, not part of
 the next turn. A session's next turn starts from the tokens kept, whatever such a step did to its caches.
 
-An engine that plans ahead cannot foresee a **stop string** either; it is the text of a stop token and ends the answer in
-the same place. A request whose **grammar does not compile** gets nothing but an error: no token, and no other end.
+An engine cannot foresee a **stop string** either; it is the text of a stop token and ends the answer in the same place.
+A request whose **grammar does not compile** gets nothing but an error: no token, and no other end.
 
 A request with **prompt log-probabilities** needs each token of its prompt computed: it starts from nothing, without a
 hit or a load, each time that it is admitted before its first new token. Later an engine may do either.
@@ -34,7 +34,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .batch import truth_of_copy
+from .batch import stop_of_copy, truth_of_copy
 from .tokens import Truth
 
 
@@ -188,7 +188,7 @@ class Life:
         self.truth, self.settled = source.truth, source.settled
         self.delivered, self.resumed, self.speculated = source.delivered, source.resumed, source.speculated
         self.truth = truth_of_copy(source.truth, self.known, rank)
-        self._answer(source.max_new_tokens, source.stop_token)
+        self._answer(source.max_new_tokens, stop_of_copy(self.truth, self.known, source.stop_token))
 
     def crop(self, tokens: int) -> None:
         """Forget the last `tokens` computed tokens."""

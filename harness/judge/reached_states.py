@@ -455,9 +455,9 @@ class ReachedStates:
         if isinstance(event, Abort) and event.name in running:
             counts["aborted while running"] += 1
             counts["aborted with a step in flight"] += bool(context.reference.pending)
-            counts["aborted right after it got a token, with a step in flight"] += event.name in self._receivers and any(
-                event.name in facts.lives for facts in context.reference.pending.values()
-            )
+            in_flight = any(event.name in facts.lives for facts in context.reference.pending.values())
+            got_token = event.name in self._receivers
+            counts["aborted right after it got a token, with a step in flight"] += got_token and in_flight
             counts["samples of one prompt aborted together"] += any(
                 original_name(name) == original_name(event.name) for name in event.together if name in running
             )

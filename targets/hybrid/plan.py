@@ -118,8 +118,8 @@ class ScheduledRow(Struct, gc=False):
 
 class Plan(Struct, gc=False):
     """One scheduling decision. Since the last one, requests `finished` ended, `parked` reached the end of a turn and
-    `rolled_back` returned to a checkpoint; `removed` left the batch, for any reason. The grammars of `refused` requests do
-    not compile."""
+    `rolled_back` returned to a checkpoint; `removed` left the batch, for any reason. The grammars of `refused` requests
+    do not compile."""
 
     step: int
     budget: int

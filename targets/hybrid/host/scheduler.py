@@ -61,8 +61,8 @@ class Scheduler:
         reads_cache: bool = True,
         compiling: int = 0,
     ) -> None:
-        """Queue a new request. Unless it `reads_cache`, it computes its whole prompt. With `compiling` its grammar turns
-        out not to compile in that planning from now on."""
+        """Queue a new request. Unless it `reads_cache`, it computes its whole prompt. `compiling`: in this
+        planning from now on its grammar turns out not to compile, 0 for never."""
         total = len(prompt) + max_new_tokens
         request = Request(
             name, [], [EMPTY], total, priority, self.arrivals, len(prompt), session=session, stop_token=stop_token,
