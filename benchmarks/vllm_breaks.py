@@ -492,8 +492,8 @@ REQUEST_BREAKS = (
     Break("grammar-error-lost", SCHEDULER, {}, "a grammar does not compile, and its client is not told",
           "        error_req_ids = set(request_errors)\n", "        error_req_ids = set()\n"),
     Break("grammar-error-ends-all", SCHEDULER, {}, "a grammar that does not compile ends all requests",
-          "                error_req_ids, RequestStatus.FINISHED_ERROR\n            )\n            for request in error",
-          "                None, RequestStatus.FINISHED_ERROR\n            )\n            for request in error"),
+          "                error_req_ids, RequestStatus.FINISHED_ERROR\n            )\n            for request in",
+          "                None, RequestStatus.FINISHED_ERROR\n            )\n            for request in"),
     Break("grammar-error-taken-for-grammar", SCHEDULER, {}, "a request whose grammar does not compile is admitted",
           "            if isinstance(struct_output_req.grammar, Exception):", "            if False:"),
     # Structured output of a session's turns
