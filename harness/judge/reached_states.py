@@ -242,7 +242,7 @@ class ReachedStates:
         counts, lives, pending = self.counts, context.reference.lives, context.reference.pending.values()
         structured = [row for row in planned.rows if lives[row.name].structured]
         for row in structured:
-            counts["turn resumed with structured output"] += row.kept > 0
+            counts["later turn with structured output"] += row.admitted and row.name in self._parked_with
             waited = row.anew and lives[row.name].structured > 1 and not self._computed[row.name]
             counts["request computed after it waited for its grammar"] += waited
             counts["drafts cut by a grammar"] += row.cut > 0

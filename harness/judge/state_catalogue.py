@@ -69,7 +69,7 @@ REQUIRES: dict[str, str] = {
     "structured output with a step in flight": "structured-output async",
     "preempted with structured output": "structured-output preemption",
     "drafts cut by a grammar": "structured-output speculation",
-    "turn resumed with structured output": "structured-output resume",
+    "later turn with structured output": "structured-output resume",
     "request ended with an error by its grammar": "failing-grammars",
     "error by a grammar while others run": "failing-grammars",
     # several samples of a prompt
