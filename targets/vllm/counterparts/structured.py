@@ -153,8 +153,8 @@ class StructuredOutputs:
                 continue
             try:
                 future.set_result(make())
-            except GrammarError as error:  # as a thread does
-                future.set_exception(error)
+            except GrammarError as error:  # as a thread does, with an error that is none of ours
+                future.set_exception(ValueError(str(error)))
 
     def masks(self, plan: Any) -> Any:
         """Return the bitmasks of a step for the worker, as for another process; None if it has none."""
