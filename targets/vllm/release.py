@@ -37,6 +37,7 @@ class Release:
     junctions      states can be published where prompts fork, beside EAGLE
     inputs         requests may have images, adapters and salts
     sampling       requests on the V1 runner may have sampling parameters
+    stop_tokens    requests may end by a stop token
     prompt_logprobs  requests may ask for the log-probabilities of their prompts, and then read no prefix cache
     structured_output  answers may have a grammar
     samples        clients may want several samples of a prompt
@@ -71,6 +72,7 @@ class Release:
     junctions: bool = False
     inputs: bool = False
     sampling: bool = False
+    stop_tokens: bool = False
     prompt_logprobs: bool = False
     structured_output: bool = False
     samples: bool = False
@@ -112,6 +114,7 @@ def installed() -> Release:
         junctions=tested and features.has_junctions(),
         inputs=tested and features.has_inputs(),
         sampling=tested and features.has_movable_parameters(),
+        stop_tokens=features.has_connectors(),  # 0.32: older releases have them, too, but were not run with them
         prompt_logprobs=tested,
         structured_output=tested and features.has_structured_output(),
         samples=tested,
