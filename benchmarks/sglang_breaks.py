@@ -22,6 +22,7 @@ EXTRA = {"strategy": "extra_buffer"}
 OVERLAP = {"strategy": "extra_buffer", "async_depth": "1"}
 # A track interval of two verifications keeps away from what the release does to shorter ones.
 DRAFTS = {"num_speculative_tokens": "3", "mamba_cache_mode": "slots", "track": "2"}
+VERIFIED = {"num_speculative_tokens": "3"}
 PRIORITIES, DECODES = {"policy": "priority"}, {"strategy": "extra_buffer", "num_speculative_tokens": "0"}
 MIXED = {"mixed_chunk": "yes", "num_speculative_tokens": "0"}
 HOST = {"hicache": "write_through", "tree_core": "python", "num_speculative_tokens": "0"}
@@ -234,6 +235,14 @@ SERVED = (
     Break("backup-of-another-state", STATES, HOST, "a backup stores the state of another slot",
         "                    device_indices=cd.value,\n                )\n            ]\n",
         "                    device_indices=cd.value * 0 + 1,\n                )\n            ]\n"),
+    # Stop strings
+    Break("string-sought-in-last-tokens", BATCH, VERIFIED, "a stop string before the last accepted tokens is missed",
+        "            max_len_tail_str + max(new_accepted_len - 1, 0), len(self.output_ids)\n",
+        "            max_len_tail_str, len(self.output_ids)\n"),
+    Break("string-ends-a-token-late", BATCH, VERIFIED, "an answer keeps the token behind its stop string",
+        "                return start + token_count\n", "                return start + token_count + 1\n"),
+    Break("string-without-its-place", BATCH, VERIFIED, "an answer keeps all tokens of the step with its stop string",
+        "                        if stop_str_in_tail:\n", "                        if False:\n"),
 )
 """Of priorities, mixed chunks, captured graphs and the host tier; behind the fixes of the release's own bugs."""
 # fmt: on

@@ -488,6 +488,23 @@ REQUEST_BREAKS = (
     Break("samples-left-running", SCHEDULER, {}, "of requests aborted at once only the last stops running",
           "                running_requests_to_remove.add(request)",
           "                running_requests_to_remove = {request}"),
+    # Grammars that do not compile
+    Break("grammar-error-lost", SCHEDULER, {}, "a grammar does not compile, and its client is not told",
+          "        error_req_ids = set(request_errors)\n", "        error_req_ids = set()\n"),
+    Break("grammar-error-ends-all", SCHEDULER, {}, "a grammar that does not compile ends all requests",
+          "                error_req_ids, RequestStatus.FINISHED_ERROR\n            )\n            for request in",
+          "                None, RequestStatus.FINISHED_ERROR\n            )\n            for request in"),
+    Break("grammar-error-taken-for-grammar", SCHEDULER, {}, "a request whose grammar does not compile is admitted",
+          "            if isinstance(struct_output_req.grammar, Exception):", "            if False:"),
+    # Structured output of a session's turns
+    Break("turn-keeps-grammar-while-it-lasts", SCHEDULER, SESSION,
+          "a turn has the grammar of the turn before, if that had one",
+          "        session.structured_output_request = update.structured_output_request\n",
+          "        session.structured_output_request = (\n            session.structured_output_request or "
+          "update.structured_output_request\n        )\n"),
+    Break("turn-before-its-grammar", SCHEDULER, SESSION, "a turn does not wait for its grammar",
+          "            session.status = RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR",
+          "            session.status = RequestStatus.WAITING"),
 )
 # fmt: on
 

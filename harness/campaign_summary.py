@@ -308,8 +308,8 @@ class Summary(Struct, frozen=True):
     waiting                           failing traces that were kept to be looked into later
     seen                              what is needed to estimate what is left; None where nothing can be estimated, as
                                       the traces are not drawn independently
-    defaults                          settings of the stock server -> steps of traces that have its value; empty for a
-                                      target without a server
+    defaults                          settings of the stock server -> steps of traces that have its value, also 0;
+                                      empty for a target without a server
     changed                           lines that have changed in the checkout, None if that was not asked for
     asked                             options of the command that choose what runs, and that no other field has
     """
@@ -356,6 +356,7 @@ class Summary(Struct, frozen=True):
         return {
             name: count / self.steps
             for name, count in sorted(self.defaults.items(), key=lambda pair: (pair[1], pair[0]))
+            if self.steps
         }
 
     @property

@@ -85,10 +85,12 @@ class Reference:
         stop_at: int = 0,
         prompt_logprobs: bool = False,
         structured: int = 0,
+        grammar_fails: bool = False,
     ) -> Life:
         """Add a request, perhaps as the first turn of a session."""
         assert name not in self.lives
-        life = self.lives[name] = Life(name, path, max_new_tokens, session, stop_at, prompt_logprobs, structured)
+        asked = stop_at, prompt_logprobs, structured, grammar_fails
+        life = self.lives[name] = Life(name, path, max_new_tokens, session, *asked)
         return life
 
     def plan(
@@ -267,10 +269,12 @@ class Reference:
                 self.withdrawn.add(name)
                 self.forget(name)
 
-    def resume(self, name: str, path: Sequence[tuple[str, int]], max_new_tokens: int, stop_at: int = 0) -> None:
+    def resume(
+        self, name: str, path: Sequence[tuple[str, int]], max_new_tokens: int, stop_at: int = 0, structured: int = 0
+    ) -> None:
         """Start the next turn of a parked session. Steps in flight keep the life of the last turn."""
         life = self.lives[name] = copy(self.lives[name])
-        life.resume(path, max_new_tokens, self.layout.resume_drops, stop_at)
+        life.resume(path, max_new_tokens, self.layout.resume_drops, stop_at, structured)
 
     def reorder(self, rows: Sequence[str], sources: Mapping[str, str]) -> None:
         """Give each row the tokens of its source."""

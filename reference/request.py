@@ -17,6 +17,9 @@ request's stop token, which it does not. An engine that plans ahead may then hav
 still run, with correct input, but what they sample counts for nothing: it is not delivered, not published, not part of
 the next turn. A session's next turn starts from the tokens kept, whatever such a step did to its caches.
 
+An engine cannot foresee a **stop string** either; it is the text of a stop token and ends the answer in the same place.
+A request whose **grammar does not compile** gets nothing but an error: no token, and no other end.
+
 A request with **prompt log-probabilities** needs each token of its prompt computed: it starts from nothing, without a
 hit or a load, each time that it is admitted before its first new token. Later an engine may do either.
 
@@ -31,7 +34,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .batch import truth_of_copy
+from .batch import stop_of_copy, truth_of_copy
 from .tokens import Truth
 
 
@@ -42,6 +45,7 @@ class Life:
         "aborted",
         "answer_length",
         "delivered",
+        "grammar_fails",
         "load_breaks_off",
         "max_new_tokens",
         "name",
@@ -65,6 +69,7 @@ class Life:
         stop_at: int = 0,
         prompt_logprobs: bool = False,
         structured: int = 0,
+        grammar_fails: bool = False,
     ) -> None:
         """`stop_at` is the place of the stop token in the answer, 1 for its first token; 0: there is none."""
         self.name = name
@@ -72,6 +77,8 @@ class Life:
         self.prompt_logprobs = prompt_logprobs
         self.structured = structured
         """Steps for which its grammar is compiled, and 1; 0: its answer is free."""
+        self.grammar_fails = grammar_fails
+        """True if its grammar does not compile: it ends with an error."""
         self.parked = False
         """True between two turns of a session."""
         self.truth = Truth(path)
@@ -132,7 +139,7 @@ class Life:
         life.prompt_logprobs, life.structured = self.prompt_logprobs, self.structured
         life.parked, life.truth, life.settled, life.delivered = self.parked, self.truth, self.settled, self.delivered
         life.resumed, life.speculated, life.aborted = self.resumed, self.speculated, self.aborted
-        life.load_breaks_off = self.load_breaks_off
+        life.load_breaks_off, life.grammar_fails = self.load_breaks_off, self.grammar_fails
         life.stop_token, life.answer_length = self.stop_token, self.answer_length
         return life
 
@@ -141,9 +148,18 @@ class Life:
         assert self.session and not self.parked
         self.parked = True
 
-    def resume(self, path: Sequence[tuple[str, int]], max_new_tokens: int, dropped: int = 0, stop_at: int = 0) -> None:
-        """Start the next turn; its prompt is what the client knows, less the last `dropped` tokens, then `path`."""
+    def resume(
+        self,
+        path: Sequence[tuple[str, int]],
+        max_new_tokens: int,
+        dropped: int = 0,
+        stop_at: int = 0,
+        structured: int = 0,
+    ) -> None:
+        """Start the next turn; its prompt is what the client knows, less the last `dropped` tokens, then `path`. The
+        grammar of its answer, if any, begins anew."""
         assert self.parked
+        self.structured = structured
         kept = self.known - dropped
         self.truth = self.truth.continued(kept, path)
         self.settled = min(self.settled, kept)
@@ -172,7 +188,7 @@ class Life:
         self.truth, self.settled = source.truth, source.settled
         self.delivered, self.resumed, self.speculated = source.delivered, source.resumed, source.speculated
         self.truth = truth_of_copy(source.truth, self.known, rank)
-        self._answer(source.max_new_tokens, source.stop_token)
+        self._answer(source.max_new_tokens, stop_of_copy(self.truth, self.known, source.stop_token))
 
     def crop(self, tokens: int) -> None:
         """Forget the last `tokens` computed tokens."""

@@ -25,7 +25,7 @@ from ...targets.base.trace import Trace
 from ..campaign_events import CampaignEvent, Found, Improved, LinesReached, NodeLeft, Notice, NotRun, WorkerGivenUp
 from ..campaign_summary import Canary, Finding, Reason, Seen, Source, Summary, Waiting
 from ..defaults import REDUCE_SECONDS, TRACE_SECONDS, TRIAGE_SHARE
-from ..draw.near_stock import without_defaults
+from ..draw.near_stock import with_unreached, without_defaults
 from ..draw.overrides import check_overrides
 from ..draw.workload import DEFAULT, Workload, differences
 from ..group.bug_history import BugHistory
@@ -612,6 +612,8 @@ class CampaignState:
         settings, progress, states = self.settings, self._progress, self._states()
         oracles = applicable(self._capabilities) if self._capabilities else []
         reached, defaults = without_defaults(progress.reached)
+        if self._capabilities:
+            defaults = with_unreached(defaults, self._capabilities)
         return Summary(
             target=settings.target,
             version=settings.launch.version,

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import TypeVar
 
 from msgspec import structs
 
@@ -54,6 +55,7 @@ from .choices import Choices, RandomChoices
 from .configurations import draw_valid_config
 from .workload import DEFAULT, Workload
 
+OneTurn = TypeVar("OneTurn", Arrive, Resume)
 ENDING_MAX = 100
 """Most events that follow until the requests have ended."""
 REQUESTS_LEFT_MAX = 12
@@ -112,6 +114,8 @@ class Grammar:
         self.asks_for_logprobs = self._is_asked("prompt-logprobs", workload.logprobs_used)
         self.is_structured = self._is_asked("structured-output", workload.structured_used)
         self.samples = self._is_asked("samples", workload.samples_used)
+        self.finds_strings = self.stops and "stop-strings" in capabilities.features
+        self.fails_grammars = self._is_asked("failing-grammars", workload.bad_grammars_used)
         self.others: list[Arrive] = []
         """Further samples of the prompt that arrived last: they arrive next."""
 
@@ -302,13 +306,19 @@ class Grammar:
         self.sessions[name] += prompt + max_new
         self.expect(name, prompt, max_new)
         document = self.choices.pick(self.documents)
-        return Resume(name, ((document, prompt),), *self.answer(max_new, self.room(name)))
+        most, stop_at = self.answer(max_new, self.room(name))
+        event = Resume(name, ((document, prompt),), most, stop_at, stop_string=self.is_string(stop_at))
+        return self.asking_of_turn(event)
 
     def answer(self, length: int, room: int) -> tuple[int, int]:
         """Return (most tokens, place of the stop token) for an answer of a length with `room` tokens behind it."""
         if not self.stops or not room or not self.choices.chance(self.workload.stop_token):
             return length, 0
         return length + min(self.choices.pick(self.workload.beyond_stop), room), length
+
+    def is_string(self, stop_at: int) -> bool:
+        """Return True if the engine is to find the stop token of an answer in the answer's text."""
+        return self.finds_strings and stop_at > 0 and self._asking.chance(self.workload.stop_string)
 
     def expect(self, name: str, prompt: int, max_new: int) -> None:
         """Expect a request, or the next turn of a session, to compute a prompt and an output of these lengths."""
@@ -365,14 +375,21 @@ class Grammar:
         elif near:
             max_new = self.length(max_new if session else min(new_max, rest), total)
         most, stop_at = self.answer(max_new, rest - max_new)
-        event = Arrive(name, path, most, priority, session, stop_at)
-        event = event if session else self.asking(event)
+        event = Arrive(name, path, most, priority, session, stop_at, stop_string=self.is_string(stop_at))
+        event = self.asking_of_turn(event) if session else self.asking(event)
         self.history.append(event)
         if session:
             self.sessions[name] = total + max_new
         self.expect(name, total, max_new)
         for other in self.others:
             self.expect(other.name, total, max_new)
+        return event
+
+    def asking_of_turn(self, event: OneTurn) -> OneTurn:
+        """Return a turn of a session that may ask for structured output."""
+        choices, workload = self._asking, self.workload
+        if self.is_structured and choices.chance(workload.structured_turn):
+            return structs.replace(event, structured=choices.pick(workload.grammar_steps))
         return event
 
     def asking(self, event: Arrive) -> Arrive:
@@ -382,6 +399,8 @@ class Grammar:
             event = structs.replace(event, prompt_logprobs=True)
         if self.is_structured and choices.chance(workload.structured):
             event = structs.replace(event, structured=choices.pick(workload.grammar_steps))
+        if self.fails_grammars and choices.chance(workload.bad_grammar):
+            return structs.replace(event, structured=0, bad_grammar=choices.pick(workload.grammar_steps))
         if self.samples and choices.chance(workload.several_samples):
             count = choices.pick(workload.samples)
             self.others = [structs.replace(event, name=copy_name(event.name, index)) for index in range(1, count)]

@@ -49,15 +49,25 @@ def is_near(config: Config, capabilities: Capabilities) -> bool:
     return sum(departs(setting, config) for setting in capabilities.stock or ()) <= NEAR
 
 
+def with_unreached(defaults: Mapping[str, int], capabilities: Capabilities) -> dict[str, int]:
+    """Return the steps with each setting of the stock server, 0 for those that never had its value."""
+    return dict.fromkeys((one.name for one in settings_of_server(capabilities)), 0) | dict(defaults)
+
+
 _PREFIX = "default: "
 """Begins the names under which a trace counts its steps with settings of the stock server, beside reached states."""
 
 
 def at_default(config: Config, capabilities: Capabilities) -> tuple[str, ...]:
-    """Return the settings that a configuration has as the stock server has them; none for a target without a server.
-    Those that only events need are left out."""
+    """Return the settings that a configuration has as the stock server has them."""
+    return tuple(one.name for one in settings_of_server(capabilities) if not departs(one, config))
+
+
+def settings_of_server(capabilities: Capabilities) -> tuple[Setting, ...]:
+    """Return the settings of the stock server; none for a target without a server. Those that only events need are left
+    out."""
     settings = capabilities.stock or () if capabilities.has_server else ()
-    return tuple(one.name for one in settings if one.stock and not departs(one, config))
+    return tuple(one for one in settings if one.stock)
 
 
 def without_defaults(reached: Mapping[str, int]) -> tuple[dict[str, int], dict[str, int]]:

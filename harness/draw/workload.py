@@ -67,6 +67,7 @@ class Workload(Struct, frozen=True, forbid_unknown_fields=True):
     truncations: Annotated[int, percent("traces with sessions that truncate them")] = 50
     logprobs_used: Annotated[int, percent("traces in which requests may ask for the log-probabilities of prompts")] = 35
     structured_used: Annotated[int, percent("traces in which requests may have structured output")] = 30
+    bad_grammars_used: Annotated[int, percent("traces in which grammars of requests may not compile")] = 20
     samples_used: Annotated[int, percent("traces in which clients may want several samples of a prompt")] = 30
     aborted_at_end: Annotated[int, percent("traces that end with aborts instead of running to their end")] = 40
     dummy_at_end: Annotated[int, percent("traces that end with a dummy run")] = 50
@@ -92,8 +93,11 @@ class Workload(Struct, frozen=True, forbid_unknown_fields=True):
     full_length: Annotated[int, percent("arrivals that may run up to max_model_len and do")] = 45
     stop_token: Annotated[int, percent("answers that end by a stop token, where there is room for more")] = 75
     beyond_stop: Annotated[tuple[Number, ...], numbers("tokens that such an answer was allowed further")] = (1, 2, 8, 4)
+    stop_string: Annotated[int, percent("stop tokens that the engine has to find in the text of the answer")] = 40
     prompt_logprobs: Annotated[int, percent("such a trace's requests that ask for the log-probabilities")] = 35
     structured: Annotated[int, percent("such a trace's requests with structured output")] = 60
+    structured_turn: Annotated[int, percent("such a trace's turns of sessions with structured output")] = 60
+    bad_grammar: Annotated[int, percent("such a trace's requests whose grammar does not compile")] = 20
     grammar_steps: Annotated[tuple[GrammarSteps, ...], numbers("steps for which a grammar is compiled, and 1")] = (
         1, 1, 2, 1, 3, 5,
     )  # fmt: skip

@@ -176,6 +176,7 @@ class Form:
         return [
             life.name, life.session, life.parked, life.max_new_tokens, life.settled, life.delivered, life.resumed,
             life.speculated, life.load_breaks_off, life.aborted, life.prompt_logprobs, life.structured,
+            life.grammar_fails,
             _truth(life.truth, life.total_length),
         ]  # fmt: skip
 

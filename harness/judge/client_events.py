@@ -33,12 +33,12 @@ def announce(event: Event, reference: Reference, config: Config, names: set[str]
     """Apply an event before the target gets it. `names` are all names that arrived so far."""
     if isinstance(event, Arrive) and event.name not in names and fits(config, event):
         names.add(event.name)
-        asked = event.session, event.stop_at, event.prompt_logprobs, event.structured
+        asked = event.session, event.stop_at, event.prompt_logprobs, event.structured, event.bad_grammar > 0
         reference.arrive(event.name, event.prompt, event.max_new_tokens, *asked)
     elif isinstance(event, Resume):
         life = reference.lives.get(event.name)
         if life is not None and life.parked and fits(config, event, life.known):
-            reference.resume(event.name, event.prompt, event.max_new_tokens, event.stop_at)
+            reference.resume(event.name, event.prompt, event.max_new_tokens, event.stop_at, event.structured)
     elif isinstance(event, ExternalLoad) and event.breaks_off and event.name in reference.lives:
         reference.lives[event.name].load_breaks_off = True
 

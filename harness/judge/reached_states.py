@@ -45,6 +45,7 @@ from ...targets.base.trace import (
     Sleep,
     Step,
     Truncate,
+    Turn,
 )
 from .oracles.base import Context
 
@@ -81,6 +82,10 @@ class ReachedStates:
         """Requests with prompt log-probabilities that were admitted."""
         self._loading: set[str] = set()
         """Requests that wait for a load."""
+        self._receivers: set[str] = set()
+        """Requests that got tokens in the last step."""
+        self._by_string: set[str] = set()
+        """Requests whose answer ends by a stop string, if it does not end before."""
 
     def after_record(self, record: Record, context: Context) -> None:
         """Count the states of a record. Called after the oracles accepted it and before the reference applies it."""
@@ -100,7 +105,8 @@ class ReachedStates:
             earlier = any(step < record.step for step in context.reference.pending)
             self.counts["load overtook a step in flight"] += earlier and record.request in context.reference.loading
         elif isinstance(record, Delivered):
-            self.counts["request ended with an error by its load"] += len(record.failed)
+            self._failed(record, context)
+            self._receivers = {name for name, tokens in record.outputs if tokens}
             for name in record.finished:
                 if life := context.reference.lives.get(name):
                     self._ended(life, context)
@@ -109,12 +115,22 @@ class ReachedStates:
                         for other in context.reference.lives
                     )
 
+    def _failed(self, delivered: Delivered, context: Context) -> None:
+        """Count the requests that ended with an error."""
+        for name in delivered.failed:
+            life = context.reference.lives.get(name)
+            by_grammar = life is not None and life.grammar_fails
+            self.counts["request ended with an error by its load"] += not by_grammar
+            self.counts["request ended with an error by its grammar"] += by_grammar
+            self.counts["error by a grammar while others run"] += by_grammar and bool(delivered.outputs)
+
     def _ended(self, life: Life, context: Context) -> None:
         counts, length = self.counts, life.total_length
         if life.answer_length == life.max_new_tokens:
             counts["ended at its most tokens"] += life.delivered == life.answer_length
             return
         counts["ended by a stop token"] += 1
+        counts["ended by a stop string"] += life.name in self._by_string
         counts["turn ended by a stop token"] += life.session
         counts["stop token with a step in flight"] += any(
             life.name in facts.lives for facts in context.reference.pending.values()
@@ -226,6 +242,7 @@ class ReachedStates:
         counts, lives, pending = self.counts, context.reference.lives, context.reference.pending.values()
         structured = [row for row in planned.rows if lives[row.name].structured]
         for row in structured:
+            counts["later turn with structured output"] += row.admitted and row.name in self._parked_with
             waited = row.anew and lives[row.name].structured > 1 and not self._computed[row.name]
             counts["request computed after it waited for its grammar"] += waited
             counts["drafts cut by a grammar"] += row.cut > 0
@@ -404,6 +421,8 @@ class ReachedStates:
         """Count the states at the end of an event. Called after the oracles checked `view`; `context.before` is the
         view before it."""
         counts, running = self.counts, context.before.running
+        if isinstance(event, Turn):
+            (self._by_string.add if event.stop_string else self._by_string.discard)(event.name)
         if "content" in self._missing and not isinstance(event, Sleep):
             self._read_content(context, view)
         if isinstance(event, Sleep):
@@ -436,6 +455,9 @@ class ReachedStates:
         if isinstance(event, Abort) and event.name in running:
             counts["aborted while running"] += 1
             counts["aborted with a step in flight"] += bool(context.reference.pending)
+            in_flight = any(event.name in facts.lives for facts in context.reference.pending.values())
+            got_token = event.name in self._receivers
+            counts["aborted right after it got a token, with a step in flight"] += got_token and in_flight
             counts["samples of one prompt aborted together"] += any(
                 original_name(name) == original_name(event.name) for name in event.together if name in running
             )

@@ -324,6 +324,11 @@ RELATIONS: Mapping[str, Sentence] = {
     "failed": Sentence(
         "{request}, {settled} tokens computed: error is an error, expected no error", "no error", "an error"
     ),
+    "uncompiled": Sentence(
+        "{request}, whose grammar does not compile, gets {observed}, expected an error and nothing else",
+        "an error",
+        "{observed}",
+    ),
     "tokens-after-end": _after_end("the tokens {observed}"),
     "end-after-end": _after_end("another end"),
     "error-after-end": _after_end("an error"),

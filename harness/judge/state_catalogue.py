@@ -62,12 +62,16 @@ REQUIRES: dict[str, str] = {
     "stop token on the first place of a block": "stop-tokens",
     "stop token among accepted drafts": "stop-tokens speculation",
     "stop token with a step in flight": "stop-tokens async",
+    "ended by a stop string": "stop-strings",
     # structured output
     "structured and free answers in one step": "structured-output",
     "request computed after it waited for its grammar": "structured-output",
     "structured output with a step in flight": "structured-output async",
     "preempted with structured output": "structured-output preemption",
     "drafts cut by a grammar": "structured-output speculation",
+    "later turn with structured output": "structured-output resume",
+    "request ended with an error by its grammar": "failing-grammars",
+    "error by a grammar while others run": "failing-grammars",
     # several samples of a prompt
     "samples of one prompt admitted in one step": "samples",
     "sample of a prompt ended before another": "samples",
@@ -162,6 +166,7 @@ REQUIRES: dict[str, str] = {
     "hit on content still in flight": "async caching",
     "preempted with a step in flight": "preemption async",
     "aborted with a step in flight": "async abort",
+    "aborted right after it got a token, with a step in flight": "async abort",
 }
 """State -> features (space separated) without which it cannot occur."""
 ORACLES_REQUIRE = {

@@ -322,7 +322,7 @@ class RealForward(Struct, frozen=True, gc=False):
 
 class Delivered(Struct, frozen=True, gc=False):
     """Tokens that clients received, by request; requests that finished (of a session: its turn), and those that the
-    engine ended with an error because a load for them broke off."""
+    engine ended with an error: a load for them broke off, or their grammar does not compile."""
 
     step: int
     outputs: Sequence[tuple[str, Sequence[int]]]

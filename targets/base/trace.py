@@ -50,6 +50,13 @@ StopAt = Annotated[
     Trait("a stop token"),
     Says(", stopped by new token {}"),
 ]
+StopString = Annotated[
+    bool,
+    Usual(False),
+    NeedsFeature("stop-strings"),
+    Trait("a stop string"),
+    Says(", which is found as a string"),
+]
 PromptLogprobs = Annotated[
     bool,
     Usual(False),
@@ -64,6 +71,14 @@ Structured = Annotated[
     NeedsFeature("structured-output"),
     Trait("structured output"),
     Says(", with structured output"),
+]
+BadGrammar = Annotated[
+    int,
+    Meta(ge=0, le=8),
+    Shrinks(0),
+    NeedsFeature("failing-grammars"),
+    Trait("a grammar that does not compile"),
+    Says(", with a grammar that does not compile"),
 ]
 Prompt = Annotated[tuple[tuple[Document, Positive], ...], Meta(min_length=1, max_length=16)]
 
@@ -91,11 +106,17 @@ class Arrive(Event, frozen=True, tag="arrive"):
     With `stop_at` the request has a stop token: the token at this place of its answer, 1 for the first. The answer ends
     with the first token that equals it. An engine cannot foresee that end; it plans for `max_new_tokens`.
 
+    With `stop_string` the engine gets the text of this token as a stop string, and has to find it in the text of the
+    answer. Each token has a text that is in no other, so the answer ends in the same place.
+
     With `prompt_logprobs` its client also wants the log-probability of each token of the prompt. They are known of
     computed tokens only, so the request reads nothing from the prefix cache. What it computes is published.
 
     With `structured` a grammar restricts the answer (`reference.structured`). The request waits for it, for one step
     less than that.
+
+    With `bad_grammar` its grammar does not compile, which the engine learns after one step less than that. The request
+    gets nothing but an error.
 
     A client may want several samples of one prompt. Each of them is a request: those of r0 beside itself are r0.1, r0.2
     and so on (`reference.batch.copy_name`). They arrive together and ask for the same.
@@ -111,6 +132,8 @@ class Arrive(Event, frozen=True, tag="arrive"):
     stop_at: StopAt = 0
     prompt_logprobs: PromptLogprobs = False
     structured: Structured = 0
+    stop_string: StopString = False
+    bad_grammar: BadGrammar = 0
 
 
 class Step(Event, frozen=True, tag="step"):
@@ -337,7 +360,8 @@ class Truncate(Event, frozen=True, tag="truncate"):
 
 class Resume(Event, frozen=True, tag="resume"):
     """The next turn of a parked session: everything that its client has seen, then `prompt`. An engine may drop tokens
-    at the end of what the client has seen (`reference.layout.Layout.resume_drops`). `stop_at` as of `Arrive`."""
+    at the end of what the client has seen (`reference.layout.Layout.resume_drops`). `stop_at`, `structured`
+    and `stop_string` as of `Arrive`: each turn has its own."""
 
     about = About(
         "The next turn of {name} arrives: {prompt:further prompt token}, {max_new_tokens:new token}", acts="before"
@@ -347,6 +371,8 @@ class Resume(Event, frozen=True, tag="resume"):
     prompt: Prompt
     max_new_tokens: Positive
     stop_at: StopAt = 0
+    structured: Structured = 0
+    stop_string: StopString = False
 
 
 AnyEvent = (

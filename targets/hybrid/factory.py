@@ -87,6 +87,7 @@ CAPABILITIES = Capabilities(
             "stop-tokens",
             "lookahead-hashes",
             "prompt-logprobs",
+            "failing-grammars",
         }
     ),
     features_with={"hashing": {"lookahead": frozenset({"lookahead-hashes"})}},

@@ -39,6 +39,8 @@ class Request(Struct, eq=False, gc=False):
     """Ends the answer; 0 for none."""
     reads_cache: bool = True
     """False if each token of the prompt must be computed, whatever is cached."""
+    compiling: int = 0
+    """Plannings until its grammar turns out not to compile, itself included; 0 for a request without such a grammar."""
 
     def append_tokens(self, tokens: Sequence[int]) -> None:
         """Append token ids and their tags."""
@@ -116,7 +118,8 @@ class ScheduledRow(Struct, gc=False):
 
 class Plan(Struct, gc=False):
     """One scheduling decision. Since the last one, requests `finished` ended, `parked` reached the end of a turn and
-    `rolled_back` returned to a checkpoint; `removed` left the batch, for any reason."""
+    `rolled_back` returned to a checkpoint; `removed` left the batch, for any reason. The grammars of `refused` requests
+    do not compile."""
 
     step: int
     budget: int
@@ -127,3 +130,4 @@ class Plan(Struct, gc=False):
     finished: list[str] = []
     parked: list[str] = []
     rolled_back: list[str] = []
+    refused: list[str] = []

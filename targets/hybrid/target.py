@@ -139,7 +139,7 @@ class HybridTarget:
         prompt, stop_token = truth.tokens.copy(), truth.stop_token(event.stop_at)
         self.scheduler.add(
             event.name, prompt, event.max_new_tokens, event.priority, event.session, stop_token,
-            reads_cache=not event.prompt_logprobs,
+            reads_cache=not event.prompt_logprobs, compiling=event.bad_grammar,
         )  # fmt: skip
         return []
 
@@ -164,7 +164,7 @@ class HybridTarget:
     @property
     def serving(self) -> bool:
         """True if any request runs or waits; parked sessions do neither."""
-        return bool(self.scheduler.running or self.scheduler.waiting)
+        return bool(self.scheduler.running or self.scheduler.waiting or self.scheduler.compiling)
 
     def complete(self, records: list[Record]) -> None:
         """Execute the oldest planned step and pass its results to scheduler and client."""
@@ -182,7 +182,7 @@ class HybridTarget:
             request = self.scheduler.requests.get(row.name)
             if request is not None and request.epoch == row.epoch:
                 request.drafts = executed.drafts[row.name]
-        records.append(Delivered(plan.step, outputs, finished))
+        records.append(Delivered(plan.step, outputs, finished, self.scheduler.refuse(plan.refused)))
 
     def drain(self) -> list[Record]:
         """Execute every step in flight."""
@@ -286,7 +286,7 @@ class HybridTarget:
             published={block: key for key, blocks in pool.index.items() for block in blocks},
             labels=pool.labels.copy(),
             tables={name: cache.tables(name) for name in cache.groups[0].tables},
-            waiting=[request.name for request in scheduler.waiting],
+            waiting=[request.name for request in (*scheduler.waiting, *scheduler.compiling)],
             running=[request.name for request in scheduler.running],
             pins=dict(self.cache.partial.pins),
             leftovers=self.count_leftovers(),

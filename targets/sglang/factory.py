@@ -73,7 +73,7 @@ class SglangFactory:
         tree_cores: tuple[str, ...] = TREE_CORES,
         drafts: int = DRAFTS,
         strategies: tuple[str, ...] = STRATEGIES,
-        features: frozenset[str] = frozenset({"padding", "snapshots"}),
+        features: frozenset[str] = frozenset({"padding", "snapshots", "stop-strings"}),
         sessions: bool = False,
         mixes: bool = False,
     ) -> None:
@@ -155,6 +155,7 @@ def make_factory(variant: str) -> SglangFactory:
         from . import target
 
         tree_cores, strategies, features = tree_api.tree_cores(), old_releases.strategies(), old_releases.features()
+        features |= frozenset({"stop-strings"}) if scheduler_api.finds_strings() else frozenset()
         drafts = DRAFTS if scheduler_api.speculates() else 0
     except ImportError as error:
         raise cannot_import("SGLang", "sglang@0.5.23", error) from error

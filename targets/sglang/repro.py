@@ -153,6 +153,7 @@ class _Clients:
         truth.reach(end)
         del truth.tokens[end:], truth.tags[end + 1 :]
         more = f", stop_token={stop_token}" if stop_token else ""
+        more += ", is_string=True" if stop_token and event.stop_string else ""
         return f"{truth.tokens[first : truth.prompt_length]}, new_tokens={most}{more}"
 
 

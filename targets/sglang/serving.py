@@ -56,18 +56,20 @@ class Server:
         session: bool = False,
         stop_token: int = 0,
         priority: int | None = None,
+        is_string: bool = False,
     ) -> None:
         """Queue a request, or a turn of a session; `truth` is what its client has, then what the model will say.
 
-        The turns of a session have the priority of the first.
+        With `is_string` the scheduler gets the text of the stop token, and no token ids to stop at. The turns of a
+        session have the priority of the first.
         """
         tokens = truth.tokens[: truth.prompt_length]
         if session:
             self.scheduler.client.begin(name)
-            request = self.sessions.turn(name, tokens, max_new_tokens, stop_token)
+            request = self.sessions.turn(name, tokens, max_new_tokens, stop_token, is_string)
         else:
             endless, tags = self.engine.sizes.endless, self.engine.sizes.tags
-            request = scheduler_api.make_request(name, tokens, max_new_tokens, stop_token, endless)
+            request = scheduler_api.make_request(name, tokens, max_new_tokens, stop_token, endless, is_string)
             if tags:
                 request.session_id = self.tags[name] = str(tokens[0] % TAGS)
                 request.session_generation = self.engine.cache.ensure_session_generation(request.session_id)

@@ -82,7 +82,8 @@ class SglangTarget:
             truth = self._truths[event.name] = Truth(event.prompt)
             stop_token = truth.stop_token(event.stop_at)
             priority = event.priority if self.config.policy == "priority" else None
-            self.server.add(event.name, truth, event.max_new_tokens, event.session, stop_token, priority)
+            asked = event.session, stop_token, priority, event.stop_string
+            self.server.add(event.name, truth, event.max_new_tokens, *asked)
 
     def resume(self, event: Resume) -> None:
         """Queue the next turn of a parked session."""
@@ -90,7 +91,7 @@ class SglangTarget:
         if sessions is not None and name in sessions.parked() and fits(self.config, event, sessions.known(name)):
             truth = self._truths[name] = self._truths[name].continued(sessions.known(name), event.prompt)
             stop_token = truth.stop_token(event.stop_at)
-            self.server.add(name, truth, event.max_new_tokens, session=True, stop_token=stop_token)
+            self.server.add(name, truth, event.max_new_tokens, True, stop_token, is_string=event.stop_string)
 
     def run_step(self, event: Step) -> None:
         """Plan, execute, process. With overlap, the processed batch is the previous one."""

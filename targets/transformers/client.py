@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from ...reference.batch import reordered, repeated, selected, truth_of_copy
+from ...reference.batch import reordered, repeated, selected, stop_of_copy, truth_of_copy
 from ...reference.tokens import Truth, draft_tokens
 from ..base.observe import PlannedRow
 from ..base.trace import Arrive, Config, Resume, Step
@@ -30,10 +30,12 @@ PAD = 0
 class BatchRow:
     """A row of the batch, or a request that waits for one; `name` is None once its request has ended."""
 
-    def __init__(self, name: str | None, truth: Truth, max_new_tokens: int, session: bool) -> None:
+    def __init__(self, name: str | None, truth: Truth, max_new_tokens: int, session: bool, stop_token: int = 0) -> None:
         self.name = name
         self.truth = truth
         self.max_new_tokens = max_new_tokens
+        self.stop_token = stop_token
+        """The token that ends the answer (`eos_token_id`), 0 for none."""
         self.session = session
         self.known = truth.prompt_length
         """Tokens whose ids the client knows."""
@@ -43,6 +45,11 @@ class BatchRow:
     @property
     def total(self) -> int:
         """Tokens with which the request, or the turn, ends."""
+        return self.truth.prompt_length + self.truth.answer_length(self.max_new_tokens, self.stop_token)
+
+    @property
+    def foreseen(self) -> int:
+        """Tokens with which it ends at the latest: a stop token is not foreseen."""
         return self.truth.prompt_length + self.max_new_tokens
 
     @property
@@ -53,7 +60,8 @@ class BatchRow:
     def copy_of(self, source: BatchRow, rank: int) -> BatchRow:
         """Return a row of this name with the tokens of `source`, as its copy of this rank (`reference.batch`)."""
         truth = truth_of_copy(source.truth, source.known, rank)
-        row = BatchRow(self.name, truth, source.max_new_tokens, self.session)
+        stop_token = stop_of_copy(truth, source.known, source.stop_token)
+        row = BatchRow(self.name, truth, source.max_new_tokens, self.session, stop_token)
         row.known, row.pad = source.known, source.pad
         return row
 
@@ -109,13 +117,16 @@ class Client:
     def arrive(self, event: Arrive) -> None:
         """Queue a request."""
         self.names.add(event.name)
-        self.waiting.append(BatchRow(event.name, Truth(event.prompt), event.max_new_tokens, event.session))
+        truth = Truth(event.prompt)
+        stop_token = truth.stop_token(event.stop_at)
+        self.waiting.append(BatchRow(event.name, truth, event.max_new_tokens, event.session, stop_token))
 
     def resume(self, event: Resume) -> None:
         """Queue the next turn of a parked session."""
         row = self.parked.pop(event.name)
         truth = row.truth.continued(row.known, event.prompt)
-        self.waiting.append(BatchRow(event.name, truth, event.max_new_tokens, session=True))
+        stop_token = truth.stop_token(event.stop_at)
+        self.waiting.append(BatchRow(event.name, truth, event.max_new_tokens, session=True, stop_token=stop_token))
 
     def abort(self, name: str) -> list[do.Operation]:
         """End a request or a session."""
@@ -195,11 +206,12 @@ class Client:
         if count == left == 1 and len(batch) == 1 and batch[0].delivered:
             name = batch[0].name or ""
             drafts, right = event.per_request.get(name, (event.drafts, event.right))
-            drafts, left_over = min(drafts, config.num_speculative_tokens), batch[0].total - batch[0].known - 1
+            drafts = min(drafts, config.num_speculative_tokens)
             if self.config.options.get("client") != "loop":
-                drafts = min(drafts, left_over)  # `generate` drafts no further than the end
+                # `generate` drafts no further than the end that it foresees, and past a stop token.
+                drafts = min(drafts, batch[0].foreseen - batch[0].known - 1)
             right = min(right, drafts)
-            kept = min(right, left_over)
+            kept = min(right, batch[0].total - batch[0].known - 1)
         stop = start + count
         tokens = [row.tokens(start, stop) for row in batch]
         if drafts:

@@ -92,10 +92,10 @@ def capabilities_of(release: Release) -> Capabilities:
         accepts={"prefix_match_unit": ("8",)} if release.partial_hits else {},
         features=frozenset(
             {"block-tables", "padding"}
-            | ({"lookahead-hashes"} if release.lookahead_hashes else set())
             | ({"stop-tokens"} if release.stop_tokens else set())
+            | ({"lookahead-hashes"} if release.lookahead_hashes else set())
             | ({"prompt-logprobs"} if release.prompt_logprobs else set())
-            | ({"structured-output"} if release.structured_output else set())
+            | ({"structured-output", "failing-grammars"} if release.structured_output else set())
             | ({"samples"} if release.samples else set())
             | ({"partial-hits"} if release.partial_hits else set())
             | frozenset().union(*connected.values())

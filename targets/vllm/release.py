@@ -114,7 +114,7 @@ def installed() -> Release:
         junctions=tested and features.has_junctions(),
         inputs=tested and features.has_inputs(),
         sampling=tested and features.has_movable_parameters(),
-        stop_tokens=tested,
+        stop_tokens=features.has_connectors(),  # 0.32: older releases have them, too, but were not run with them
         prompt_logprobs=tested,
         structured_output=tested and features.has_structured_output(),
         samples=tested,

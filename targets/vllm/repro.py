@@ -175,7 +175,7 @@ class _Clients:
         self.config = config
         self.longer = longer
         self.truths: dict[str, Truth] = {}
-        self.structured = any(isinstance(event, Arrive) and event.structured for event in events)
+        self.structured = any(isinstance(event, Arrive | Resume) and has_grammar(event) for event in events)
         self.lines = [line for event in events for line in self._call(event)]
 
     def prefix(self, name: str, depth: int) -> list[int]:
@@ -192,7 +192,7 @@ class _Clients:
                     more = f", priority={event.priority}" if event.priority else ""
                     more += ", session=True" if event.session else ""
                     more += ", prompt_logprobs=True" if event.prompt_logprobs else ""
-                    more += f", structured={event.structured}" if event.structured else ""
+                    more += f", bad_grammar={event.bad_grammar}" if event.bad_grammar else ""
                     yield f"engine.add({event.name!r}, {self._turn(event, Truth(event.prompt), 0)}{more})"
             case Resume():
                 before = self.truths.get(event.name)
@@ -235,6 +235,7 @@ class _Clients:
         truth.reach(end)
         del truth.tokens[end:], truth.tags[end + 1 :]
         more = f", stop_at={event.stop_at}" if event.stop_at else ""
+        more += f", structured={event.structured}" if event.structured else ""
         return f"{prompt}, new_tokens={most}{more}"
 
 
@@ -330,6 +331,11 @@ def _parts(config: Config, structured: bool) -> Iterator[Part]:
     prepare = ("versions/old_releases.py", FRAME.prepare)
     first, *shared = sources.definitions(prepare, *sources.uses(STAND_INS), group, *sources.uses(CLIENTS), *more)
     yield from (first, sources.whole(STAND_INS), *shared, sources.whole(CLIENTS))
+
+
+def has_grammar(turn: Turn) -> bool:
+    """Return True if a grammar is compiled for a request, or for a session's turn."""
+    return bool(turn.structured or (isinstance(turn, Arrive) and turn.bad_grammar))
 
 
 def has_connector(config: Config) -> bool:

@@ -173,8 +173,9 @@ class VllmTarget:
             arguments |= self.inputs.arguments(truth, first)
         tokens, chosen = truth.tokens[first : truth.prompt_length], sampling_parameters(self.config, turn, truth)
         request = Request(name, tokens, chosen, **arguments)
-        if isinstance(turn, Arrive) and turn.structured:
-            self._begin_structured(request, turn.structured - 1)
+        bad = turn.bad_grammar if isinstance(turn, Arrive) else 0
+        if turn.structured or bad:
+            self._begin_structured(request, (turn.structured or bad) - 1)
         self.scheduler.add_request(request)
 
     def _begin_structured(self, request: Request, wait: int) -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from hybridfuzz.reference.batch import choice
 from hybridfuzz.reference.request import Life
 from hybridfuzz.reference.tokens import Truth, other_token
 
@@ -166,3 +167,25 @@ def test_a_prompt_with_log_probabilities_is_computed_until_the_answer_begins() -
     life.delivered = 1
     assert not life.needs_its_prompt
     assert not Life("r1", [("a", 10)], 6).needs_its_prompt
+
+
+def test_a_copy_goes_on_behind_the_stop_token_that_it_begins_with() -> None:
+    """The newest token of a copy is another one than that of its source: by chance its stop token."""
+    source, copied = Life("r0", [("a", 10)], 6), Life("r0.1", (), 0)
+    source.delivered = 2
+    newest = source.stop_token = choice(source.truth.stop_token(2), 1)
+    copied.copy_of(source, 1)
+    assert copied.truth.tokens[11] == newest
+    assert (copied.stop_token, copied.answer_length) == (0, 6)
+
+
+def test_a_turn_has_its_own_grammar() -> None:
+    life = Life("r0", [("a", 10)], 6, session=True, structured=2)
+    life.delivered = 6
+    life.park()
+    life.resume([("b", 3)], 5)
+    assert life.structured == 0
+    life.delivered = 5
+    life.park()
+    life.resume([("b", 3)], 5, structured=3)
+    assert life.structured == 3

@@ -19,8 +19,9 @@ class Output(Oracle):
             "A request's inputs and outputs are those of the language model on its prompt, regardless of caching, "
             "chunked prefill, speculative decoding and the rest of the batch; exactly the correct drafts are "
             "accepted, or only those up to the request's last token; with structured output an engine may also "
-            "refuse right drafts that its grammar has not checked. A request ends with an error only if a load "
-            "for it breaks off, and after its end it gets nothing.",
+            "refuse right drafts that its grammar has not checked. A request ends with an error if its grammar does "
+            "not compile, and then gets no token; else only if a load for it breaks off. After its end it gets "
+            "nothing.",
             subject="device",
             consequence=Consequence(
                 "Wrong tokens", "The client receives other tokens than the model's.", "wrong tokens"
@@ -62,6 +63,8 @@ class Output(Oracle):
                     return violation
                 continue
             self.exercised["S6"] += 1
+            if life.grammar_fails and not life.aborted:
+                return self._uncompiled(context, life, Tokens(tuple(tokens)))
             truth = life.truth
             start = truth.prompt_length + life.delivered
             end = start + len(tokens)
@@ -78,6 +81,8 @@ class Output(Oracle):
             if life is None or life.parked:
                 if violation := self._ended(context, name, "end"):
                     return violation
+            elif life.grammar_fails and not life.aborted:
+                return self._uncompiled(context, life, "an end")
             elif not life.aborted and life.delivered != life.answer_length:
                 return self._differs(context, life, "length", life.answer_length, life.delivered)
         for name in delivered.failed:
@@ -85,9 +90,12 @@ class Output(Oracle):
             if life is None or life.parked:
                 if violation := self._ended(context, name, "error"):
                     return violation
-            elif not life.aborted and not life.load_breaks_off:
+            elif not (life.aborted or life.load_breaks_off or life.grammar_fails):
                 return self.violation(context, "failed", field="error", settled=life.settled, request=life.name)
         return None
+
+    def _uncompiled(self, context: Context, life: Life, observed: Value) -> Violation:
+        return self.violation(context, "uncompiled", field="uncompiled", observed=observed, request=life.name)
 
     def _ended(self, context: Context, name: str, what: str, observed: Value = "") -> Violation | None:
         """Return a violation unless the client ended the request: its results may have been in flight then."""

@@ -40,6 +40,8 @@ class Scheduler:
         self.removed: list[str] = []
         """Requests that the worker must drop from its batch with the next plan."""
         self.finished: list[str] = []
+        self.compiling: list[Request] = []
+        """Requests whose grammars are being compiled: they do not wait for blocks yet."""
         self.arrivals = 0
         self.chunk_grid = self.find_chunk_grid()
         self.sessions = self.sessions_class(self)
@@ -57,17 +59,22 @@ class Scheduler:
         session: bool = False,
         stop_token: int = 0,
         reads_cache: bool = True,
+        compiling: int = 0,
     ) -> None:
-        """Queue a new request. Unless it `reads_cache`, it computes its whole prompt."""
+        """Queue a new request. Unless it `reads_cache`, it computes its whole prompt. `compiling`: in this
+        planning from now on its grammar turns out not to compile, 0 for never."""
         total = len(prompt) + max_new_tokens
         request = Request(
             name, [], [EMPTY], total, priority, self.arrivals, len(prompt), session=session, stop_token=stop_token,
-            reads_cache=reads_cache,
+            reads_cache=reads_cache, compiling=compiling,
         )  # fmt: skip
         request.append_tokens(prompt)
         self.arrivals += 1
         self.requests[name] = request
-        self.enqueue(request)
+        if compiling:
+            self.compiling.append(request)
+        else:
+            self.enqueue(request)
 
     def enqueue(self, request: Request, front: bool = False) -> None:
         """Put a request into the waiting queue: by priority, or in order of arrival with the preempted in front."""
@@ -84,6 +91,7 @@ class Scheduler:
         """Plan the next step with at most `budget` tokens; `limits` caps the tokens of single requests."""
         self.cache.pool.published_this_step.clear()
         plan = Plan(step, budget)
+        plan.refused = self.compile_grammars()
         if self.schedule_running(plan, limits) and not plan.preempted:
             self.schedule_waiting(plan, limits)
             while not self.running and self.waiting and self.sessions.preempt_session(plan, self.waiting[0]):
@@ -97,6 +105,14 @@ class Scheduler:
             request.in_flight += 1
             request.optimistic += row.optimistic
         return plan
+
+    def compile_grammars(self) -> list[str]:
+        """Go on compiling; return the requests whose grammars turned out not to compile."""
+        for request in self.compiling:
+            request.compiling -= 1
+        refused = [request.name for request in self.compiling if not request.compiling]
+        self.compiling = [request for request in self.compiling if request.compiling]
+        return refused
 
     def schedule_running(self, plan: Plan, limits: Mapping[str, int]) -> bool:
         """Plan the running requests in order; preempt if the pool has too few blocks.
@@ -319,6 +335,13 @@ class Scheduler:
         new = list(sampled)[: request.total - len(request.tokens)]
         return new[: new.index(request.stop_token) + 1] if request.stop_token in new else new
 
+    def refuse(self, names: Sequence[str]) -> list[str]:
+        """End requests whose grammars do not compile; return those that their clients have not ended before."""
+        refused = [name for name in names if name in self.requests]
+        for name in refused:
+            self.finish(self.requests[name])
+        return refused
+
     def finish(self, request: Request) -> None:
         """End a request and release its blocks."""
         del self.requests[request.name]
@@ -328,6 +351,8 @@ class Scheduler:
             self.removed.append(request.name)
         elif request in self.waiting:
             self.waiting.remove(request)
+        elif request in self.compiling:
+            self.compiling.remove(request)
         if request.session:
             self.sessions.close(request)
         else:

@@ -119,9 +119,35 @@ class SkippedHitStillLoads(Scheduler):
         return self.cache.extend_hit(hit, request.tags, external) if external else super().extend_hit(request, hit)
 
 
+class UncompiledGrammarRuns(Scheduler):
+    """A request whose grammar does not compile is answered as if it had none.
+
+    A class of bugs, no public issue known: the error is logged, and the request goes on without its grammar. vLLM ends
+    it with an error (`grammar_compile_error_reqs`).
+    """
+
+    def compile_grammars(self) -> list[str]:
+        for name in super().compile_grammars():
+            self.enqueue(self.requests[name])
+        return []
+
+
+class UncompiledGrammarWaits(Scheduler):
+    """A request whose grammar does not compile is dropped, and its client is not told.
+
+    A class of bugs, no public issue known: what compiles in another thread ends with an error that nobody asks for.
+    """
+
+    def refuse(self, names: Sequence[str]) -> list[str]:
+        super().refuse(names)
+        return []
+
+
 PARTS: dict[str, type] = {
     "prompt-logprobs-read-the-cache": PromptLogprobsReadTheCache,
     "skipped-hit-still-loads": SkippedHitStillLoads,
+    "uncompiled-grammar-runs": UncompiledGrammarRuns,
+    "uncompiled-grammar-waits": UncompiledGrammarWaits,
     "stop-token-among-drafts": StopTokenAmongDrafts,
     "load-back-abort-publishes-slot-early": LoadBackAbortPublishesSlotEarly,
     "split-on-wrong-grid": SplitOnWrongGrid,

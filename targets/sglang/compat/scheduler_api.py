@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from importlib.util import find_spec
 from inspect import signature
 from types import SimpleNamespace
@@ -11,6 +12,8 @@ from ....reference.tokens import VOCABULARY
 from . import old_releases
 from .sizes import Sizes
 
+FIRST_CHARACTER = 0x4E00
+"""Text of token 0: from here on each character is a letter."""
 ABSENT = frozenset(
     {
         "dllm_config",
@@ -154,22 +157,61 @@ def client_tokens(request: Any) -> Any:
     return getattr(request, "output_ids_through_stop", request.output_ids)
 
 
-def make_sampling(max_new_tokens: int, stop_token: int, endless: bool = False) -> Any:
+class Words:
+    """A tokenizer for stop strings: each token is one character, which no other token has."""
+
+    bos_token_id = eos_token_id = None
+    additional_stop_token_ids = None
+
+    def decode(self, tokens: Iterable[int]) -> str:
+        """Return the text of tokens."""
+        return "".join(map(word, tokens))
+
+    def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
+        """Return the tokens of a text."""
+        return [ord(character) - FIRST_CHARACTER for character in text]
+
+
+def word(token: int) -> str:
+    """Return the text of a token."""
+    return chr(FIRST_CHARACTER + token)
+
+
+def finds_strings() -> bool:
+    """Return True if the scheduler itself finds the token of a verified step with which a stop string ends (0.5.23)."""
+    from sglang.srt.managers.schedule_batch import Req
+
+    return hasattr(Req, "_locate_str_stop_finished_len")
+
+
+def make_sampling(max_new_tokens: int, stop_token: int, endless: bool = False, is_string: bool = False) -> Any:
     """Return greedy sampling until `max_new_tokens` or the stop token, 0 for none.
 
-    `endless`: without a stop token the server counts on the full length.
+    `endless`: without a stop token the server counts on the full length. `is_string`: the stop token is given as a stop
+    string.
     """
     from sglang.srt.sampling.sampling_params import SamplingParams
 
-    stops = [stop_token] if stop_token else None
+    stops = [stop_token] if stop_token and not is_string else None
     sampling = SamplingParams(
-        temperature=0, max_new_tokens=max_new_tokens, stop_token_ids=stops, ignore_eos=endless and not stops
+        temperature=0,
+        max_new_tokens=max_new_tokens,
+        stop_token_ids=stops,
+        stop=[word(stop_token)] if stop_token and is_string else None,
+        ignore_eos=endless and not stop_token,
     )
-    sampling.normalize(None)
+    sampling.normalize(Words() if is_string else None)
     return sampling
 
 
-def make_request(name: str, tokens: list[int], max_new_tokens: int, stop_token: int = 0, endless: bool = False) -> Any:
+def make_request(
+    name: str,
+    tokens: list[int],
+    max_new_tokens: int,
+    stop_token: int = 0,
+    endless: bool = False,
+    is_string: bool = False,
+) -> Any:
     """Return a request as the tokenizer would pass it.
 
     The mark after the name distinguishes r1 from r10, since aborts match requests by prefix.
@@ -180,9 +222,11 @@ def make_request(name: str, tokens: list[int], max_new_tokens: int, stop_token: 
         rid=f"{name}.",
         origin_input_text="",
         origin_input_ids=old_releases.token_list(tokens),
-        sampling_params=make_sampling(max_new_tokens, stop_token, endless),
+        sampling_params=make_sampling(max_new_tokens, stop_token, endless, is_string),
         vocab_size=VOCABULARY,
     )
+    if is_string:
+        request.tokenizer = Words()  # as `Scheduler.handle_generate_request` gives its own to each request
     request.client_name = name
     return request
 

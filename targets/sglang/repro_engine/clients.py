@@ -52,22 +52,23 @@ class Engine:
         self.server = Server(sizes, max_tokens, **classes)
         self.turns, self.last = [], {}
 
-    def add(self, name, prompt, new_tokens, session=False, stop_token=0, priority=None):
+    def add(self, name, prompt, new_tokens, session=False, stop_token=0, priority=None, is_string=False):
         """Send a request, or the first turn of a session. Its answer ends with the stop token; 0 is none.
 
-        With priorities a smaller number is more important.
+        With `is_string` SGLang gets the text of the stop token as a stop string. With priorities a smaller number is
+        more important.
         """
         truth = Truth(prompt)
         self.last[name] = Turn(name, truth, new_tokens, stop_token)
         self.turns.append(self.last[name])
-        self.server.add(name, truth, new_tokens, session, stop_token, priority)
+        self.server.add(name, truth, new_tokens, session, stop_token, priority, is_string)
 
-    def resume(self, name, prompt, new_tokens, stop_token=0):
+    def resume(self, name, prompt, new_tokens, stop_token=0, is_string=False):
         """Send the next turn of a session: `prompt` follows all that its client has. Nothing unless it is idle."""
         if name in self.server.sessions.parked():
             before = self.last[name]
             known = before.prompt + before.expected[: len(before.received)]
-            self.add(name, known + prompt, new_tokens, session=True, stop_token=stop_token)
+            self.add(name, known + prompt, new_tokens, session=True, stop_token=stop_token, is_string=is_string)
 
     def step(self, **asked):
         """Run one turn of the scheduler's loop; return True if a batch was formed."""

@@ -19,11 +19,11 @@ def sampling_parameters(config: Config, turn: Turn, truth: Truth) -> SamplingPar
     """Return the parameters of a request, or of a session's turn, whose prompt is that of `truth`."""
     max_new_tokens = turn.max_new_tokens
     stops = [truth.stop_token(turn.stop_at)] if turn.stop_at else None
-    constrained = None
-    if getattr(turn, "structured", 0):
+    constrained, fails = None, getattr(turn, "bad_grammar", 0)
+    if turn.structured or fails:
         from .structured import constraints
 
-        constrained = constraints(turn.name)
+        constrained = constraints(turn.name, compiles=not fails)
     scored = 0 if getattr(turn, "prompt_logprobs", False) else None
     greedy = SamplingParams(
         max_tokens=max_new_tokens,

@@ -19,15 +19,22 @@ from ....reference.structured import allowed, is_allowed
 from ....reference.tokens import VOCABULARY, Truth
 
 BACKEND = "stand-in"
+DOES_NOT_COMPILE = "(does not compile)"
+"""Specification of a grammar that no request has as its name."""
 WORD = 32
 """Tokens in one number of a bitmask."""
 
 
-def constraints(name: str) -> Any:
-    """Return the parameters with which a request asks for the grammar of its own name."""
-    chosen = StructuredOutputsParams(grammar=name)
+def constraints(name: str, compiles: bool) -> Any:
+    """Return the parameters with which a request asks for the grammar of its own name, or for one that does not
+    compile."""
+    chosen = StructuredOutputsParams(grammar=name if compiles else DOES_NOT_COMPILE)
     chosen._backend = BACKEND
     return chosen
+
+
+class GrammarError(ValueError):
+    """A grammar does not compile."""
 
 
 class TokenGrammar:
@@ -91,7 +98,9 @@ class Backend:
         self._note_cut = note_cut
 
     def compile_grammar(self, request_type: Any, grammar_spec: str, **_: Any) -> TokenGrammar:
-        """Return the grammar of a request."""
+        """Return the grammar of a request. Raises GrammarError for one that does not compile."""
+        if grammar_spec == DOES_NOT_COMPILE:
+            raise GrammarError("the grammar does not compile")
         return TokenGrammar(self._truths[grammar_spec], lambda count: self._note_cut(grammar_spec, count))
 
     def allocate_token_bitmask(self, max_num_seqs: int) -> torch.Tensor:
@@ -141,8 +150,11 @@ class StructuredOutputs:
         for wait, future, make in going:
             if wait:
                 self._compiling.append((wait - 1, future, make))
-            else:
+                continue
+            try:
                 future.set_result(make())
+            except GrammarError as error:  # as a thread does, with an error that is none of ours
+                future.set_exception(ValueError(str(error)))
 
     def masks(self, plan: Any) -> Any:
         """Return the bitmasks of a step for the worker, as for another process; None if it has none."""

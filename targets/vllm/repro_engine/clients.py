@@ -119,22 +119,28 @@ class Serving:
         """The tokens of each client."""
         return self.target.engine.drafter.truths
 
-    def add(self, name, prompt, new_tokens, priority=0, session=False, stop_at=0, prompt_logprobs=False, structured=0):
+    def add(
+        self, name, prompt, new_tokens, priority=0, session=False, stop_at=0, prompt_logprobs=False, structured=0,
+        bad_grammar=0,
+    ):  # fmt: skip
         """Send a request, or the first turn of a session.
 
         `prompt`: token ids, and (name, tokens) for an image, and for tokens with an adapter or a cache salt.
         `stop_at`: the answer ends with this token, 1 for its first; 0 for no stop token.
         `prompt_logprobs`: the client wants the log-probabilities of the prompt, too.
         `structured`: a grammar restricts the answer, and is compiled for one step less than this.
+        `bad_grammar`: its grammar does not compile, which vLLM learns after one step less than this.
         """
-        asked = stop_at, prompt_logprobs, structured
+        asked = stop_at, prompt_logprobs, structured, bad_grammar
         self._apply(Arrive(name, path_of(prompt), new_tokens, priority, session, *asked))
         self._begin_turn(name, new_tokens, stop_at)
+        if bad_grammar:
+            self.last[name].expected.clear()
 
-    def resume(self, name, prompt, new_tokens, stop_at=0):
+    def resume(self, name, prompt, new_tokens, stop_at=0, structured=0):
         """Send the next turn of a session: `prompt` follows all that vLLM keeps. Nothing unless it is idle."""
         if name in self.target.sessions.idle:
-            self._apply(Resume(name, path_of(prompt), new_tokens, stop_at))
+            self._apply(Resume(name, path_of(prompt), new_tokens, stop_at, structured))
             self._begin_turn(name, new_tokens, stop_at)
 
     def _begin_turn(self, name, new_tokens, stop_at):

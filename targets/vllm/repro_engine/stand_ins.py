@@ -129,6 +129,7 @@ class Arrive(NamedTuple):
     stop_at: int = 0
     prompt_logprobs: bool = False
     structured: int = 0
+    bad_grammar: int = 0
 
 
 class Resume(NamedTuple):
@@ -138,6 +139,7 @@ class Resume(NamedTuple):
     prompt: tuple[Any, ...]
     max_new_tokens: int
     stop_at: int = 0
+    structured: int = 0
 
 
 class Step(NamedTuple):

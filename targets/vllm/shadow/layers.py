@@ -19,7 +19,7 @@ from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 from vllm.v1.attention.backends.triton_attn import TritonAttentionBackend
 
 from ....reference.layout import first_attended
-from ....reference.tokens import EMPTY, VOCABULARY, chain, next_token
+from ....reference.tokens import EMPTY, FIRST_TOKEN, VOCABULARY, chain, next_token
 from ...base.observe import SlotContent, SlotRead, SlotWrite
 from ...base.shadow import combine, join
 from ...base.trace import Config, Group
@@ -208,6 +208,8 @@ class ShadowModel(nn.Module):
         self.layers: Any = nn.ModuleList(layers)
         self._in_order = tuple(layers)
         self._one_hot = 10 * np.eye(VOCABULARY, dtype=np.float32)
+        # Where a mask hides the right token another one is sampled, and not one that stands for a poisoned state.
+        self._one_hot[FIRST_TOKEN:, :FIRST_TOKEN] = -1
 
     def get_mamba_state_copy_func(self) -> Any:
         """Return vLLM's own functions for moving a state between blocks, one for each part of the state."""

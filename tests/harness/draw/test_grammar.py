@@ -428,11 +428,33 @@ def asking(*features: str) -> list[Trace]:
 
 
 def test_some_requests_ask_for_log_probabilities_or_structured_output() -> None:
-    """Sessions ask for neither."""
+    """Turns of sessions ask for structured output alone, each for itself."""
     arrivals = [event for trace in asking("structured-output") for event in trace.events if isinstance(event, Arrive)]
     assert 0.05 < sum(event.prompt_logprobs for event in arrivals) / len(arrivals) < 0.25
     assert {event.structured for event in arrivals} == {0, 1, 2, 3, 5}
-    assert not any(event.session and (event.prompt_logprobs or event.structured) for event in arrivals)
+    assert not any(event.session and event.prompt_logprobs for event in arrivals)
+    turns = [event for trace in asking("structured-output") for event in trace.events if isinstance(event, Resume)]
+    assert 0.05 < sum(event.structured > 0 for event in turns) / len(turns) < 0.3
+
+
+def test_a_few_grammars_do_not_compile() -> None:
+    """Those of requests, after any number of steps; not of sessions."""
+    arrivals = [event for index in range(200) for event in drawn(1, index).events if isinstance(event, Arrive)]
+    bad = [event for event in arrivals if event.bad_grammar]
+    assert 0.01 < len(bad) / len(arrivals) < 0.1
+    assert {event.bad_grammar for event in bad} == {1, 2, 3, 5}
+    assert not any(event.session or event.structured for event in bad)
+    table = msgspec.structs.replace(DEFAULT, bad_grammars_used=0)
+    for index in range(60):
+        trace = draw_trace(CLEAN.capabilities, 1, index, supports=CLEAN.supports, workload=table)
+        assert not any(isinstance(event, Arrive) and event.bad_grammar for event in trace.events)
+
+
+def test_some_stop_tokens_are_to_be_found_as_strings() -> None:
+    turns = [event for trace in asking("stop-strings") for event in trace.events if isinstance(event, Turn)]
+    assert all(event.stop_at for event in turns if event.stop_string)
+    assert 0.2 < sum(event.stop_string for event in turns) / sum(event.stop_at > 0 for event in turns) < 0.6
+    assert not any(event.stop_string for trace in asking() for event in trace.events if isinstance(event, Turn))
 
 
 def test_samples_of_a_prompt_arrive_together_and_are_the_same() -> None:
@@ -447,11 +469,15 @@ def test_samples_of_a_prompt_arrive_together_and_are_the_same() -> None:
 
 
 def test_what_requests_ask_for_shifts_no_other_draw() -> None:
-    """Log-probabilities and structured output have choices of their own."""
-    plain = msgspec.structs.replace(CLEAN.capabilities, features=CLEAN.capabilities.features - {"prompt-logprobs"})
+    """Log-probabilities, structured output and grammars that do not compile have choices of their own."""
+    features = CLEAN.capabilities.features - {"prompt-logprobs", "failing-grammars"}
+    plain = msgspec.structs.replace(CLEAN.capabilities, features=features)
+    asked = {"prompt_logprobs": False, "structured": 0, "bad_grammar": 0}
     for index, trace in enumerate(asking("structured-output")[:20]):
         events = tuple(
-            msgspec.structs.replace(event, prompt_logprobs=False, structured=0) if isinstance(event, Arrive) else event
+            msgspec.structs.replace(event, **{name: plainly for name, plainly in asked.items() if hasattr(event, name)})
+            if isinstance(event, Turn)
+            else event
             for event in trace.events
         )
         assert events == draw_trace(plain, 1, index, supports=CLEAN.supports).events

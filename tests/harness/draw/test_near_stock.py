@@ -5,6 +5,7 @@ from dataclasses import fields, replace
 import pytest
 from msgspec import structs
 
+from hybridfuzz.harness.campaign_summary import Summary
 from hybridfuzz.harness.draw.grammar import draw_trace
 from hybridfuzz.harness.draw.near_stock import (
     NEAR,
@@ -13,6 +14,7 @@ from hybridfuzz.harness.draw.near_stock import (
     departs,
     is_near,
     may_be_near,
+    with_unreached,
     without_defaults,
 )
 from hybridfuzz.harness.draw.overrides import apply_overrides
@@ -87,6 +89,18 @@ def test_steps_at_each_default_are_counted_apart_from_states() -> None:
     assert at_default(stock, make_factory().capabilities) == ()
     reached = {"prefix hit": 3, **as_reached({"--enforce-eager": 40})}
     assert without_defaults(reached) == ({"prefix hit": 3}, {"--enforce-eager": 40})
+
+
+def test_a_default_that_never_ran_is_in_the_table() -> None:
+    settings = {one.name for one in VLLM.capabilities.stock or () if one.stock}
+    counted = with_unreached({"--enforce-eager": 40}, VLLM.capabilities)
+    assert counted == {**dict.fromkeys(settings, 0), "--enforce-eager": 40}
+    summary = Summary("vllm", "", 1, {}, None, 2, 80, 1.0, (), {}, {}, (), (), defaults=counted)
+    shares = summary.default_shares
+    assert shares["--scheduling-policy priority"] == 0
+    assert list(shares)[-1] == "--enforce-eager"
+    assert with_unreached({}, make_factory().capabilities) == {}
+    assert structs.replace(summary, steps=0).default_shares == {}
 
 
 def apply_all(config: Config) -> Config:

@@ -1,5 +1,6 @@
 """Reached states: a hand-made trace reaches each; one without it does not."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, get_args
@@ -27,6 +28,7 @@ from hybridfuzz.targets.base.protocol import Usual
 from hybridfuzz.targets.base.trace import (
     BATCH_EVENTS,
     Abort,
+    AnyEvent,
     Arrive,
     DummyRun,
     Evict,
@@ -52,6 +54,7 @@ EAGLE: dict[str, Any] = {"num_speculative_tokens": 1, "eagle_block_drop": True}
 LOOKAHEAD: dict[str, Any] = {**EAGLE, "options": {"hashing": "lookahead"}}
 DRAFTS: dict[str, Any] = {"num_speculative_tokens": 3}
 SCORED = Arrive("r1", (("d", 20),), 4, prompt_logprobs=True)
+UNCOMPILED = Arrive("r0", (("a", 6),), 9, bad_grammar=2)
 STOPPED = Arrive("r0", (("a", 6),), 9, stop_at=2)
 SESSION, MORE = Arrive("r0", (("a", 13),), 4, session=True), Resume("r0", (("b", 7),), 3)
 
@@ -181,6 +184,8 @@ TRACES: dict[str, Trace] = {
     ),
     "stop token among accepted drafts": make_trace(STOPPED, *steps(4, drafts=3, right=3), **DRAFTS),
     "stop token with a step in flight": make_trace(STOPPED, *steps(4), async_depth=1),
+    "request ended with an error by its grammar": make_trace(UNCOMPILED, *steps(4)),
+    "error by a grammar while others run": make_trace(arrive("r1", 5, new=9), UNCOMPILED, *steps(4)),
     "turn ended by a stop token": make_trace(structs.replace(STOPPED, session=True), *steps(4)),
     "ended in the middle of accepted drafts": make_trace(
         arrive("r0", 5, new=3), *steps(4, drafts=3, right=3), **DRAFTS
@@ -199,6 +204,9 @@ TRACES: dict[str, Trace] = {
         arrive("r0", 20, new=9), Step(), arrive("r1", 20), *steps(5), async_depth=1
     ),
     "aborted with a step in flight": make_trace(
+        arrive("r0", 5, new=9), *steps(3), Abort("r0"), async_depth=1
+    ),
+    "aborted right after it got a token, with a step in flight": make_trace(
         arrive("r0", 5, new=9), *steps(3), Abort("r0"), async_depth=1
     ),
     "session parked": make_trace(SESSION, *steps(9)),
@@ -234,6 +242,7 @@ ELSEWHERE = {
     "sync-loads",
     "loads-back",
     "structured-output",
+    "stop-strings",
     "samples",
     "images",
     *BATCH_EVENTS,
@@ -250,6 +259,20 @@ def test_each_state_has_a_trace_that_reaches_it(state: str) -> None:
     outcome = run_trace(CLEAN, TRACES[state])
     assert outcome.violation is None
     assert outcome.reached.get(state)
+
+
+@pytest.mark.parametrize(
+    ("events", "depth"),
+    [
+        ((arrive("r0", 5, new=9), *steps(3), Abort("r0")), 0),
+        ((arrive("r0", 20, new=9), *steps(2), Abort("r0")), 1),  # a step of its prompt is in flight, it got nothing
+        ((arrive("r0", 5, new=9), arrive("r1", 5, new=9), Step(), *steps(2), Evict(1), Abort("r2")), 1),
+    ],
+)
+def test_an_abort_is_not_right_behind_a_token(events: Sequence[AnyEvent], depth: int) -> None:
+    """Nothing is in flight, no token came, or another request is aborted."""
+    reached = run_trace(CLEAN, make_trace(*events, async_depth=depth, max_num_batched_tokens=8)).reached
+    assert not reached.get("aborted right after it got a token, with a step in flight")
 
 
 def test_a_trace_without_anything_reaches_nothing() -> None:

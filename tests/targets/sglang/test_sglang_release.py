@@ -114,6 +114,20 @@ def test_an_answer_ends_with_its_stop_token(workers: dict[str, WorkerClient], dr
     assert bool(outcome.reached.get("stop token among accepted drafts")) == bool(drafts)
 
 
+@pytest.mark.parametrize(("drafts", "depth"), [(0, 0), (0, 1), (2, 0), (2, 1)])
+def test_an_answer_ends_with_its_stop_string(workers: dict[str, WorkerClient], drafts: int, depth: int) -> None:
+    """SGLang finds its token among those of a verified step; a further turn has another one."""
+    steps = (Step(drafts=drafts, right=drafts),) * 6
+    events = Arrive("r0", (("a", 3),), 3, stop_at=2, stop_string=True), *steps
+    if not drafts:
+        first = Arrive("r1", (("a", 3),), 3, session=True, stop_at=2, stop_string=True)
+        events += first, *steps, Resume("r1", (("b", 2),), 3, stop_at=1, stop_string=True), *steps
+    outcome = worker_of(workers, LATEST).run(Trace(config_of(drafts, depth), events))
+    assert outcome.violation is None, outcome.violation.message
+    assert outcome.reached["ended by a stop string"] == (1 if drafts else 3)
+    assert bool(outcome.reached.get("stop token among accepted drafts")) == bool(drafts)
+
+
 @pytest.mark.parametrize("depth", [0, 1])
 def test_a_turn_ends_with_its_stop_token(workers: dict[str, WorkerClient], depth: int) -> None:
     """The next turn goes on behind it."""

@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 
+from hybridfuzz.reference.batch import choice
 from hybridfuzz.reference.tokens import Truth
 from hybridfuzz.targets.base.trace import Arrive, Config, Group, Resume, Step
 from hybridfuzz.targets.transformers import operations as do
@@ -134,3 +135,38 @@ def test_an_emptied_cache_serves_the_next_batch_of_its_size() -> None:
     assert client.empty() == [do.Reset()]
     assert client.form() == [do.Begin(2, reused=True)]
     assert [row.name for row in client.batch] == ["r0", "r1"]
+
+
+@pytest.mark.parametrize(("kind", "drafted", "right"), [("generate", 3, 3), ("loop", 3, 3), ("generate", 3, 0)])
+def test_an_answer_ends_with_its_stop_token_also_among_drafts(kind: str, drafted: int, right: int) -> None:
+    """`generate` drafts as far as the most tokens, and keeps the cache up to the stop token, which is not fed."""
+    arrival = Arrive("r0", (("a", 6),), 9, session=True, stop_at=3)
+    client = client_with(arrival, num_speculative_tokens=3, options={"client": kind})
+    feed(client)
+    fed, meaning, _, _ = client.plan(Step(drafts=drafted, right=right), fresh=False)
+    assert (fed.drafts, meaning.kept) == (drafted, min(right, 1))
+    outputs, finished = client.advance(fed, meaning)
+    assert [len(tokens) for _, tokens in outputs] == [min(right, 1) + 1]
+    assert finished == (["r0"] if right else [])
+    client.settle(finished)
+    assert client.kept == ({"r0": 8} if right else {})
+
+
+def test_a_row_whose_answer_has_ended_stays_and_samples_nothing_for_its_client() -> None:
+    client = client_with(Arrive("r0", (("a", 6),), 9, stop_at=1), Arrive("r1", (("b", 2),), 3))
+    feed(client)
+    assert [row.name for row in client.batch] == [None, "r1"]
+    fed, meaning, planned, _ = client.plan(Step(), fresh=False)
+    assert len(fed.tokens) == 2
+    assert [row.name for row in planned] == ["r1"]
+    assert [name for name, _ in client.advance(fed, meaning)[0]] == ["r1"]
+
+
+def test_a_copy_that_begins_with_the_stop_token_goes_on() -> None:
+    token = choice(Truth((("a", 6),)).stop_token(1), 1)
+    client = client_with(Arrive("r0", (("a", 6),), 4))
+    feed(client)
+    client.batch[0].stop_token = token
+    _, after = client.repeat(2)
+    assert after[1].truth.tokens[6] == token
+    assert (after[1].stop_token, after[1].total) == (0, 10)

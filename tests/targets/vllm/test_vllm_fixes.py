@@ -14,6 +14,7 @@ from hybridfuzz.harness.group.fixes import BUILTIN, Fixes, apply_fixes, read_fix
 from hybridfuzz.harness.workers.worker_client import WorkerClient
 from hybridfuzz.targets.base.patched_copy import patched
 from hybridfuzz.targets.base.registry import prepare
+from hybridfuzz.targets.base.trace import Arrive, Config, Group, Resume, Step, Trace
 
 pytestmark = pytest.mark.engine
 TARGET = "vllm@0.33.0"
@@ -21,8 +22,8 @@ DATA = Path(__file__).parents[2] / "data"
 
 
 def test_all_apply_together(fixes: Fixes) -> None:
-    assert len(fixes.in_effect) == 32
-    assert fixes.launch.version == "0.33.0 + 32 fixes"
+    assert len(fixes.in_effect) == 33
+    assert fixes.launch.version == "0.33.0 + 33 fixes"
 
 
 def test_the_traces_of_all_causes_are_silent(fixes: Fixes, worker: WorkerClient) -> None:
@@ -71,3 +72,16 @@ def test_the_state_of_a_session_behind_rejected_drafts(fixes: Fixes) -> None:
     with WorkerClient(TARGET, patched(prepare(TARGET, print), [entry.read_patch()]), 300.0) as worker:
         worker.start()
         assert worker.run(load_trace(DATA / "vllm-session-behind-rejected-drafts.json")).violation is None
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+def test_each_turn_of_a_session_waits_for_its_own_grammar(worker: WorkerClient, depth: int) -> None:
+    """Structured, then free; free, then structured; and structured twice."""
+    groups = Group("mamba", 8), Group("attention", 8)
+    config = Config(90, groups, async_depth=depth, max_num_batched_tokens=32, options={"runner": "v2"})
+    first = [Arrive(f"r{i}", (("a", 3),), 4, session=True, structured=asked) for i, asked in enumerate((1, 0, 2))]
+    then = [Resume(f"r{i}", (("e", 3),), 4, structured=asked) for i, asked in enumerate((0, 3, 1))]
+    outcome = worker.run(Trace(config, (*first, *[Step()] * 10, *then, *[Step()] * 12)))
+    assert outcome.violation is None, outcome.violation.message
+    assert outcome.reached["later turn with structured output"] == 2
+    assert outcome.reached["turn resumed with kept caches"] == 3

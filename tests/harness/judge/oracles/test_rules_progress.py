@@ -173,3 +173,15 @@ def test_a_client_gets_nothing_behind_a_stop_token(tokens: int, finished: bool, 
     context = context_of(LAYOUT, r0=Life("r0", (("a", 6),), 8, stop_at=2))
     delivered = Delivered(0, [("r0", TRUTH.tokens[6 : 6 + tokens])], ["r0"] if finished else ())
     assert field_of(Output().on_delivered(context, delivered)) == field
+
+
+@pytest.mark.parametrize(("delivered", "field"), [
+    (Delivered(0, (), (), ["r0"]), ""), (Delivered(0, [("r0", TRUTH.tokens[6:7])], ()), "uncompiled"),
+    (Delivered(0, (), ["r0"]), "uncompiled"), (Delivered(0, (), ()), ""),
+])  # fmt: skip
+def test_a_request_whose_grammar_does_not_compile_gets_an_error_alone(delivered: Delivered, field: str) -> None:
+    life = Life("r0", (("a", 6),), 8, grammar_fails=True)
+    assert field_of(Output().on_delivered(context_of(LAYOUT, r0=life), delivered)) == field
+    life.aborted = True
+    late = structs.replace(delivered, outputs=())
+    assert field_of(Output().on_delivered(context_of(LAYOUT, r0=life), late)) == ""

@@ -49,3 +49,18 @@ def test_a_prompt_with_log_probabilities_reads_no_cache(worker: WorkerClient) ->
 def test_a_step_behind_the_end_of_a_structured_answer_counts_for_nothing(worker: WorkerClient) -> None:
     """Trace 18 of seed 4, reduced: an accepted draft behind the stop token, of which the grammar never hears."""
     assert worker.run(load_trace(DATA / "vllm-structured-behind-an-end.json")).violation is None
+
+
+@pytest.mark.parametrize(("runner", "depth"), [("v2", 1), ("v1", 0)])
+def test_a_grammar_that_does_not_compile_ends_its_request_alone(worker: WorkerClient, runner: str, depth: int) -> None:
+    """At once, after some steps, and beside one that compiles; another is aborted before vLLM learns of its error."""
+    config = Config(60, GROUPS, async_depth=depth, max_num_batched_tokens=32, options={"runner": runner})
+    events = (
+        Arrive("r0", (("a", 20),), 9), Arrive("r1", (("a", 20),), 9, bad_grammar=1),
+        Arrive("r2", (("b", 9),), 5, bad_grammar=4), Arrive("r3", (("b", 9),), 5, structured=2),
+        Arrive("r4", (("b", 9),), 5, bad_grammar=4), *[Step()] * 2, Abort("r4"), *[Step()] * 12,
+    )  # fmt: skip
+    outcome = worker.run(Trace(config, events))
+    assert outcome.violation is None, outcome.violation.message
+    assert outcome.reached["request ended with an error by its grammar"] == 2
+    assert outcome.reached["error by a grammar while others run"]
