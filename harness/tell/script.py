@@ -24,7 +24,7 @@ from ..quoting import clean
 from ..record.history import History
 from ..record.tag_names import Names
 from ..workers.worker_environment import Home
-from ..workers.worker_process import worker_environment
+from ..workers.worker_process import variables_for
 
 PACKAGE = "hybridfuzz"
 TAIL_LINES = 25
@@ -142,7 +142,7 @@ def _tail(lines: Sequence[str], folder: Path) -> str:
 def environment_of(launch: Launch, script: Script, home: Path, *, finds_folder: bool) -> Mapping[str, str]:
     """Return a worker's environment, without the folder that makes hybridfuzz importable there. `finds_folder`: modules
     in the working directory or beside the script are found, as they are in the engine's tree."""
-    variables = {**worker_environment(launch, home)}
+    variables = {**variables_for(launch, home)}
     if finds_folder:
         variables.pop("PYTHONSAFEPATH", None)
     if PACKAGE in script.needs:

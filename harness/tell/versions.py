@@ -11,7 +11,7 @@ from pathlib import Path
 from ...targets.base.launch import Launch
 from ..quoting import clean
 from ..workers.worker_environment import Home
-from ..workers.worker_process import worker_environment
+from ..workers.worker_process import variables_for
 
 SECONDS = 60.0
 COLLECT_SECONDS = 180.0
@@ -38,7 +38,7 @@ def versions_of(launch: Launch, packages: Sequence[str]) -> Mapping[str, str]:
         with Home() as home:
             ended = subprocess.run(
                 [launch.python, "-c", PROBE, *packages],
-                env=worker_environment(launch, home),
+                env=variables_for(launch, home),
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 timeout=SECONDS,
@@ -59,7 +59,7 @@ def collected(launch: Launch, arguments: Sequence[str]) -> str:
         with Home() as home:
             ended = subprocess.run(
                 [launch.python, *arguments],
-                env=worker_environment(launch, home),
+                env=variables_for(launch, home),
                 cwd=home,
                 stdin=subprocess.DEVNULL,
                 capture_output=True,

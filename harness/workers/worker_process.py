@@ -76,7 +76,7 @@ class Process:
         self.memory_limit = memory_limit
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115
         self._home = Home()
-        variables = worker_environment(launch, self._home.path)
+        variables = variables_for(launch, self._home.path)
         if namespaces_missing():
             variables[NETWORK] = "1"
         try:
@@ -231,7 +231,7 @@ class Process:
         return self._errors.read().decode(errors="replace").strip()
 
 
-def worker_environment(launch: Launch, home: Path) -> dict[str, str]:
+def variables_for(launch: Launch, home: Path) -> dict[str, str]:
     """Return the environment of a process that runs a target's code, with the folder of a `Home`."""
     try:
         cached = cache_folder()

@@ -139,7 +139,7 @@ def run_on_device(
     from ....targets.base.protocol import TargetError
     from ...quoting import clean
     from ...workers.worker_environment import Home
-    from ...workers.worker_process import worker_environment
+    from ...workers.worker_process import variables_for
 
     try:
         with Home() as home:
@@ -147,7 +147,7 @@ def run_on_device(
             ended = subprocess.run(
                 [launch.python, "-m", "hybridfuzz.harness.tell.on_device", str(results)],
                 input=msgspec.json.encode(Wanted(spec, traces, choices, until_met)),
-                env=worker_environment(launch, home), capture_output=True, timeout=hours * 3600, check=False,
+                env=variables_for(launch, home), capture_output=True, timeout=hours * 3600, check=False,
             )  # fmt: skip
             if ended.returncode or not results.exists():
                 tail = clean(ended.stderr.decode(errors="replace")[-2000:], 2000)

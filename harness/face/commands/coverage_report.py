@@ -38,7 +38,7 @@ def end_with_report(options: argparse.Namespace, out: Path, launch: Launch, stat
     from ...record.reached_lines import COVERAGE_FOLDER, load_lines
     from ...workers.worker_client import InternalError
     from ...workers.worker_environment import Home
-    from ...workers.worker_process import worker_environment
+    from ...workers.worker_process import variables_for
     from ..outputs.console import Terminal
 
     saved = load_lines(out)
@@ -46,7 +46,7 @@ def end_with_report(options: argparse.Namespace, out: Path, launch: Launch, stat
         return status
     try:
         with Home() as home:
-            env = worker_environment(launch, home)
+            env = variables_for(launch, home)
             report = write_report(out, saved, coverage_scope(options.target), launch.python, env)
     except ReportError as error:
         raise InternalError("the coverage report could not be written", str(error)) from None
