@@ -18,8 +18,11 @@ _OBSERVES = frozenset(
     {"pool", "labels", "tables", "accesses", "content", "device_order", "estimates", "leftovers", "real_model"}
 )
 _FEATURES = frozenset(
-    {"block-tables", "padding", "partial-hits", "stop-tokens", "prompt-logprobs", "samples", "structured-output"}
-)
+    {
+        "block-tables", "padding", "partial-hits", "stop-tokens", "prompt-logprobs", "samples", "structured-output",
+        "failing-grammars",
+    }
+)  # fmt: skip
 FILLS: tuple[Literal["zero", "random", "nan"], ...] = ("random", "nan")
 """What unused memory holds in the engines of one target."""
 
