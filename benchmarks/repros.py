@@ -65,8 +65,8 @@ $ python benchmarks/repros.py --count vllm@0.33.0 --run --findings out/findings 
 ```
 
 A script counts if it fails as promised on the release and passes on a copy of it with the packaged fix of its cause;
-for a finding, with all packaged fixes. With `--tests` each also runs as a test of the engine's own tree (`repro --kind
-pytest`). Without `--run` the scripts are made and not run.
+for a finding, and for a trace that meets another cause behind its fix, with all packaged fixes. With `--tests` each also
+runs as a test of the engine's own tree (`repro --kind pytest`). Without `--run` the scripts are made and not run.
 
 Each row is written by such a command with `--write`. Findings, few of them reduced, are those of a stock campaign
 (`hybridfuzz fuzz --target TARGET --time TIME --seed SEED`). A cause counts if one of its traces has a good script.
@@ -243,7 +243,8 @@ class Bench:
         self.patches = {title: patch for title, patch in patches.items() if patch.name not in unfit}
 
     def run(self, name: str, written: Written) -> Ran:
-        """Run and print one: with the fix that is packaged for the trace or, if there is none, with all of them."""
+        """Run and print one: with the fix that is packaged for the trace. If there is none, or its trace meets another
+        cause behind it, with all of them."""
         place = self.folder / Path(name).stem
         place.mkdir()
         script, bad = tried(place, written.scripts, self.launch, self.start)
@@ -252,11 +253,13 @@ class Bench:
         found = [fails if bad.promised else f"does not fail ({took}):\n{bad.tail}\n"]
         assert "hybridfuzz" not in script.text, "a script of an engine needs nothing of ours"
         own = [self.patches[entry.title] for entry in self.entries if entry.patch and name in entry.traces][:1]
-        fixes = own or list(self.patches.values())
-        fixed = patched(self.launch, fixes) if fixes else None
-        good = run_script(place / "repro.py", script, fixed, self.start) if fixed else None
-        if good:
-            found.append("passes with the fix" if good.status == 0 else f"fails with the fix:\n{good.tail}\n")
+        good = fixed = None
+        every = list(self.patches.values())
+        for fixes, which in (own, "the fix"), (every, "all fixes"):
+            if fixes and (good is None or good.status):
+                fixed = patched(self.launch, fixes)
+                good = run_script(place / "repro.py", script, fixed, self.start)
+                found.append(f"passes with {which}" if good.status == 0 else f"fails with {which}:\n{good.tail}\n")
         if self.as_tests:
             test = write_test(self.spec, written.trace, script, "scenario")
             for path, text in test.files.items():
