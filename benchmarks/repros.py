@@ -65,8 +65,8 @@ $ python benchmarks/repros.py --count vllm@0.33.0 --run --findings out/findings 
 ```
 
 A script counts if it fails as promised on the release and passes on a copy of it with the packaged fix of its cause;
-for a finding, and for a trace that meets another cause behind its fix, with all packaged fixes. With `--tests` each also
-runs as a test of the engine's own tree (`repro --kind pytest`). Without `--run` the scripts are made and not run.
+for a finding, and for a trace that meets another cause behind its fix, with all packaged fixes. With `--tests` each
+also runs as a test of the engine's own tree (`repro --kind pytest`). Without `--run` the scripts are made and not run.
 
 Each row is written by such a command with `--write`. Findings, few of them reduced, are those of a stock campaign
 (`hybridfuzz fuzz --target TARGET --time TIME --seed SEED`). A cause counts if one of its traces has a good script.
