@@ -69,6 +69,8 @@ class ForkedScripts:
     """Runs the scripts of one engine (`harness.tell.script.Run`), one at a time. Use as a context manager."""
 
     def __init__(self, launch: Launch) -> None:
+        if launch.tree is None:
+            raise SystemExit("--forked needs an engine that runs from a folder of its own, as a release does")
         self._launch = launch
         self._tree = f"{launch.tree}{os.sep}"
         self._stack, self._lock = ExitStack(), Lock()

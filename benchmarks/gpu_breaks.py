@@ -168,7 +168,6 @@ BREAKS = (
         "    if chunk_offset >= page_size_el // 2:\n        return",
     ),
 )
-
 """Of kernels, graphs and dtypes. Each meets the models and options that the first real models had."""
 
 _RING = "mixer=mamba2,runner=v1,replay=4,num_speculative_tokens=0,connector=none"
@@ -364,6 +363,8 @@ def main() -> int:
     parser.add_argument("--only", default="", help="words of which one is in a break's name")
     parser.add_argument("-o", dest="out", type=Path, default=Path("gpu-breaks.json"))
     options = parser.parse_args()
+    if options.kernels and options.of != "kernels":
+        parser.error("--kernels is for the set of this name")
     chosen = [
         one for one in SETS[options.of] if not options.only or any(word in one.name for word in options.only.split(","))
     ]
@@ -374,10 +375,8 @@ def main() -> int:
         while waiting and len(running) < options.jobs:
             number, one = waiting.pop(0)
             tree, out = broken_tree(options.tree, one, folder / f"tree-{number}"), folder / f"{number}.json"
-            driver, more = (
-                "gpu_engines.py",
-                ["--config", ",".join(filter(None, (one.config, options.more))), "--until-violation"],
-            )
+            config = ",".join(filter(None, (one.config, options.more)))
+            driver, more = "gpu_engines.py", ["--config", config, "--until-violation"]
             if options.kernels:
                 driver, more = "gpu_kernels.py", ["--only", DRIVEN[one.file], "--until-wrong"]
             command = [

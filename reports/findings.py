@@ -164,9 +164,12 @@ def _value(config: Config, name: str) -> str:
 
 
 def commands(one: Shown) -> Markup:
-    """Return the commands to copy."""
+    """Return the commands to copy. What runs on the unpatched engine alone is left out where the campaign had fixes:
+    it could reduce, or show, one of the bugs that they mend."""
     target, path = one.target, one.finding.trace
     lines = [replay_of(one.finding, target, one.asked)]
+    if any(option.startswith("--fixes") for option in one.asked):
+        return Markup(tag("code", lines[0], class_="command"))
     if one.finding.events > 8:
         lines.append(shlex.join(["hybridfuzz", "reduce", path, "--target", target, "-o", "smaller.json"]))
     lines.append(shlex.join(["hybridfuzz", "repro", path, "--target", target, "-o", "repro"]))

@@ -33,6 +33,8 @@ ROWS: tuple[Row[Config], ...] = (
         "a slot has 256 tokens: use max_model_len of at most 200"),
     Row("script", "family", lambda c: c.options.get("family") not in FAMILIES,
         "a failure of no family of models: the trace names none"),
+    Row("script", "idle", lambda c: c.options.get("idle") == "moved",
+        "a state that is restored into another context"),
 )  # fmt: skip
 
 

@@ -43,11 +43,16 @@ ALONE = {
 
 
 class Answer(NamedTuple):
-    """What a client gets: tokens, and log-probabilities [tokens, vocabulary] from which each was chosen. They are NaN
-    where the server gives none, as for all tokens of a batch with drafts."""
+    """What a client gets: tokens, log-probabilities [tokens, vocabulary] from which each was chosen, and for which of
+    them the server gives any: not for tokens of a batch with drafts."""
 
     tokens: tuple[int, ...]
     logprobs: Any
+    known: tuple[bool, ...]
+
+
+class Refused(Exception):
+    """The server refuses a request or does not answer it. The message says which."""
 
 
 class Server:
@@ -88,7 +93,10 @@ class Server:
             "cache_prompt": True,
             "return_tokens": True,
         }
-        found = self._post("completion", request)
+        try:
+            found = self._post("completion", request)
+        except Refused as error:
+            raise EngineError(str(error)) from error
         answers = sorted(found if isinstance(found, list) else [found], key=lambda answer: int(answer["index"]))
         if len(answers) != len(prompts):
             raise EngineError(f"the server answers {len(answers)} of {len(prompts)} prompts")
@@ -97,21 +105,21 @@ class Server:
 
     def save(self, name: str, client: int) -> None:
         """Save a client's slot to a file, whatever it holds by now."""
-        self._post(f"slots/{self.slots[client]}?action=save", {"filename": name})
+        self._act(self.slots[client], "save", {"filename": name})
 
     def restore(self, name: str, client: int) -> None:
         """Restore a file into a slot of a client's, in place of what that holds."""
         self.slots[client] = client % self.count
-        self._post(f"slots/{self.slots[client]}?action=restore", {"filename": name})
+        self._act(self.slots[client], "restore", {"filename": name})
 
     def erase(self, client: int) -> None:
         """Erase a client's slot."""
-        self._post(f"slots/{self.slots[client]}?action=erase", {})
+        self._act(self.slots[client], "erase", {})
 
     def erase_all(self) -> None:
         """Erase all slots that computed something."""
         for slot in sorted({*self.slots.values()}):
-            self._post(f"slots/{slot}?action=erase", {})
+            self._act(slot, "erase", {})
 
     def copy(self, source: int, target: int) -> None:
         """Let a client go on from where another one is."""
@@ -129,6 +137,12 @@ class Server:
         """Stop the server."""
         del self._server
 
+    def _act(self, slot: int, action: str, content: Mapping[str, Any]) -> None:
+        try:
+            self._post(f"slots/{slot}?action={action}", content)
+        except Refused as error:
+            raise EngineError(str(error)) from error
+
     def _post(self, path: str, content: Mapping[str, Any]) -> Any:
         url = f"{self._server.listening_address}/{path}"
         sent = Request(url, json.dumps(content).encode(), {"Content-Type": "application/json"})
@@ -137,9 +151,9 @@ class Server:
                 return json.load(response)
         except HTTPError as error:
             answer = json.loads(error.read())["error"]["message"]
-            raise EngineError(f"the server refuses {path}: {answer}") from error
+            raise Refused(f"the server refuses {path}: {answer}") from error
         except OSError as error:
-            raise EngineError(f"the server does not do {path}: {error}") from error
+            raise Refused(f"the server does not do {path}: {error}") from error
 
 
 def nearest(expected: Any, token: int) -> Any:
@@ -154,8 +168,8 @@ def nearest(expected: Any, token: int) -> Any:
 def completed(answer: Answer, expected: Any) -> Any:
     """Return an answer's log-probabilities [tokens, vocabulary]; where the server gave a token alone, those next to the
     expected ones that explain it."""
-    rows = zip(answer.tokens, answer.logprobs, expected, strict=True)
-    return np.array([nearest(right, token) if np.isnan(found).all() else found for token, found, right in rows])
+    rows = zip(answer.tokens, answer.logprobs, answer.known, expected, strict=True)
+    return np.array([found if known else nearest(right, token) for token, found, known, right in rows])
 
 
 def _params(params: Any, options: Mapping[str, str]) -> Any:
@@ -206,4 +220,4 @@ def _answer(found: Mapping[str, Any], drafts: bool) -> Answer:
     known = [bool(place["top_logprobs"]) for place in places]
     if len(tokens) != len(places) or not all(known[: 1 if drafts else None]) or not places:
         raise EngineError(f"the server gives {len(tokens)} tokens, and probabilities of {sum(known)}")
-    return Answer(tuple(tokens), logprobs)
+    return Answer(tuple(tokens), logprobs, tuple(known))

@@ -76,7 +76,7 @@ def write_scripts(trace: Trace, failure: Failure) -> list[Script]:
         "",
         "",
         f"{MACHINERY} It posts requests to a server of a tiny random model, and the same tokens to a new one.",
-        *(f"{line}  # noqa: E402" for line in sorted({"import subprocess", "import sys", *import_block(parts)})),
+        *(f"{line}  # noqa: E402" for line in import_block(parts, "import subprocess", "import sys")),
         "",
         *(f"\n{part.text}\n" for part in parts),
         "",

@@ -92,8 +92,8 @@ def capabilities_of(release: Release) -> Capabilities:
         accepts={"prefix_match_unit": ("8",)} if release.partial_hits else {},
         features=frozenset(
             {"block-tables", "padding"}
-            | ({"stop-tokens"} if release.stop_tokens else set())
             | ({"lookahead-hashes"} if release.lookahead_hashes else set())
+            | ({"stop-tokens"} if release.stop_tokens else set())
             | ({"prompt-logprobs"} if release.prompt_logprobs else set())
             | ({"structured-output", "failing-grammars"} if release.structured_output else set())
             | ({"samples"} if release.samples else set())

@@ -85,6 +85,7 @@ def installed() -> Release:
 
     has_v2 = features.has_v2()
     tested = features.coordinates_ranks()  # 0.33: older releases have some of this, too, but were not run with it
+    runs_stop_tokens = features.has_connectors()  # 0.32: likewise
     return Release(
         runners=("v2", "v1") if has_v2 else ("v1",),
         modes=features.cache_modes(),
@@ -114,7 +115,7 @@ def installed() -> Release:
         junctions=tested and features.has_junctions(),
         inputs=tested and features.has_inputs(),
         sampling=tested and features.has_movable_parameters(),
-        stop_tokens=features.has_connectors(),  # 0.32: older releases have them, too, but were not run with them
+        stop_tokens=runs_stop_tokens,
         prompt_logprobs=tested,
         structured_output=tested and features.has_structured_output(),
         samples=tested,

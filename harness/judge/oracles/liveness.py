@@ -25,7 +25,8 @@ class Liveness(Oracle):
     rules = (
         Rule(
             "M8",
-            "While requests are unfinished, one of every few steps schedules a token; no request gets lost.",
+            "While requests are unfinished, one of every few steps schedules a token or ends a request; no request "
+            "gets lost.",
             subject="resources",
             consequence=Consequence(
                 "A request waits forever", "The engine schedules nothing for it although it could be served.", "hang"
@@ -43,6 +44,11 @@ class Liveness(Oracle):
     def on_planned(self, context: Context, planned: Planned) -> Violation | None:
         self.exercised["M8"] += 1
         self._stalled = 0 if planned.rows else self._stalled + 1
+        return None
+
+    def on_delivered(self, context: Context, delivered: Delivered) -> Violation | None:
+        if delivered.finished or delivered.failed:  # a request whose grammar does not compile never has a row
+            self._stalled = 0
         return None
 
     def on_view(self, context: Context, view: View) -> Violation | None:

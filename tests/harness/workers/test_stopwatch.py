@@ -46,14 +46,15 @@ def test_engine_opening_and_compiling_are_told_apart(compiles: bool) -> None:
     factory = SlowFactory(compiles)
     watch = Stopwatch(factory, factory.waited)
     trace = draw_trace(watch.capabilities, 1, 1, supports=watch.supports)
+    before = perf_counter()
     watch.begin()
     began = perf_counter()
     run_trace(watch, trace)
-    took, longest = watch.took(), factory.events * PAUSE
+    least, took, longest = perf_counter() - began, watch.took(), factory.events * PAUSE
     assert took["opening"] >= PAUSE and took["judging"] > 0
     assert took.get("compiling", 0.0) == pytest.approx(longest / 2 if compiles else 0.0)
     assert took["engine"] >= (longest / 2 if compiles else longest)
-    assert sum(took.values()) == pytest.approx(perf_counter() - began, abs=0.01)
+    assert least <= sum(took.values()) <= perf_counter() - before
 
 
 def test_a_factory_says_what_it_waits_for() -> None:

@@ -120,10 +120,10 @@ def test_the_server_gives_what_its_traces_say() -> None:
             violation = server.run(load_trace(path)).violation
             assert violation is not None
             assert violation.signature == path.stem.split("--")[2], violation.message
-        for index in range(3):
-            draft = ("none", "ngram", "model")[index]
+        for index in range(TRACES):
+            draft, family = ("none", "ngram", "model")[index % 3], list(FAMILIES)[index % len(FAMILIES)]
             idle = "kept" if draft == "model" else "saved"
-            sound = {"checkpoints": "0", "draft": draft, "idle": idle, "family": "qwen3-5"}
+            sound = {"checkpoints": "0", "draft": draft, "idle": idle, "family": family}
             trace = draw_trace(server_capabilities(), 7, index, sound)
             outcome = server.run(trace)
             assert outcome.violation is None, outcome.violation.message

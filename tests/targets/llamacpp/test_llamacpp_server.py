@@ -112,9 +112,11 @@ def test_a_token_alone_is_as_wrong_as_the_nearest_probabilities_that_choose_it()
     expected[:, 5], expected[:, 6], expected[:, END] = -1.0, -2.0, -0.5
     given = expected[0] - 0.25
     unknown = np.full(VOCABULARY, np.nan, np.float32)
-    found = completed(Answer((5, 5, 6), np.array([given, unknown, unknown])), expected)
+    found = completed(Answer((5, 5, 6), np.array([given, unknown, unknown]), (True, False, False)), expected)
     distance = np.abs(found - expected).max(axis=1)
     assert distance.tolist() == [0.25, 0.0, 0.5], "the text cannot end, so 5 is right"
+    poisoned = completed(Answer((5,), unknown[None], (True,)), expected[:1])
+    assert np.isnan(poisoned).all(), "probabilities that the server gives as nothing stay wrong"
 
 
 def test_a_script_posts_the_prompts_of_the_trace() -> None:

@@ -11,7 +11,9 @@ import test_oracle_tables
 from support import CLEAN, ORACLE_IDS, drawn
 
 from hybridfuzz.harness.judge.oracles import ORACLES, Oracle, applicable
+from hybridfuzz.harness.judge.oracles.liveness import STALL_STEPS_MAX
 from hybridfuzz.harness.judge.run import run_trace
+from hybridfuzz.targets.base.trace import Arrive, Config, Event, Group, Step, Trace
 
 SEED = 20261120
 PARTS, TRACES_PER_PART = 6, 25
@@ -66,3 +68,13 @@ def test_exercised_starts_at_zero_for_every_id() -> None:
     for oracle in ORACLES:
         one: Oracle = oracle()
         assert one.exercised == dict.fromkeys(oracle.ids(), 0)
+
+
+def test_requests_whose_grammars_fail_one_after_another_are_no_stall() -> None:
+    """M8 took seventeen steps without a row, in which each of four requests got its error, for a stall."""
+    config = Config(num_blocks=60, groups=(Group("mamba", 4), Group("attention", 4)))
+    events: list[Event] = []
+    for number in range(4):
+        events += [Arrive(f"r{number}", (("a", 6),), 3, bad_grammar=5), *[Step()] * 4]
+    outcome = run_trace(CLEAN, Trace(config, tuple(events)))
+    assert outcome.violation is None and outcome.steps > 2 * STALL_STEPS_MAX

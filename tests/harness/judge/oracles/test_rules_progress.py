@@ -97,7 +97,8 @@ def test_forwards_run_in_the_order_of_their_plans(step: int, dummy: bool, field:
 
 @pytest.mark.parametrize("queue", ["waiting", "running"])
 def test_progress_within_a_bounded_number_of_steps(queue: str) -> None:
-    """Nine steps without a row while a request could run; any row, and any moment without requests, resets it."""
+    """Nine steps without a row while a request could run. Any row, the end of a request, and any moment
+    without requests resets it."""
     context = context_of(LAYOUT, r0=life_of("r0", 20))
     oracle, unfinished = Liveness(), view_of(LAYOUT, **{queue: ("r0",)})
 
@@ -114,8 +115,12 @@ def test_progress_within_a_bounded_number_of_steps(queue: str) -> None:
     oracle.on_planned(context, plan(context, PlannedRow("r0", 0, 1, 0, False, 0), step=1))
     assert idle(STALL_STEPS_MAX) == ""
     assert oracle.on_view(context, view_of(LAYOUT)) is None
-    assert idle(STALL_STEPS_MAX + 1) == "stall"
-    assert oracle.exercised == {"M8": 3 * STALL_STEPS_MAX + 2}
+    for ended in (Delivered(1, (), ("r1",)), Delivered(1, (), (), ("r1",))):
+        assert oracle.on_delivered(context, ended) is None
+        assert idle(STALL_STEPS_MAX) == ""
+    assert oracle.on_delivered(context, Delivered(1, (("r0", (5,)),), ())) is None, "of a step that ran before"
+    assert idle(1) == "stall"
+    assert oracle.exercised == {"M8": 4 * STALL_STEPS_MAX + 2}
 
 
 def test_at_the_end_only_aborted_requests_may_be_left() -> None:
