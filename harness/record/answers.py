@@ -57,7 +57,7 @@ class Answer(Struct, frozen=True):
 
     prompt   number of prompt tokens
     again    True for a prompt that was sent once more after the trace
-    end      "" if it ended by itself, else the reason: "aborted", "not finished", or an exception
+    end      "" if it ended as it should, else the reason: "aborted", "not finished", or an exception
     """
 
     request: str
@@ -163,6 +163,8 @@ class _Turn:
         self.new = truth.answer_length(event.max_new_tokens, truth.stop_token(event.stop_at))
         truth.reach(truth.prompt_length + self.new)
         self.name, self.truth, self.session, self.again = event.name, truth, session, False
+        self.fails = isinstance(event, Arrive) and bool(event.bad_grammar)
+        """Its grammar does not compile: an error is all that its client should get."""
         self.received: list[int] = []
         self.end = "not finished"
 
@@ -218,10 +220,10 @@ class _Run:
                 self.live[name].received += tokens
         for name in delivered.finished:
             if name in self.live and self.live[name].end != "aborted":
-                self.live[name].end = ""
+                self.live[name].end = "ended without an error" if self.live[name].fails else ""
         for name in delivered.failed:
             if name in self.live and self.live[name].end != "aborted":
-                self.live[name].end = "ended with an error"
+                self.live[name].end = "" if self.live[name].fails else "ended with an error"
 
     def drain(self) -> None:
         """Step until no request runs or waits, and once for each step in flight; up to a bound."""
@@ -255,7 +257,7 @@ class _Run:
     def answers(self) -> Iterator[Answer]:
         for turn in self.turns:
             start = turn.truth.prompt_length
-            wanted = tuple(turn.truth.tokens[start : start + turn.new])
+            wanted = () if turn.fails else tuple(turn.truth.tokens[start : start + turn.new])
             yield Answer(turn.name, start, wanted, tuple(turn.received), turn.again, turn.end)
 
 

@@ -271,7 +271,7 @@ def main() -> int:
     except Exception as error:
         outbox.send(failure(error, spec, code))
         return 2
-    recorder, expander, reporter = LineRecorder(), Expander(factory), SpeciesReporter()
+    recorder, expander, reporter = LineRecorder(), Expander(checked), SpeciesReporter()
     while True:
         try:
             serve(decode_request(requests.get()), factory, outbox, recorder, lines, expander, reporter)

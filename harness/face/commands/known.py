@@ -196,6 +196,8 @@ def severity(options: argparse.Namespace) -> int:
 
     if options.out.name != SEVERITIES:
         raise TraceError(f"known severity: name the file to write with -o: FOLDER-OF-THE-PATCHES/{SEVERITIES}")
+    if not options.out.parent.is_dir():  # known before minutes of measuring
+        raise OutputError(f"cannot write {options.out}: there is no such folder; choose another with -o")
     line, found = printer(options.json), dict[str, Severity]()
     with open_worker(options) as worker:
         able = worker.start().capabilities

@@ -9,7 +9,7 @@ nothing keeps a stream busy
 * behind each copy to the host that this package makes in the middle of a step. Such a copy leaves the stream empty,
   where on a server the device is behind the host by the rest of a forward.
 
-The oracles are the same. The idea is that of SGLang's `test/cache_consistency_jitter.py`.
+The oracles are the same. The idea is that of SGLang's jitter for its cache consistency tests.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from hybridfuzz.harness.record.watched_lines import WatchedLines
 from hybridfuzz.harness.workers.messages import Done, Drawn, Fuzz, Reply, Request, Run
 from hybridfuzz.harness.workers.outbox import Outbox
 from hybridfuzz.harness.workers.request_loop import serve
+from hybridfuzz.harness.workers.stopwatch import Stopwatch
 from hybridfuzz.targets.base.protocol import TargetError, TargetFactory, open_supported
 from hybridfuzz.targets.base.proxy import FactoryProxy
 from hybridfuzz.targets.base.registry import load_factory
@@ -58,7 +59,10 @@ def factory() -> Counting:
 
 
 def answer(request: Request, factory: Counting, listen: Callable[[Reply], None] = lambda reply: None) -> None:
-    serve(request, factory, Listening(listen), LineRecorder(), WatchedLines({}), Expander(factory), SpeciesReporter())
+    serve(
+        request, Stopwatch(factory, {}), Listening(listen), LineRecorder(), WatchedLines({}), Expander(factory),
+        SpeciesReporter(),
+    )  # fmt: skip
 
 
 def test_a_drawn_trace_is_asked_about_while_it_is_drawn(factory: Counting) -> None:
