@@ -54,6 +54,10 @@ DIFFERENT = 0.01
 and likeness alone does not tell one cause from two there: of 26 pairs of failures of one planted bug five are below 0.1
 (`M3`, of one item in ten, beside `M6` of a state that is given back at its boundary: below 0.005), of 81 pairs of
 different bugs eight are below 0.08."""
+FEW = 2
+"""Items with one signature that are never a cause of their own beside others: the shortest trace of so few shows too
+little to tell them by. Of a state that is given back at its boundary two of `M3` are below 0.01 beside four others; five
+of `M3` are not."""
 SECONDS = 35.0
 """At most for all."""
 COMPARE_SECONDS = 6.0
@@ -197,7 +201,7 @@ class Causes:
         """Return the group of the cause that a failure of so many items shows, None for a cause of its own."""
         compared = [group for group in groups if group.compared]
         group = max(compared, key=lambda group: alike([evidence], group.evidence), default=None)
-        if group is None or (items > 1 and evidence.complete and alike([evidence], group.evidence) < DIFFERENT):
+        if group is None or (items > FEW and evidence.complete and alike([evidence], group.evidence) < DIFFERENT):
             return None
         return group
 
