@@ -54,10 +54,10 @@ DIFFERENT = 0.01
 and likeness alone does not tell one cause from two there: of 26 pairs of failures of one planted bug five are below 0.1
 (`M3`, of one item in ten, beside `M6` of a state that is given back at its boundary: below 0.005), of 81 pairs of
 different bugs eight are below 0.08."""
-FEW = 2
-"""Items with one signature that are never a cause of their own beside others: the shortest trace of so few shows too
-little to tell them by. Of a state that is given back at its boundary two of `M3` are below 0.01 beside four others; five
-of `M3` are not."""
+FEW = 10
+"""Failures in all below which there is one cause: the shortest traces of so few show too little to tell causes by. Of a
+state that is given back at its boundary two items of `M3` are below 0.01 beside four others; five beside six are
+not."""
 SECONDS = 35.0
 """At most for all."""
 COMPARE_SECONDS = 6.0
@@ -171,7 +171,8 @@ class Causes:
             if compared is None and not flaky:
                 rest.append(same)
                 continue
-            group = self._nearest(groups, compared[2], len(same)) if compared else None
+            tells = len(same) > 1 and len(failures) >= FEW
+            group = self._nearest(groups, compared[2], tells=tells) if compared else None
             if group is None:
                 groups.append(group := _Group())
             group.failures += same
@@ -197,11 +198,12 @@ class Causes:
             return None
         return (trace, outcome.violation, evidence) if outcome and outcome.violation and evidence else None
 
-    def _nearest(self, groups: Sequence[_Group], evidence: Evidence, items: int) -> _Group | None:
-        """Return the group of the cause that a failure of so many items shows, None for a cause of its own."""
+    def _nearest(self, groups: Sequence[_Group], evidence: Evidence, *, tells: bool) -> _Group | None:
+        """Return the group of the cause that a failure shows, None for one of its own. `tells`: there are items enough
+        to tell it by."""
         compared = [group for group in groups if group.compared]
         group = max(compared, key=lambda group: alike([evidence], group.evidence), default=None)
-        if group is None or (items > FEW and evidence.complete and alike([evidence], group.evidence) < DIFFERENT):
+        if group is None or (tells and evidence.complete and alike([evidence], group.evidence) < DIFFERENT):
             return None
         return group
 
