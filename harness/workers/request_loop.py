@@ -172,13 +172,14 @@ def serve(
     elif isinstance(request, Port):
         send(Ported(*port(request.trace, factory)))
     else:
+        draw = factory.timed("drawing", _draw)
         for number, index in enumerate(request.indexes):
             began = time.process_time()
             factory.begin()
             if request.traces:
                 trace = request.traces[number]
             else:
-                trace = factory.timed("drawing", _draw)(factory, request, index)
+                trace = draw(factory, request, index)
                 send(Drawn(trace))  # without it a crash would have no trace if the target cannot be started again
             twice = bool(request.twice_every) and index % request.twice_every == 0
             lines.clear()
