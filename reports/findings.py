@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from ..harness.group.finding_store import cause_words, replay_of
+from ..harness.group.finding_store import cause_words, fixes_asked, fixes_options, replay_of
 from ..harness.group.severity import is_on_default, rank, severity_known, severity_words
 from ..harness.markup import Markup, Section, join, tag
 from ..harness.quoting import clean
@@ -164,13 +164,11 @@ def _value(config: Config, name: str) -> str:
 
 
 def commands(one: Shown) -> Markup:
-    """Return the commands to copy. What runs on the unpatched engine alone is left out where the campaign had fixes:
-    it could reduce, or show, one of the bugs that they mend."""
+    """Return the commands to copy."""
     target, path = one.target, one.finding.trace
+    behind = fixes_options(fixes_asked(one.asked))
     lines = [replay_of(one.finding, target, one.asked)]
-    if any(option.startswith("--fixes") for option in one.asked):
-        return Markup(tag("code", lines[0], class_="command"))
     if one.finding.events > 8:
-        lines.append(shlex.join(["hybridfuzz", "reduce", path, "--target", target, "-o", "smaller.json"]))
-    lines.append(shlex.join(["hybridfuzz", "repro", path, "--target", target, "-o", "repro"]))
+        lines.append(shlex.join(["hybridfuzz", "reduce", path, "--target", target, *behind, "-o", "smaller.json"]))
+    lines.append(shlex.join(["hybridfuzz", "repro", path, "--target", target, *behind, "-o", "repro"]))
     return join(*(tag("code", line, class_="command") for line in lines))

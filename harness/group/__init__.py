@@ -18,6 +18,7 @@ known         known.toml: acknowledged bugs, with patches, traces and conditions
 recognition   failures that known bugs with a patch explain, before they are reduced
 conditions    known bugs without a patch, recognized by the evidence of their traces
 fixes         patches of known bugs applied, and their traces run without them
+needed_fixes  the fixes without which a failure does not show
 verification  does a patch fix a finding
 watch         known bugs in the course of a campaign
 retest        old bugs that a campaign did not meet are run again

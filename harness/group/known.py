@@ -267,6 +267,21 @@ def append_entry(path: Path, entry: Known, *, patch: Path | None, traces: Sequen
         raise OutputError(f"cannot write {path}: {error.strerror}") from error
 
 
+def take_over(path: Path, entry: Known) -> None:
+    """Append an entry of another file to one's own, for every release, and copy its files. Raises as `append_entry`."""
+    source, title = Path(entry.folder), entry.title
+    traces = [source / trace for trace in entry.traces]
+    own = structs.replace(
+        entry,
+        name=title,
+        releases=(),
+        folder="",
+        patch=f"{FILES}/{title}.patch" if entry.patch else "",
+        traces=tuple(f"{FILES}/{title}-{number}.json" for number in range(1, len(traces) + 1)),
+    )
+    append_entry(path, own, patch=source / entry.patch if entry.patch else None, traces=traces)
+
+
 def _toml(value: str | Sequence[str]) -> str:
     """Return a string or a list of strings in TOML."""
     if isinstance(value, str):

@@ -23,6 +23,8 @@ from ...targets.base.repro import Script
 from ...targets.base.trace import Config, Trace
 from ..campaign_summary import Severity
 from ..group.evidence import Place
+from ..group.finding_store import replay_command
+from ..group.known import FILES, Known
 from ..group.severity import severity_words
 from ..judge.oracles import rule_of
 from ..judge.violation import Violation
@@ -37,6 +39,8 @@ from .scenario import narrate, requests_of
 from .script import PACKAGE, ScriptVerdict
 from .timeline import build_timeline, plain_text
 
+FIXES = "fixes"
+"""Folder, beside the report, of the patches that the engine has here."""
 LENGTH_MAX = 65_000
 """Characters; GitHub refuses an issue of more than 65,536."""
 PATCH_LINES_MAX = 300
@@ -99,6 +103,7 @@ class ReproCase(Struct, frozen=True):
     test      the script as a test of the engine's own tree, None if it was not asked for; `tested`: its verdict
     fix       a patch and what the script and the trace do with it, None without a patch
     severity  how much it matters, None if it was not measured
+    fixes     known bugs whose patches the engine has here: without them the trace meets one of these first
     """
 
     spec: str
@@ -122,6 +127,7 @@ class ReproCase(Struct, frozen=True):
     tested: ScriptVerdict | None = None
     fix: TriedFix | None = None
     severity: Severity | None = None
+    fixes: Sequence[Known] = ()
 
     @property
     def headline(self) -> Headline:
@@ -150,6 +156,7 @@ def _lines(case: ReproCase, has_picture: bool, with_script: bool, with_timeline:
     if case.severity:
         yield f"**Severity and reach, by running it:** {markdown_text(severity_words(case.severity))}.\n"
     yield from _implementations(case)
+    yield from _needed(case)
     yield "## Scenario\n"
     yield from _scenario(case)
     if case.deployment.command:
@@ -222,6 +229,15 @@ def _implementations(case: ReproCase) -> Iterator[str]:
     if case.deployment.unusual:
         yield f"\nOff by default, and on here: {', '.join(map(markdown_code, case.deployment.unusual))}."
     yield ""
+
+
+def _needed(case: ReproCase) -> Iterator[str]:
+    """Yield the patches that the engine has here."""
+    if case.fixes:
+        yield "**Run with patches.** Without them the scenario meets another bug first; the patches are in "
+        yield f"{markdown_code(f'{FIXES}/{FILES}')}:\n"
+        yield from (f"* {markdown_code(f'{one.title}.patch')}: {markdown_text(one.reason)}" for one in case.fixes)
+        yield ""
 
 
 def _scenario(case: ReproCase) -> Iterator[str]:
@@ -349,7 +365,7 @@ def _grade(answer: Answer) -> str:
 
 
 def _reproduction(case: ReproCase, with_script: bool) -> Iterator[str]:
-    replay = f"$ {shlex.join(['hybridfuzz', 'replay', 'trace.json', '--target', case.spec])}"
+    replay = f"$ {replay_command(case.spec, 'trace.json', [FIXES] if case.fixes else [])}"
     script, verdict = case.script, case.verdict
     if script is None or verdict is None:
         yield "There is no stand-alone script for this failure. With hybridfuzz installed:\n"
@@ -385,7 +401,7 @@ def _reproduction(case: ReproCase, with_script: bool) -> Iterator[str]:
 def _fix(case: ReproCase, fix: TriedFix) -> Iterator[str]:
     """Yield what fails without the patch and passes with it, and the patch."""
     yield f"`fix.patch` is {markdown_text(fix.source)}. Each was run without it and with it:\n"
-    yield "| | as released | with `fix.patch` |\n| --- | --- | --- |"
+    yield f"| | {'without it' if case.fixes else 'as released'} | with `fix.patch` |\n| --- | --- | --- |"
     if case.verdict and fix.script:
         before, after = case.verdict.status, fix.script.status
         yield f"| `python repro.py` | exit status {before} | exit status {after} |"

@@ -4,6 +4,7 @@ repro.py        needs only the target's own package; fails while the bug is pres
 test_repro.py   the same for pytest
 tests/...       the same for the engine's own tests, if it was asked for
 fix.patch       a patch that was tried, if there is one
+fixes/          patches that the engine has here, with the known.toml that `--fixes` reads, if it has some
 REPORT.md       a bug report, to be checked, owned and pasted (`report`)
 timeline.svg    the lives of the blocks
 trace.json      the trace, for hybridfuzz
@@ -16,7 +17,9 @@ from pathlib import Path
 from msgspec import structs
 
 from ..draw.trace_files import encode_trace, write_atomically
-from .bug_report import ReproCase, report
+from ..group.fixes import KNOWN_FILE
+from ..group.known import take_over
+from .bug_report import FIXES, ReproCase, report
 
 PYTEST = '''\
 """Runs repro.py. Fails while the bug is present; skipped where the engine is not installed."""
@@ -51,4 +54,8 @@ def write_folder(folder: Path, case: ReproCase) -> None:
         write_atomically(folder / "test_repro.py", PYTEST.format(package=package).encode())
     if case.fix:
         write_atomically(folder / "fix.patch", case.fix.text.encode("utf-8", "replace"))
+    if case.fixes:
+        (folder / FIXES / KNOWN_FILE).unlink(missing_ok=True)
+    for entry in case.fixes:
+        take_over(folder / FIXES / KNOWN_FILE, entry)
     write_atomically(folder / "REPORT.md", report(case, has_picture=bool(svg)).encode())

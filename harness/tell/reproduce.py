@@ -27,6 +27,7 @@ from ...targets.base.repro import Script
 from ...targets.base.trace import Trace, TraceError
 from ..draw.trace_files import write_atomically
 from ..group.evidence import Place
+from ..group.known import Known
 from ..group.reach import answers_of, severity_of
 from ..group.still_fails import UNEXPLAINED
 from ..judge.ranks import ranks_of
@@ -48,12 +49,16 @@ LEADS_ON = frozenset([
 
 
 class Subject(Struct, frozen=True):
-    """The target as it is started: `timeout` in seconds for one run of a trace, `memory` in bytes."""
+    """The target as it is started: `timeout` in seconds for one run of a trace, `memory` in bytes.
+
+    fixes  known bugs whose patches it has
+    """
 
     spec: str
     launch: Launch
     timeout: float
     memory: int
+    fixes: tuple[Known, ...] = ()
 
     def worker(self, launch: Launch | None = None) -> WorkerClient:
         """Return a worker, not started, for this target or for a patched one."""
@@ -91,6 +96,7 @@ def observe(subject: Subject, trace: Trace, places: Sequence[Place] = ()) -> Rep
         usual=capabilities.usual_options,
         places=places,
         related=related(spec, launch.version, given, violation.signature),
+        fixes=subject.fixes,
     )  # fmt: skip
 
 

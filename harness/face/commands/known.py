@@ -115,13 +115,11 @@ def list_entries(options: argparse.Namespace) -> int:
 
 def export(options: argparse.Namespace) -> int:
     """Write the packaged entries for a target to a file, with their patches and traces beside it."""
-    from msgspec import structs
-
     from ....targets.base.registry import parse
     from ....targets.base.trace import TraceError
     from ...exit_status import CLEAN
     from ...group.fixes import packaged_for
-    from ...group.known import FILES, append_entry
+    from ...group.known import FILES, take_over
     from ...units import plural
     from .common import print_json, printer
 
@@ -134,17 +132,7 @@ def export(options: argparse.Namespace) -> int:
     if not entries:
         raise TraceError(f"known export: no known bug of {target} is packaged")
     for entry in entries:
-        source = Path(entry.folder)
-        traces = [source / trace for trace in entry.traces]
-        own = structs.replace(
-            entry,
-            name=entry.title,
-            releases=(),
-            folder="",
-            patch=f"{FILES}/{entry.title}.patch" if entry.patch else "",
-            traces=tuple(f"{FILES}/{entry.title}-{number}.json" for number in range(1, len(traces) + 1)),
-        )
-        append_entry(options.out, own, patch=source / entry.patch if entry.patch else None, traces=traces)
+        take_over(options.out, entry)
     line(f"wrote {plural(len(entries), 'known bug')} to {options.out}, and their files to {options.out.parent / FILES}")
     if options.json:
         print_json({"exit_reason": "exported", "entries": [entry.title for entry in entries], "file": str(options.out)})

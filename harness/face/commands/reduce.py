@@ -14,11 +14,12 @@ example: hybridfuzz reduce failing.json --target hybrid:null-as-state-slot -o sm
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments."""
     from ...units import duration
-    from .common import add_target
+    from .common import add_fixes, add_target
 
     parser.add_argument("trace", metavar="TRACE", help="a trace that fails")
     add_target(parser)
     parser.add_argument("--time", type=duration, default=60.0, metavar="TIME", help="time limit (default: 60s)")
+    add_fixes(parser)
     parser.add_argument("-o", "--out", required=True, metavar="OUT", help="where the reduced trace goes")
     parser.add_argument("--json", action="store_true", help="end with one JSON object on standard output")
 
@@ -65,7 +66,8 @@ def run(options: argparse.Namespace) -> int:
             best = reduce_trace(trace, violation.signature, attempt, seconds=options.time, on_better=save)
         except KeyboardInterrupt:
             reason, best = "interrupted", load_trace(options.out)
-    again, end = replay_command(options.target, options.out), ", interrupted" if reason == "interrupted" else ""
+    again = replay_command(options.target, options.out, options.fixes)
+    end = ", interrupted" if reason == "interrupted" else ""
     line(f"reduced from {len(trace.events)} to {plural(len(best.events), 'event')}{end}: {options.out}")
     line(again)
     if options.json:

@@ -23,7 +23,8 @@ the engine's own tree has such tests (DIR/tests/v1/core/... for vLLM). Options t
 need are reset to their usual values, and the default implementation is used if
 it fails as well. The script is run once as a check. With a patch (--patch, or
 that of the known bug which lists the trace) it is run again with the patch,
-and DIR gets fix.patch.
+and DIR gets fix.patch. A failure of a campaign behind fixes takes the same --fixes;
+those that it does not need are left out, the others go into DIR/fixes.
 Exit status: 0 the script fails as promised; 2 usage, the trace is clean, or
 no script can show its failure (DIR then has the rest); 4 a script was written
 and does not fail as promised.
@@ -33,7 +34,7 @@ example: hybridfuzz repro failing.json --target vllm@0.33.0 -o repro
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments."""
-    from .common import add_target
+    from .common import add_fixes, add_target
 
     parser.add_argument("trace", type=Path, metavar="TRACE", help="a trace that fails; reduce it first")
     add_target(parser)
@@ -43,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "engine: a script of the engine's public API for a GPU, with a tiny real model; it is not run here",
     )  # fmt: skip
     parser.add_argument("--patch", type=Path, metavar="FILE", help="a fix, to be tested and put into REPORT.md")
+    add_fixes(parser)
     parser.add_argument("-o", "--out", type=Path, required=True, metavar="DIR", help="folder to write")
     parser.add_argument("--json", action="store_true", help="end with one JSON object on standard output")
 
@@ -57,16 +59,16 @@ def run(options: argparse.Namespace) -> int:
     from ...group.finding_store import OutputError
     from ...group.severity import severity_words
     from ...tell.repro_folder import write_folder
-    from ...tell.reproduce import Subject, observe, write_engine_test, write_script
+    from ...tell.reproduce import observe, write_engine_test, write_script
     from ...tell.usual_options import changes
-    from .common import launch_target, memory_limit, print_json, printer, runs_clean
+    from .common import print_json, printer, runs_clean
 
     trace, line, folder = load_trace(options.trace), printer(options.json), options.out
     if options.kind == "engine":
         return witness(options.target, trace, folder, line)
-    subject = Subject(options.target, launch_target(options.target), options.timeout, memory_limit(options))
-    case = observe(subject, trace, places(options.trace))
-    if case is None:
+    subject = subject_of(options, trace)
+    case = observe(subject, trace, places(options.trace)) if subject else None
+    if subject is None or case is None:
         raise runs_clean(options, "reproduce")
     violation, script, verdict, test, tested = case.violation, None, None, None, None
     if changed := changes(trace, case.trace):
@@ -113,6 +115,28 @@ def run(options: argparse.Namespace) -> int:
         result = {"exit_reason": reason, "signature": violation.signature, "folder": str(folder)}
         print_json({**result, "lines": lines, "seconds": seconds})
     return CLEAN if good else INTERNAL if verdict else USAGE
+
+
+def subject_of(options: argparse.Namespace, trace: Trace) -> Subject | None:
+    """Return the target with those of --fixes that a failure needs, None for a trace that does not fail with them."""
+    from ...group.needed_fixes import needed_fixes
+    from ...tell.reproduce import Subject
+    from ...units import plural
+    from .common import fixes_of, launch_target, memory_limit, progress_line
+
+    memory = memory_limit(options)
+    if not options.fixes:
+        return Subject(options.target, launch_target(options.target), options.timeout, memory)
+    fixes = fixes_of(options)
+    subject = Subject(options.target, fixes.launch, options.timeout, memory)
+    progress_line(f"looking for which of {plural(len(fixes.in_effect), 'fix')} the failure needs")
+    found = needed_fixes(fixes, trace, subject.worker)
+    if found is None:
+        return None
+    needed, launch = found
+    names = ", ".join(entry.title for entry in needed)
+    progress_line(f"it needs {names}" if needed else "it needs none: the report is about the engine without them")
+    return Subject(options.target, launch, options.timeout, memory, needed)
 
 
 def again(launch: Launch, script: Path) -> str:

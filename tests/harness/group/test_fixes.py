@@ -197,7 +197,47 @@ class TestCampaign:
 
 
 class TestCommands:
-    """`hybridfuzz known` and `hybridfuzz verify-fix`."""
+    """`hybridfuzz known`, `verify-fix`, and what takes a finding of a campaign behind fixes."""
+
+    @pytest.fixture
+    def behind(self, tmp_path: Path) -> str:
+        """A trace that shows the second bug only where the first is fixed."""
+        change(tmp_path / "mine.py", f":{SECOND}", ":finished-row-not-cleared")
+        change(tmp_path / "mine.py", "SECOND = False", "SECOND = True")
+        [trace] = CORPUS.glob("finished-row-not-cleared--*.json")
+        (tmp_path / "new.json").write_bytes(trace.read_bytes())
+        return "new.json"
+
+    def test_a_report_has_the_fixes_that_the_failure_needs(
+        self, fuzz: Callable[..., Ran], tmp_path: Path, behind: str
+    ) -> None:
+        assert "runs clean" in fuzz(behind, "--target", TARGET, "-o", "bare", action="repro").error
+        for _ in range(2):  # the second time into the same folder
+            ran = fuzz(behind, "--target", TARGET, "--fixes", "fixes", "-o", "repro", action="repro")
+            assert "it needs first" in ran.err and ran.status == 2, "a module of one's own has no script"
+        report = (tmp_path / "repro" / "REPORT.md").read_text()
+        assert "Run with patches" in report and "`first.patch`: issue 1" in report
+        assert f"hybridfuzz replay trace.json --target {TARGET} --fixes fixes" in report
+        (tmp_path / "repro" / "mine.py").write_bytes((tmp_path / "mine.py").read_bytes())
+        again = fuzz("repro/trace.json", "--target", TARGET, "--fixes", "repro/fixes", action="replay")
+        assert again.status == 1 and fuzz("repro/trace.json", "--target", TARGET, action="replay").status == 0
+
+    def test_a_report_without_need_of_fixes_is_about_the_engine_as_it_is(
+        self, fuzz: Callable[..., Ran], tmp_path: Path, behind: str
+    ) -> None:
+        change(tmp_path / "mine.py", "FIRST = True", "FIRST = bool(0)")
+        change(tmp_path / "fixes" / "first.patch", "FIRST = True", "FIRST = bool(0)")
+        ran = fuzz(behind, "--target", TARGET, "--fixes", "fixes", "-o", "repro", action="repro")
+        assert "it needs none" in ran.err
+        assert "Run with patches" not in (tmp_path / "repro" / "REPORT.md").read_text()
+        assert not (tmp_path / "repro" / "fixes").exists()
+
+    def test_a_trace_is_reduced_behind_fixes(self, fuzz: Callable[..., Ran], behind: str) -> None:
+        line = (behind, "--target", TARGET, "-o", "small.json")
+        assert "runs clean" in fuzz(*line, action="reduce").error
+        ran = fuzz(*line, "--fixes", "fixes", action="reduce")
+        assert ran.status == 0
+        assert f"hybridfuzz replay small.json --target {TARGET} --fixes fixes" in ran.out
 
     def test_add_list_and_check(self, fuzz: Callable[..., Ran], tmp_path: Path) -> None:
         found = fuzz("--target", TARGET, "--traces", "12", "-o", "out").json["findings"]
