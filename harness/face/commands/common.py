@@ -159,10 +159,9 @@ def runs_clean(options: argparse.Namespace, verb: str) -> TraceError:
     """Return the error for a trace that does not fail."""
     from ....targets.base.trace import TraceError
 
-    return TraceError(
-        f"{options.trace} runs clean on {options.target}: there is nothing to {verb}; "
-        "name the target on which it fails with --target"
-    )
+    behind = " behind the fixes" if getattr(options, "fixes", ()) else ""
+    cure = "it may need --fixes none" if behind else "name the target on which it fails with --target"
+    return TraceError(f"{options.trace} runs clean on {options.target}{behind}: there is nothing to {verb}; {cure}")
 
 
 def memory_limit(options: argparse.Namespace, workers: int = 1) -> int:

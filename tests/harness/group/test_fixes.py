@@ -201,10 +201,10 @@ class TestCommands:
 
     @pytest.fixture
     def behind(self, tmp_path: Path) -> str:
-        """A trace that shows the second bug only where the first is fixed."""
-        change(tmp_path / "mine.py", f":{SECOND}", ":finished-row-not-cleared")
+        """A trace that shows the second bug, which is there once the first is fixed."""
+        change(tmp_path / "mine.py", f":{SECOND}", ":hit-before-commit")
         change(tmp_path / "mine.py", "SECOND = False", "SECOND = True")
-        [trace] = CORPUS.glob("finished-row-not-cleared--*.json")
+        [trace] = CORPUS.glob("hit-before-commit--*.json")
         (tmp_path / "new.json").write_bytes(trace.read_bytes())
         return "new.json"
 
@@ -214,13 +214,13 @@ class TestCommands:
         assert "runs clean" in fuzz(behind, "--target", TARGET, "-o", "bare", action="repro").error
         for _ in range(2):  # the second time into the same folder
             ran = fuzz(behind, "--target", TARGET, "--fixes", "fixes", "-o", "repro", action="repro")
-            assert "it needs first" in ran.err and ran.status == 2, "a module of one's own has no script"
+            assert "it needs first" in ran.err and "\nS5-" in f"\n{ran.out}"
+            assert ran.status == 2, "a module of one's own has no script"
         report = (tmp_path / "repro" / "REPORT.md").read_text()
         assert "Run with patches" in report and "`first.patch`: issue 1" in report
         assert f"hybridfuzz replay trace.json --target {TARGET} --fixes fixes" in report
-        (tmp_path / "repro" / "mine.py").write_bytes((tmp_path / "mine.py").read_bytes())
         again = fuzz("repro/trace.json", "--target", TARGET, "--fixes", "repro/fixes", action="replay")
-        assert again.status == 1 and fuzz("repro/trace.json", "--target", TARGET, action="replay").status == 0
+        assert again.status == 1 and "S5-" in again.out
 
     def test_a_report_without_need_of_fixes_is_about_the_engine_as_it_is(
         self, fuzz: Callable[..., Ran], tmp_path: Path, behind: str
@@ -235,8 +235,10 @@ class TestCommands:
     def test_a_trace_is_reduced_behind_fixes(self, fuzz: Callable[..., Ran], behind: str) -> None:
         line = (behind, "--target", TARGET, "-o", "small.json")
         assert "runs clean" in fuzz(*line, action="reduce").error
+        wrong = fuzz("fixes/first.json", *line[1:], "--fixes", "fixes", action="reduce")
+        assert "runs clean on python:mine:FACTORY behind the fixes" in wrong.error and "--fixes none" in wrong.error
         ran = fuzz(*line, "--fixes", "fixes", action="reduce")
-        assert ran.status == 0
+        assert ran.status == 0 and ran.out.startswith("S5-")
         assert f"hybridfuzz replay small.json --target {TARGET} --fixes fixes" in ran.out
 
     def test_add_list_and_check(self, fuzz: Callable[..., Ran], tmp_path: Path) -> None:
