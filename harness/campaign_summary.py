@@ -107,6 +107,8 @@ class Finding(Struct, frozen=True):
     known       the reason in known.toml for which this is not a new finding, "" for a new one
     damaged     True if its trace is gone or cannot be read, which only `merge` reports
     cause       the known bug that explains it, whose patch this campaign does not run with: it is not reduced
+    like        a known bug without a patch here whose traces look like it, and the bug's reason, "" for none: no run
+                proves that it is this one, so it counts as new
     phrase      what goes wrong, in a few words
     setting     the implementation and the model that its trace stands for, such as "V1 model runner"; "" if there is
                 only one
@@ -133,6 +135,7 @@ class Finding(Struct, frozen=True):
     unsorted: int = 0
     damaged: bool = False
     cause: Cause | None = None
+    like: str = ""
     phrase: str = ""
     setting: str = ""
     severity: Severity | None = None

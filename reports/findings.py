@@ -95,6 +95,8 @@ def _numbers(one: Shown) -> str:
         parts.append(clean(finding.setting))
     if finding.cause:
         parts.append(clean(f"known: {cause_words(finding.cause)}"))
+    if finding.like:
+        parts.append(clean(f"like the known bug {finding.like}"))
     if finding.tried:
         parts.append(f"reproduced {finding.shown}/{finding.tried}")
     if bug:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -29,7 +29,7 @@ from ..draw.near_stock import with_unreached, without_defaults
 from ..draw.overrides import check_overrides
 from ..draw.workload import DEFAULT, Workload, differences
 from ..group.bug_history import BugHistory
-from ..group.evidence import FindingEvidence
+from ..group.evidence import Evidence, FindingEvidence
 from ..group.finding_store import FindingStore, OutputError, fixes_asked
 from ..group.fixes import Fixes
 from ..group.known import Known, reason_for
@@ -178,6 +178,13 @@ def recognizer(settings: Settings) -> Recognizer | None:
     return Recognizer(packaged, entries, settings.target, worker, most)
 
 
+def without_a_patch(settings: Settings) -> tuple[Known, ...]:
+    """Return packaged known bugs that no patch mends here, without those that the campaign takes for known."""
+    taken = {entry.title for entry in settings.known}
+    packaged = settings.packaged.acknowledged if settings.packaged else ()
+    return tuple(entry for entry in packaged if entry.title not in taken)
+
+
 class CampaignState:
     """The shared state. Methods may be called from any thread; `lock` guards changes to findings."""
 
@@ -211,9 +218,11 @@ class CampaignState:
         self._capabilities: Capabilities | None = None
         self._started: float | None = None
         self._keeping = True
+        self._known = {entry.title: entry for entry in settings.known}
+        self._packaged = {entry.title: entry for entry in without_a_patch(settings)}
+        """Known bugs to which a finding is only said to be like."""
         self._known_causes: dict[str, FindingEvidence] = {}
-        self._known_reasons: dict[str, str] = {}
-        """Known bugs that go by their condition, by title."""
+        """Evidence of those of both that go by their condition, by title."""
         self.avoid = [
             entry.condition.circumstances for entry in settings.known if entry.condition and entry.condition.traits
         ]
@@ -521,23 +530,32 @@ class CampaignState:
         """Take the evidence of a known bug, and judge all findings again."""
         with self.lock:
             self._known_causes[entry.title] = evidence
-            self._known_reasons[entry.title] = entry.reason
             for name in self.store.findings:
                 self.judge(name)
 
     def judge(self, name: str) -> None:
-        """Note if a finding is a known bug that goes by its condition; the caller holds the lock.
+        """Note if a finding is a known bug that goes by its condition, or like one; the caller holds the lock.
 
         Each kept trace must be like one of the known bug's, and its condition must hold for one of them.
         """
-        finding, known = self.store.findings[name], self.store.evidence.get(name)
-        if known is None or not known.evidence or not self._known_causes:
-            return
-        titles = [known_cause(each, self._known_causes) for each in known.evidence]
-        title = next(filter(None, titles), "")
-        alike = title and all(same_cause([each], {title: self._known_causes[title]}) for each in known.evidence)
-        reason = self.known(finding.signature) or (self._known_reasons[title] if alike else "")
-        self.store.findings[name] = structs.replace(finding, known=reason)
+        finding, evidence = self.store.findings[name], self.store.evidence.get(name)
+        seen = evidence.evidence if evidence else ()
+        known, like = self._alike(seen, self._known), self._alike(seen, self._packaged)
+        if not like:
+            bare = (entry for entry in self._packaged.values() if entry.covers(finding.signature, self.settings.target))
+            like = next(bare, None)
+        self.store.findings[name] = structs.replace(
+            finding,
+            known=self.known(finding.signature) or (known.reason if known else ""),
+            like=f"{like.title} ({like.reason})" if like else "",
+        )
+
+    def _alike(self, seen: Sequence[Evidence], entries: Mapping[str, Known]) -> Known | None:
+        """Return the known bug that all traces of a finding are like, and whose condition holds for one of them."""
+        causes = {title: self._known_causes[title] for title in entries if title in self._known_causes}
+        title = next(filter(None, (known_cause(each, causes) for each in seen)), "")
+        alike = title and all(same_cause([each], {title: causes[title]}) for each in seen)
+        return entries[title] if alike else None
 
     def save_locked(self) -> Summary:
         """Write the state to disk and return it; the caller holds the lock. Raises OutputError.

@@ -6,6 +6,7 @@ pytest_session  collects the items and prints the summary
 allowance       the time of a run
 items           one trace as one test item
 verdicts        runs a trace and turns its outcome into a verdict; independent of pytest
+job_summary     the page of a GitHub workflow's run
 causes          failed items by cause: one bug is one failure
 packaged_bugs   known bugs: those in known.toml, and those of a release in the packaged corpus
 """

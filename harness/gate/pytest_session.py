@@ -8,7 +8,7 @@ controller prints the summary.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,20 +20,19 @@ from ...targets.base.protocol import Capabilities, MisfitError, TargetError
 from ...targets.base.registry import prepare
 from ...targets.base.tested import narrower
 from ...targets.base.trace import TraceError
-from ..campaign_summary import Changed
 from ..defaults import drawn_seed
 from ..group.finding_store import OutputError
 from ..judge.state_catalogue import missing_states, required_oracles
-from ..quoting import markdown_fence, markdown_text, terminal_line
+from ..quoting import terminal_line
 from ..record.changed_lines import ChangedTally, changed_for
-from ..tell.changed_words import changed_lines_text, changed_markdown, changed_title
+from ..tell.changed_words import changed_lines_text, changed_title
 from ..tell.github_step_summary import append_section, step_summary
-from ..tell.silence import failing_line
 from ..units import plural
 from ..workers.worker_client import Stopped
 from .allowance import GRACE_SECONDS, SORTING_SECONDS, Allowance, whole
 from .causes import Cause, ItemFailure
 from .items import Check, GateCollector, TraceItem, as_printed
+from .job_summary import failing_at_most, paragraphs
 from .packaged_bugs import acknowledged, fixes_for
 from .settings import PACKAGED_CORPUS, SettingsError, combine, own_folder
 from .verdicts import STOPPED, ItemVerdict, Verdicts, corpus_files, misfit_text
@@ -63,28 +62,6 @@ def keep_out(config: pytest.Config) -> None:
     only_ours = config.args_source is not pytest.Config.ArgsSource.ARGS or all(_is_ours(text) for text in config.args)
     if only_ours and config.getini("cache_dir") == ".pytest_cache":
         config._inicache["cache_dir"] = str(own_folder(config.rootpath) / "pytest")
-
-
-def paragraphs(
-    causes: Sequence[Cause], states: Counter[str], drawn: Counter[str], changed: Changed | None
-) -> Iterator[str]:
-    """Yield for the page of a GitHub workflow's run: what ran, how many traces fail at most, by those that were drawn,
-    the changed lines that ran, and the failures."""
-    counts = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
-    yield markdown_text(f"{plural(states.total(), 'trace')}: {counts}")
-    yield markdown_text(failing_at_most(drawn))
-    yield changed_markdown(changed) if changed else ""
-    for cause in causes:
-        headline, _, details = cause.text.partition("\n")
-        yield f"### {markdown_text(headline)}"
-        yield markdown_fence(details.strip())
-
-
-def failing_at_most(drawn: Counter[str]) -> str:
-    """Return the bound that drawn traces give, "" if none ran. A known failure is a failure."""
-    failing = drawn["failed"] + drawn["known"]
-    traces = failing + drawn["clean"]
-    return failing_line(failing, traces) if traces else ""
 
 
 def _is_ours(argument: str) -> bool:

@@ -4,7 +4,7 @@
 name = "published-then-preempted"             # for tables; by default the patch's or the first trace's name
 reason = "vLLM #57580"                        # required
 target = "vllm*"                              # optional; * and ? as in a shell
-releases = ["0.33.0"]              # optional; on a checkout or a newer release: entries of the newest one in the file
+releases = [">=0.30,<0.33", "0.33.*"]         # optional: a release, a range, or * and ? as in a shell (`fitting`)
 patch = "fixes/published.patch"               # the target runs with this patch (`group.fixes`)
 traces = ["traces/published.json"]            # they fail as long as the target has the bug
 condition = { facts = ["..."] }               # circumstances under which it shows; needs traces
@@ -32,6 +32,7 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 from msgspec import Struct, structs
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from ...targets.base.patches import PATCH_BYTES_MAX, Patch, parse_patch
 from ...targets.base.pip import version_numbers
@@ -52,6 +53,8 @@ _NAME = re.compile(r"[\w.:@+*?\[\]!, -]{1,200}")
 _PATTERN_PARTS = re.compile(r"\[!?\]?[^\]]*\]|.", re.DOTALL)
 """A set in brackets, or one character."""
 ORACLES_SHOWN = 4
+_NAMED = re.compile(r"\d[\w.]*")
+"""A release in a range."""
 _RELEASE = re.compile(r"\d+(\.\d+)+[\w.+]*")
 
 
@@ -166,6 +169,11 @@ def _problem(entry: Known) -> str:
         return f"name {entry.name[:TEXT_MAX]!r}: use letters, digits and _ . : @ + -"
     if entry.folder:
         return "there is no key 'folder'"
+    for pattern in entry.releases:
+        try:
+            fits_release(pattern, "0")
+        except InvalidSpecifier:
+            return f"releases {pattern[:TEXT_MAX]!r}: write a release, a range such as '>=0.30,<0.33', or '0.33.*'"
     if len(entry.traces) > TRACES_MAX:
         return f"{shown} has more than {TRACES_MAX} traces"
     for path in filter(None, (entry.patch, *entry.traces)):
@@ -187,24 +195,43 @@ def _oracles_of(pattern: str) -> list[str]:
     ]
 
 
+def fits_release(pattern: str, release: str) -> bool:
+    """Return True if a release is among those of a pattern: a range (PEP 440), or * and ? as in a shell. Raises
+    InvalidSpecifier for a range that cannot be read."""
+    if _is_range(pattern):
+        return SpecifierSet(pattern).contains(release, prereleases=True)
+    return fnmatchcase(release, pattern)
+
+
+def _is_range(pattern: str) -> bool:
+    return pattern.startswith(("<", ">", "=", "!", "~"))
+
+
 def fitting(known: Sequence[Known], target: str, version: str, today: datetime.date) -> tuple[Known, ...]:
     """Return the entries for a target and its version that have not expired.
 
-    A version that is no release number is a checkout's: of the entries with releases those of the newest one fit. So
-    they do for a release that is newer than all of them: which bugs it still has, and which patches apply, is found by
-    trying.
+    A version that is no release number is a checkout's: of the entries with releases those of the newest one that is
+    named fit. So they do for a release that is newer than all of them, except that a range or a pattern decides for
+    itself: which bugs it still has, and which patches apply, is found by trying.
     """
     number = match[0] if (match := _RELEASE.match(version)) else ""
-    named = {release for entry in known if fnmatchcase(target, entry.target) for release in entry.releases}
+    patterns = [pattern for entry in known if fnmatchcase(target, entry.target) for pattern in entry.releases]
+    named = [name for one in patterns for name in (_NAMED.findall(one) if _is_range(one) else [one])]
     newest = max(named, key=version_numbers, default="")
     is_newer = bool(named) and version_numbers(number) > version_numbers(newest)
-    wanted = number if number and not is_newer else newest
+
+    def fits(pattern: str) -> bool:
+        """Return True if a pattern of an entry is for this version."""
+        if number and (not is_newer or _is_range(pattern) or set(pattern) & set("*?[")):
+            return fits_release(pattern, number)
+        return fits_release(pattern, newest) or version_numbers(pattern) == version_numbers(newest)
+
     return tuple(
         entry
         for entry in known
         if fnmatchcase(target, entry.target)
         and not entry.expired(today)
-        and (not entry.releases or any(fnmatchcase(wanted, release) for release in entry.releases))
+        and (not entry.releases or any(map(fits, entry.releases)))
     )
 
 

@@ -234,7 +234,7 @@ def _renamed(value: object, requests: Mapping[str, str]) -> object:
 
 
 def smaller_numbers(value: int, least: int) -> list[int]:
-    """Return candidates below `value`, smallest first."""
+    """Return candidates below `value`, smallest first: the least, the one halfway to it, and the next one."""
     return sorted({least, (least + value) // 2, value - 1} - {value}) if value > least else []
 
 
@@ -321,7 +321,7 @@ def simpler_configurations(config: Config) -> Iterator[Config]:
     ):
         for number in smaller_numbers(getattr(config, field), least):
             yield replace(config, **{field: number})
-    # The only field that may grow: fewer chunks make fewer steps.
+    # This field may grow: fewer chunks make fewer steps.
     if config.max_num_batched_tokens < config.max_model_len:
         yield replace(config, max_num_batched_tokens=config.max_model_len)
     for number in smaller_numbers(config.num_blocks, config.smallest_pool()):

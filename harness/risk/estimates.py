@@ -10,7 +10,6 @@ species left               Chao2 (Chao 1987), a lower bound
 traces to halve the chance, new species in the next traces
                            extrapolation with Chao2 (Colwell et al. 2012; Chao and Jost 2012), good up to about as many
                            traces as there were; the former is a lower bound, too
-failing traces             Clopper and Pearson (1934)
 
 Why any of it applies to fuzzing, and when not: Böhme, STADS (2018); Böhme, Liyanage, Wüstholz (2021).
 """
@@ -22,7 +21,6 @@ from math import ceil, exp, log, log1p, sqrt
 from msgspec import Struct
 
 from ..campaign_summary import Seen
-from .binomial import upper_bound
 
 Z = 1.96
 """Normal quantile of the intervals: 95 %, two-sided."""
@@ -42,20 +40,18 @@ class Risk(Struct, frozen=True):
     new        chance that the next trace shows a species that none has shown
     unseen     species left, at least
     halving    traces until that chance is half of it, at least; None if too little was seen twice to say
-    failing    rate of failing traces, at most, at 95 %
     """
 
     new: Interval
     unseen: float
     halving: int | None
-    failing: float
 
 
 def estimate(seen: Seen | None) -> Risk | None:
     """Return the estimates, None if there are none: no independent traces, or more species than are counted."""
     if seen is None or not seen.traces or seen.is_full:
         return None
-    return Risk(chance_of_new(seen), unseen(seen), halving(seen), upper_bound(seen.failing, seen.traces))
+    return Risk(chance_of_new(seen), unseen(seen), halving(seen))
 
 
 def chance_of_new(seen: Seen) -> Interval:

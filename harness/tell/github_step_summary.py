@@ -1,4 +1,7 @@
-"""The page of a GitHub workflow's run: every step of it appends a section of Markdown."""
+"""The page of a GitHub workflow's run: every step of it appends a section of Markdown.
+
+What stands in a section is made by `face.outputs.job_summary` for a campaign, by `gate.job_summary` for the gate.
+"""
 
 from __future__ import annotations
 

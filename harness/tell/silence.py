@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from math import floor, log10
+from collections.abc import Callable, Iterator
+from math import ceil, floor, log10
 
 from ..campaign_summary import Seen
 from ..risk.binomial import upper_bound
@@ -11,18 +11,26 @@ from ..risk.estimates import Interval, Risk, estimate
 from ..risk.species_counts import SPECIES_MAX
 from ..units import plural
 
+NOISE_DIGITS = 6
+"""Digits behind the last one that is shown in which an upper bound may exceed a round number by arithmetic alone."""
 
-def percent(share: float) -> str:
-    """Return a share with two digits: 12 %, 0.12 %, 0.0012 %."""
+
+def percent(share: float, rounding: Callable[[float], int] = round) -> str:
+    """Return a share with two digits: 12 %, 0.12 %, 0.0012 %. `rounding`: to the nearest, `ceil` for an upper bound,
+    `floor` for a lower one."""
     if share <= 0:
         return "0 %"
     decimals = max(1 - floor(log10(100 * share)), 0)
-    return f"{100 * share:.{decimals}f} %"
+    digits = rounding(round(100 * share * 10**decimals, NOISE_DIGITS))
+    if digits == 100 and decimals:  # 9.96 is 10, not 10.0
+        digits, decimals = 10, decimals - 1
+    return f"{digits / 10**decimals:.{decimals}f} %"
 
 
 def between(chance: Interval) -> str:
     """Return an interval of shares in words."""
-    return f"at most {percent(chance.high)}" if not chance.low else f"{percent(chance.low)} to {percent(chance.high)}"
+    high = percent(chance.high, ceil)
+    return f"at most {high}" if not chance.low else f"{percent(chance.low, floor)} to {high}"
 
 
 def silence_lines(seen: Seen | None) -> Iterator[str]:
@@ -49,5 +57,5 @@ def left_line(seen: Seen, risk: Risk) -> str:
 
 def failing_line(failing: int, traces: int) -> str:
     """Return how many traces fail at most."""
-    most = percent(upper_bound(failing, traces))
+    most = percent(upper_bound(failing, traces), ceil)
     return f"at most {most} of this generator's traces fail, at 95 % ({failing or 'none'} of {traces:,} did)"

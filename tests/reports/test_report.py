@@ -158,6 +158,20 @@ def test_the_page_lists_the_known_bugs_and_the_command_has_what_was_asked(tmp_pa
     assert "Known bugs" not in render(load_folder(tmp_path))
 
 
+def test_every_colour_of_the_page_is_defined() -> None:
+    """The letters of P0 had the colour of nothing."""
+    style = (Path(__file__).parents[2] / "reports" / "templates" / "style.css").read_text()
+    assert set(re.findall(r"var\((--[\w-]+)\)", style)) <= set(re.findall(r"(--[\w-]+):", style))
+
+
+def test_a_finding_that_is_like_a_known_bug_says_so(tmp_path: Path) -> None:
+    finding = Finding("M4-a", "M4", "message", 0, 0, 1, "t.json", 0, like=f"listed ({NASTY})")
+    summary = Summary("hybrid", "", 7, {}, "traces", 1, 1, 1.0, [finding], {}, {}, [], [])
+    (tmp_path / STATE_FILE).write_bytes(msgspec.json.encode(summary))
+    page = render(load_folder(tmp_path))
+    assert "like the known bug listed (" in page and NASTY not in page
+
+
 def test_bars_of_different_counts_look_different(tmp_path: Path) -> None:
     """On a scale of logarithms nearly all of them had four fifths of the width."""
     summary = Summary("hybrid", "", 7, {}, "traces", 1, 1, 1.0, [], {}, {"a": 10_000, "b": 100, "c": 0}, [], ["c"])

@@ -347,6 +347,8 @@ def report(summary: Summary, width: int, *, self_test: bool = True) -> list[Rend
             parts.append(Text(terminal_line(f"  {severity_words(severity)}")))
         if finding.cause:
             parts.append(Text(terminal_line(f"  known: {cause_words(finding.cause)}")))
+        if finding.like:
+            parts.append(Text(terminal_line(f"  like the known bug {finding.like}; no patch here proves it")))
         if also := symptoms(finding):
             parts.append(Text(terminal_line(f"  {also}")))
     for node in summary.nodes:

@@ -5,8 +5,8 @@ is its title, the rest gives the public issue or pull request and the mechanism.
 `MUTANTS` maps slugs to target classes. A module is named after the part that it breaks:
 
 block_pool       reserved ids and the null block
-block_tables     allocation and publication in one group
-cache_manager    admission, lookup, publication, release
+block_tables     allocation, publication and release in one group
+cache_manager    admission, lookup, publication and release of a request over all groups
 partial_hits     hits inside a block
 scheduler        chunk ends and admission
 sessions         admission of turns, truncation, release on close

@@ -430,6 +430,35 @@ def test_entries_for_a_release_and_for_a_checkout() -> None:
     assert [one.name for one in fitting(known, "vllm@x", "0.9.5", TODAY)] == ["all"]
 
 
+@pytest.mark.parametrize(
+    ("version", "names"),
+    [
+        ("0.29.2", ["all"]),
+        ("0.30.0", ["range", "all"]),
+        ("0.32.5.post1", ["range", "open", "all"]),
+        ("0.33.0 + 2 fixes", ["open", "stars", "all"]),
+        ("0.33.4", ["open", "stars", "all"]),
+        ("0.34.0", ["open", "all"]),
+        ("/a/tree", ["open", "stars", "all"]),
+    ],
+)
+def test_an_entry_is_for_a_range_of_releases(version: str, names: list[str]) -> None:
+    """A release that is newer than all that are named gets the entries of the newest; others decide."""
+    known = [
+        entry(name="range", releases=(">=0.30,<0.33",)),
+        entry(name="open", releases=(">0.32",)),
+        entry(name="stars", releases=("0.33.*",)),
+        entry(name="all"),
+    ]
+    assert [one.name for one in fitting(known, "vllm@x", version, TODAY)] == names
+
+
+def test_a_range_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "known.toml").write_text('[[known]]\nreason = "r"\nsignature = "M2-*"\nreleases = [">=new"]\n')
+    with pytest.raises(TraceError, match=r"entry 1: releases '>=new': write a release, a range such as"):
+        load_known(tmp_path / "known.toml")
+
+
 def test_a_file_that_two_settings_name_counts_once(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     first, again = entry(name="a", folder=str(tmp_path)), entry(name="a", folder=str(tmp_path / "other" / ".."))

