@@ -13,11 +13,13 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
+from msgspec import structs
 from msgspec.json import encode
 
 from ....reference.layout import Layout
 from ....reference.tokens import Truth
 from ...base.observe import (
+    Access,
     Content,
     Delivered,
     Effect,
@@ -26,6 +28,7 @@ from ...base.observe import (
     RealForward,
     RealRow,
     Record,
+    SlotWrite,
     StateWrite,
     View,
 )
@@ -33,11 +36,11 @@ from ...base.trace import Config, Event, Turn
 from ..counterparts import kv_connector
 from ..counterparts.kv_connector import Store
 from ..models import mixer
-from ..options import windows_are_last
+from ..options import rank_count, windows_are_last
 from ..shadow import patches
 from ..target import VllmTarget
 from ..versions import compat
-from . import jitter, memories, same_steps, same_tokens
+from . import jitter, memories, rank_processes, same_steps, same_tokens
 from .comparison import Comparison, tolerance
 from .engines_of_process import kept
 from .lives import Lives
@@ -116,6 +119,22 @@ class Lane(VllmTarget):
         answer = truth.answer_length(turn.max_new_tokens, truth.stop_token(turn.stop_at))
         self.turns.begin(turn.name, truth.prompt_length + answer)
         super()._add(turn, truth, first, session)
+
+    def _dummy_batch(self, rows: int) -> list[Record]:
+        """Execute one dummy run, and add each block that it changed though its metadata names none there: a kernel may
+        write where no argument of it points."""
+        engine = self.real_engine
+        before = [pages.clone() for pages in engine.pages()]
+        records = super()._dummy_batch(rows)
+        [dummy] = [one for one in records if isinstance(one, Forward)]
+        told = {block for access in dummy.accesses for block in written(access)}
+        seen = [*dummy.accesses]
+        for place, now, then in zip(engine.places(), engine.pages(), before, strict=True):
+            changed = (now != then).any(1).nonzero().flatten().tolist()
+            for block in changed:
+                if block not in told and block not in self.layout.sinks:
+                    seen.append(StateWrite(0, *place, -1, block, 0, None, None))
+        return [structs.replace(one, accesses=seen) if one is dummy else one for one in records]
 
     def close(self) -> None:
         """Stop recording, and let go of the other memories."""
@@ -196,6 +215,13 @@ class Lane(VllmTarget):
         return self._states[group, layer]
 
 
+def written(access: Access) -> Sequence[int]:
+    """Return the blocks into which a kernel was told to write."""
+    if isinstance(access, StateWrite):
+        return (access.block,)
+    return access.blocks if isinstance(access, SlotWrite) else ()
+
+
 def segments_of(
     forward: Forward, read: Read, places: Sequence[Sequence[Place | None]]
 ) -> dict[int, tuple[str, Segment]]:
@@ -242,14 +268,21 @@ class RealTarget:
             self._say(f"opening an engine ({build.__name__}, {mixer(config)})")
             return build(config, device)
 
-        lent: Kind = kept().take((kind, encode(config), device), built)
+        # Without ranks there is one generation of them.
+        generation = rank_processes.prepare(ranks, device) if (ranks := rank_count(config)) > 1 else 0
+        lent: Kind = kept().take((kind, encode(config), device, generation), built)
         self._lent.append(lent)
         return lent
 
     def apply(self, event: Event) -> Effect:
         """Apply an event, and add what the real model computed to its records."""
         self._sound = False
-        effect = self.lane.happen(event)
+        try:
+            effect = self.lane.happen(event)
+        except Exception as error:
+            if failed := self._engine.failed_rank():
+                raise failed from error
+            raise
         by_step = {one.step: one for one in self._real_forwards()}
         exact = self._repeat_alone(effect) if self.lives else {}
         self.lane.fill_freed()
