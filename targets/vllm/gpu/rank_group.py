@@ -26,6 +26,7 @@ from vllm.v1.worker.gpu import dp_utils as dp_utils_v2
 from .placement import own_index
 
 HOST = "127.0.0.1"
+_store: Any = torch.distributed.TCPStore  # type: ignore[attr-defined]
 WAIT = timedelta(minutes=10)
 """For another rank, in a collective: it may have to compile a kernel first. A campaign's time limit is shorter."""
 
@@ -46,15 +47,13 @@ def open_store() -> Any:
     """Return the store through which the ranks find each other, at a free port."""
     listening = socket.create_server((HOST, 0))
     port = listening.getsockname()[1]
-    store: Any = torch.distributed.TCPStore
-    return store(HOST, port, is_master=True, wait_for_workers=False, timeout=WAIT, master_listen_fd=listening.detach())
+    return _store(HOST, port, is_master=True, wait_for_workers=False, timeout=WAIT, master_listen_fd=listening.detach())
 
 
 def join(rank: int, size: int, device: str, store: Any) -> None:
     """Join the group; returns once all ranks have. `store` is that of rank 0, or its port."""
     if isinstance(store, int):
-        client: Any = torch.distributed.TCPStore
-        store = client(HOST, store, is_master=False, timeout=WAIT)
+        store = _store(HOST, store, is_master=False, timeout=WAIT)
     config = VllmConfig()
     config.parallel_config.cpu_distributed_timeout_seconds = int(WAIT.total_seconds())
     own = own_index() if device == "cuda" else 0
@@ -97,7 +96,7 @@ def take_part() -> None:
     """Let the runners of this process use the group, instead of the stand-in for it (`counterparts.peer`)."""
     [joined] = _joined
     parallel_state._DP = joined.group
-    dp_utils.dist = torch.distributed  # type: ignore[attr-defined]
+    dp_utils.dist = torch.distributed
     dp_utils_v2.get_dp_group = parallel_state.get_dp_group
 
 

@@ -230,6 +230,7 @@ def main() -> int:
             answer(failed)
             if not failed.is_refusal:
                 traceback.print_exc()
+                sys.stderr.write(f"{failed.text}\n")  # on a line of its own, as a fault of the device is recognized
                 sys.stderr.flush()
                 os._exit(1)  # at once: rank 0 may wait for a collective
     return 0

@@ -3,8 +3,9 @@
 An engine with ranks exists once in each process, and all of them run each step together. Rank 0 tells the others what
 to run before its own part, and waits for their answers behind it. A rank that raised an exception answers, then ends:
 its connections break, so that no collective waits for it. Whoever notices raises `RankFailed` in place of what broke.
-One that dies where only NCCL waits for it ends the worker, too (`_watch`); one that hangs is met by the campaign's time
-limit. All of them end with the worker, however that ends.
+One that dies takes the worker with it, by the same signal (`_die_like`): the campaign then judges that as it does for
+any worker, with the last words of both. So does one that failed where only NCCL waits for it (`_watch`). One that hangs
+is met by the campaign's time limit. All of them end with the worker, however that ends.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
 from threading import Thread
+from typing import NoReturn
 
 from ...base.protocol import EngineError, TargetError
 from ...base.trace import Config
@@ -49,7 +51,7 @@ class RankFailed(EngineError):
 
 
 class RankLost(RuntimeError):
-    """The process of another rank died, or failed in our own code, or does not answer."""
+    """The process of another rank failed in our own code, or does not answer."""
 
 
 class RankSilent(RankLost):
@@ -88,7 +90,7 @@ class _Process:
                 raise RankSilent(f"data-parallel rank {self.rank} did not answer within {seconds:g} s")
             data = os.read(self._output, 1 << 16)
             if not data:
-                raise RankLost(f"data-parallel rank {self.rank} ended with status {self.popen.wait()}")
+                _die_like(self.rank, self.popen.wait())
             self._buffer += data
         line, _, self._buffer = self._buffer.partition(b"\n")
         return line
@@ -176,8 +178,6 @@ class Processes:
                     found = found or _failure(rank, answer)
         except RankSilent:  # it waits for this rank
             self.abandon()
-        except RankLost as lost:
-            found = found or lost
         if found:
             self.abandon()
         return found
@@ -201,9 +201,16 @@ class Processes:
         status = one.popen.wait()
         time.sleep(GRACE)
         if not one.is_expected_to_end and one in self._waiting:
-            sys.stderr.write(f"data-parallel rank {one.rank} ended with status {status}, and rank 0 waits for it\n")
-            sys.stderr.flush()
-            os.abort()
+            _die_like(one.rank, status)
+
+
+def _die_like(rank: int, status: int) -> NoReturn:
+    """End this process as another rank has ended: by its signal, or by SIGABRT."""
+    sys.stderr.write(f"data-parallel rank {rank} ended with status {status}\n")
+    sys.stderr.flush()
+    if status < 0:
+        os.kill(os.getpid(), -status)
+    os.abort()
 
 
 def _failure(rank: int, answer: Answer) -> Exception:
