@@ -36,7 +36,7 @@ _SETTINGS = (
     Setting("a preemption at a moment that the scenario chooses", events=frozenset({"preempt"})),
     Setting("--kv-events-config", {"reports": "none"}),
     Setting("--pipeline-parallel-size", {"pipeline": "none"}),
-    Setting("--data-parallel-size", {"data_parallel": "1", "ranks": "1", "dp": "1"}, events=frozenset({"dummy_run"})),
+    Setting("--data-parallel-size", {"data_parallel": "1", "dp": "1"}, events=frozenset({"dummy_run"})),
     Setting("kv_load_failure_policy=recompute", {"load_failure": "fail"}),
     Setting(
         "--kv-transfer-config",

@@ -57,9 +57,8 @@ def prepare_process(device: str) -> None:
     memories.install()  # before the hooks, which see work once
     patches.install()
     begin_process()
-    if device == "interpreter":
-        # Data-parallel ranks exchange the sizes of their batches on the device of their group: vLLM takes it for a GPU.
-        get_dp_group().device = torch.device("cpu")
+    # Data-parallel ranks exchange the sizes of their batches on the device of their group: vLLM takes the first GPU.
+    get_dp_group().device = torch.device("cpu") if device == "interpreter" else torch.device("cuda", own_index())
     if device == "cuda":
         from vllm.v1.worker.workspace import init_workspace_manager
 

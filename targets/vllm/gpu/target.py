@@ -19,7 +19,6 @@ from msgspec.json import encode
 from ....reference.layout import Layout
 from ....reference.tokens import Truth
 from ...base.observe import (
-    Access,
     Content,
     Delivered,
     Effect,
@@ -28,7 +27,6 @@ from ...base.observe import (
     RealForward,
     RealRow,
     Record,
-    SlotWrite,
     StateWrite,
     View,
 )
@@ -53,6 +51,7 @@ from .same_steps import SameSteps, has_exact_reference
 from .same_tokens import SameTokens
 from .stored_pages import StoredPages
 from .turns import Place, Turns
+from .unsaid_writes import unsaid_writes
 
 
 class Computed(NamedTuple):
@@ -127,13 +126,8 @@ class Lane(VllmTarget):
         before = [pages.clone() for pages in engine.pages()]
         records = super()._dummy_batch(rows)
         [dummy] = [one for one in records if isinstance(one, Forward)]
-        told = {block for access in dummy.accesses for block in written(access)}
-        seen = [*dummy.accesses]
-        for place, now, then in zip(engine.places(), engine.pages(), before, strict=True):
-            changed = (now != then).any(1).nonzero().flatten().tolist()
-            for block in changed:
-                if block not in told and block not in self.layout.sinks:
-                    seen.append(StateWrite(0, *place, -1, block, 0, None, None))
+        unsaid = unsaid_writes(dummy.accesses, self.layout.sinks, engine.places(), before, engine.pages())
+        seen = [*dummy.accesses, *unsaid]
         return [structs.replace(one, accesses=seen) if one is dummy else one for one in records]
 
     def close(self) -> None:
@@ -213,13 +207,6 @@ class Lane(VllmTarget):
             others = [self.memories.counterpart(own, number) for number in range(len(self.memories.others))]
             self._states[group, layer] = own, *others
         return self._states[group, layer]
-
-
-def written(access: Access) -> Sequence[int]:
-    """Return the blocks into which a kernel was told to write."""
-    if isinstance(access, StateWrite):
-        return (access.block,)
-    return access.blocks if isinstance(access, SlotWrite) else ()
 
 
 def segments_of(
