@@ -73,7 +73,7 @@ class GpuFactory:
                 "sampling": SAMPLING,
                 **SERVING,
                 **({"jitter": ("no", "no", "no", "yes")} if device == "cuda" else {}),
-                **({"ranks": ("1", "1", "1", "2")} if device == "cuda" and self.gpus >= 2 else {}),
+                "ranks": ("1", "1", "1", "2") if self.gpus >= 2 else ("1",),
             },
             accepts={
                 "attention": ("flash", "triton"),
@@ -83,7 +83,7 @@ class GpuFactory:
                 "graphs": ("piecewise",),
                 "mixer": ("nemotron_h", "short_conv", "mamba1"),
                 "prefix_match_unit": ("4",),
-                "ranks": ("1", "2", "3", "4", "8"),
+                "ranks": ("2", "3", "4", "8"),
             },
             traces_per_second=1.0,
             traces_per_configuration=24,

@@ -255,8 +255,10 @@ class RealTarget:
             self._say(f"opening an engine ({build.__name__}, {mixer(config)})")
             return build(config, device)
 
-        # Without ranks there is one generation of them.
-        generation = rank_processes.prepare(ranks, device) if (ranks := rank_count(config)) > 1 else 0
+        generation = 0
+        if (ranks := rank_count(config)) > 1:
+            self._say(f"waiting for {ranks} data-parallel ranks")
+            generation = rank_processes.prepare(ranks, device)
         lent: Kind = kept().take((kind, encode(config), device, generation), built)
         self._lent.append(lent)
         return lent
