@@ -12,6 +12,7 @@ experts would exchange within a forward is missing, and touches no cache.
 from __future__ import annotations
 
 import socket
+import traceback
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -98,6 +99,14 @@ def take_part() -> None:
     parallel_state._DP = joined.group
     dp_utils.dist = torch.distributed
     dp_utils_v2.get_dp_group = parallel_state.get_dp_group
+
+
+def is_of_collective(error: Exception) -> bool:
+    """Return True if an exception came out of a collective: of torch's, or of vLLM's between CPUs."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    modules = {str(frame.f_globals.get("__name__", "")) for frame in frames}
+    names = {frame.f_code.co_name for frame in frames}
+    return any(module.startswith("torch.distributed") for module in modules) or "cpu_all_reduce_" in names
 
 
 class InGroup:

@@ -21,7 +21,7 @@ from ..options import rank_count
 from ..shadow import patches
 from . import memories
 from .mirror import MirrorRecorder
-from .rank_group import InGroup, become_rank
+from .rank_group import InGroup, become_rank, is_of_collective
 from .rank_processes import OtherRanks, processes
 from .real_kit import RealKit, prepare_process
 from .real_model import watch_sampling
@@ -45,8 +45,7 @@ class RealEngine(Engine):
         try:
             super().__init__(config, RealKit(config, device))
         except Exception as error:
-            if failed := self.failed_rank():
-                raise failed from error
+            self.settle_ranks(error)
             raise
         if isinstance(self._ranks, OtherRanks):
             self._ranks.built()
@@ -69,9 +68,12 @@ class RealEngine(Engine):
         if isinstance(self._ranks, OtherRanks):
             self._ranks.reset()
 
-    def failed_rank(self) -> Exception | None:
-        """Return what another rank failed with, after an exception on this one; None if none did."""
-        return processes().settle() if isinstance(self._ranks, OtherRanks) else None
+    def settle_ranks(self, error: Exception) -> None:
+        """Come to terms with an exception on this rank. If it only says that another rank is gone, raise what that one
+        failed with."""
+        failed = processes().settle() if isinstance(self._ranks, OtherRanks) else None
+        if failed and is_of_collective(error):
+            raise failed from error
 
     def _among_ranks(self) -> AbstractContextManager[None]:
         if self._ranks is None:

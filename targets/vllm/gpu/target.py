@@ -269,8 +269,7 @@ class RealTarget:
         try:
             effect = self.lane.happen(event)
         except Exception as error:
-            if failed := self._engine.failed_rank():
-                raise failed from error
+            self._engine.settle_ranks(error)
             raise
         by_step = {one.step: one for one in self._real_forwards()}
         exact = self._repeat_alone(effect) if self.lives else {}
