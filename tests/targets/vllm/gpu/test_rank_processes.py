@@ -1,14 +1,17 @@
-"""Data-parallel ranks in processes of their own, with real models whose kernels are interpreted: vLLM's own
-coordination between them, causes that only a dummy run beside a working rank shows, and processes that die."""
+"""Data-parallel ranks in processes of their own, with real models: vLLM's own coordination between them, causes that
+only a dummy run beside a working rank shows, and processes that die. Kernels are interpreted; where two GPUs and a vLLM
+are, compiled, too."""
 
 import os
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import torch
 from msgspec import structs
 
 from hybridfuzz.harness.draw.trace_files import load_trace
@@ -18,15 +21,21 @@ from hybridfuzz.targets.base.registry import prepare
 from hybridfuzz.targets.base.trace import Arrive, Config, DummyRun, Group, Step, Trace
 from hybridfuzz.targets.vllm.gpu.scaling import scaled
 
-pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("engine")]
+pytestmark = [pytest.mark.xdist_group("engine")]
 CORPUS = Path(__file__).parents[4] / "corpus" / "vllm"
-TARGET = "vllm@0.33.0@interpreter"
+CAN_COMPILE = torch.cuda.device_count() > 1 and find_spec("vllm") is not None
+COMPILED = [pytest.mark.gpu, pytest.mark.skipif(not CAN_COMPILE, reason="fewer than two GPUs here, or no vLLM")]
+TARGETS = (
+    pytest.param("vllm@0.33.0@interpreter", marks=pytest.mark.engine, id="interpreter"),
+    pytest.param("vllm@cuda", marks=COMPILED, id="cuda"),
+)
 
 
-@pytest.fixture(scope="module")
-def worker() -> Iterator[WorkerClient]:
+@pytest.fixture(scope="module", params=TARGETS)
+def worker(request: pytest.FixtureRequest) -> Iterator[WorkerClient]:
     """Importing vLLM takes most of the time, here and in the other ranks."""
-    with WorkerClient(TARGET, prepare(TARGET, print), trace_seconds=600) as client:
+    target: str = request.param
+    with WorkerClient(target, prepare(target, print), trace_seconds=600) as client:
         client.start()
         yield client
 
@@ -85,6 +94,8 @@ def test_a_dummy_run_beside_a_working_rank_shows_its_cause(worker: WorkerClient,
 
 def test_a_rank_that_dies_takes_its_worker_with_it_and_shows_nothing_about_the_trace(worker: WorkerClient) -> None:
     """As for a worker that something else killed, the trace runs once more."""
+    if not worker.spec.endswith("@interpreter"):
+        pytest.skip("a trace of compiled kernels may have ended before")
     trace = beside("v2")
     assert worker.run(trace).violation is None
     [rank], before = other_ranks(worker), worker.pid
