@@ -32,6 +32,7 @@ SCHEDULER, TABLES = "vllm/v1/core/sched/scheduler.py", "vllm/v1/worker/gpu/block
 SHARED = "vllm/v1/attention/backends/gdn_attn.py"
 LOADS_V1, LOADS_V2 = "vllm/v1/worker/kv_connector_model_runner_mixin.py", "vllm/v1/worker/gpu/kv_connector.py"
 RUNNER_V1, RUNNER_V2 = "vllm/v1/worker/gpu_model_runner.py", "vllm/v1/worker/gpu/async_utils.py"
+AGREED_V1, AGREED_V2 = "vllm/v1/worker/dp_utils.py", "vllm/v1/worker/gpu/dp_utils.py"
 
 
 @dataclass(frozen=True)
@@ -329,7 +330,55 @@ RACES = (
     ),
 )
 """Of events that order streams and the host: a wait that is missing."""
-SETS = {"kernels": BREAKS, "breadth": BREADTH, "races": RACES}
+
+_RANKS = "ranks=2,graphs=decode"
+RANKS = (
+    Break(
+        "a dummy run beside a working rank uses the last step's tables (V2)",
+        f"{_RANKS},runner=v2",
+        TABLES,
+        "            block_table[:num_rows].zero_()",
+        "            pass",
+    ),
+    Break(
+        "rows that pad to a larger rank's graph keep the blocks of an earlier batch (V1)",
+        f"{_RANKS},runner=v1",
+        RUNNER_V1,
+        "            blk_table_tensor[num_reqs:num_reqs_padded].fill_(NULL_BLOCK_ID)\n",
+        "            pass\n",
+    ),
+    Break(
+        "a dummy run takes its rows for prompts: the fix of cause 5 left out (V1)",
+        f"{_RANKS},runner=v1",
+        RUNNER_V1,
+        "        is_prefilling[0 if for_cudagraph_capture else num_reqs :] = False",
+        "        is_prefilling[num_reqs:] = False",
+    ),
+    Break(
+        "a dummy run keeps the rows of idle sessions: the fix of cause 18 left out (V1)",
+        f"{_RANKS},runner=v1",
+        RUNNER_V1,
+        "for req_id in list(self.input_batch.req_id_to_index):\n                    self.input_batch.remove_request",
+        "for req_id in ():\n                    self.input_batch.remove_request",
+    ),
+    Break(
+        "each rank tells its tokens in the first rank's place (V1)",
+        f"{_RANKS},runner=v1",
+        AGREED_V1,
+        "    tensor_cpu[1][dp_rank] = padded_num_tokens_per_ubatch",
+        "    tensor_cpu[1][0] = padded_num_tokens_per_ubatch",
+    ),
+    Break(
+        "each rank tells its tokens in the first rank's place (V2)",
+        f"{_RANKS},runner=v2",
+        AGREED_V2,
+        "    tensor[0][dp_rank] = num_tokens\n",
+        "    tensor[0][0] = num_tokens\n",
+    ),
+)
+"""Of what data-parallel ranks agree on, and of their dummy runs. Each engine is rank 0 of two processes: two GPUs. The
+last two change nothing where the other rank is a stand-in."""
+SETS = {"kernels": BREAKS, "breadth": BREADTH, "races": RACES, "ranks": RANKS}
 
 DRIVEN = {
     CONV: "causal_conv1d_update",

@@ -14,13 +14,14 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Callable, Generator, Iterator
+from itertools import count
 from queue import Empty
 from threading import Thread
 from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from ...targets.base.launch import WORKERS
+from ...targets.base.launch import WORKER, WORKERS
 from ...targets.base.protocol import TargetError
 from ...targets.base.trace import TraceError
 from ..campaign_events import (
@@ -69,6 +70,7 @@ class Campaign:
         self.settings = settings
         self._publish = publish
         self._open_worker = open_worker or self._open_here
+        self._numbers = count()
         self._launch = settings.launch
         """How to start a worker on this machine; while traces run, one that uses what all of them share."""
         self._state = CampaignState(settings)
@@ -95,9 +97,11 @@ class Campaign:
         )
 
     def _open_here(self, _: object) -> WorkerClient:
-        """Return a worker process on this machine. It is told how many share the machine and its devices."""
+        """Return a worker process on this machine. It is told how many share the machine and its devices, and which of
+        them it is."""
         settings = self.settings
-        launch = structs.replace(self._launch, env={**self._launch.env, WORKERS: str(settings.jobs)})
+        place = {WORKERS: str(settings.jobs), WORKER: str(next(self._numbers))}
+        launch = structs.replace(self._launch, env={**self._launch.env, **place})
         watched = settings.changed.watched if settings.changed else {}
         if self._traces:
             from ..workers.hypothesis_worker import HypothesisWorker

@@ -10,6 +10,10 @@ WORKERS = "HYBRIDFUZZ_WORKERS"
 """Environment variable of a worker: how many workers of its campaign share this machine."""
 
 
+WORKER = "HYBRIDFUZZ_WORKER"
+"""Environment variable of a worker: its number among those of its campaign on this machine, from 0."""
+
+
 SHARED_DEVICE = "HYBRIDFUZZ_SHARED_DEVICE"
 """Environment variable of a worker: a device's fault ends all processes that use the device, whichever made it."""
 

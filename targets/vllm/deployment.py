@@ -16,6 +16,7 @@ from .options import (
     has_peer,
     is_v2,
     options_of,
+    rank_count,
     reports_all,
     ring_entries,
     schedules_asynchronously,
@@ -230,7 +231,7 @@ def _flags(trace: Trace, model: Model, has_lookahead: bool) -> Iterator[str]:
             transfer["kv_connector_extra_config"] = {"sync_load_budget_bytes": SYNC_BUDGET}
         yield from ("--kv-transfer-config", json.dumps(transfer))
     if has_peer(config) or any(isinstance(event, DummyRun) for event in trace.events):
-        yield from ("--data-parallel-size", "2")
+        yield from ("--data-parallel-size", str(max(rank_count(config), 2)))
 
 
 def _speculation(config: Config, model: Model) -> dict[str, object]:

@@ -160,7 +160,7 @@ class Engine:
         with (
             set_current_vllm_config(self.vllm_config),
             replaced((gc, "collect", lambda *_: 0)),
-            self._as_one_of_two(),
+            self._among_ranks(),
         ):
             yield
 
@@ -205,7 +205,8 @@ class Engine:
             return NullStore()
         return kv_connector().connect(self.vllm_config, self.config, self.recorder, self.drafter.truths)
 
-    def _as_one_of_two(self) -> AbstractContextManager[None]:
+    def _among_ranks(self) -> AbstractContextManager[None]:
+        """Let vLLM build what it builds for one of several data-parallel ranks, if the trace has some."""
         if not has_peer(self.config):
             return nullcontext()
         from .counterparts.peer import one_of_two

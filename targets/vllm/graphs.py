@@ -28,6 +28,10 @@ class Ranks(Protocol):
         """Begin a step beside ranks with `rows` rows."""
         ...
 
+    def end(self) -> None:
+        """End the step: this rank has run its part."""
+        ...
+
     def begin_capture(self) -> None:
         """Begin the capture of graphs."""
         ...
@@ -42,6 +46,9 @@ class Padding:
     def begin(self, rows: int) -> None:
         """Pad to `rows` rows from now on."""
         self.rows = rows
+
+    def end(self) -> None:
+        """Do nothing: there is nobody to wait for."""
 
     def begin_capture(self) -> None:
         """Do nothing: graphs are captured in all sizes."""

@@ -52,12 +52,16 @@ SHOWN: Mapping[tuple[str, str], str] = {
 """Oracle and field ("" for every other field) of the violations -> how a script shows them, "" if it cannot."""
 
 
+RANKS_MAX = 8
+
+
 class Case(NamedTuple):
     """What is asked of a kit.
 
     release   the vLLM that runs it (shadow)
     drivable  option -> the values that the release is driven with (shadow)
     device    where it runs (real)
+    gpus      how many GPUs there are (real); a machine that is not asked has enough
     failure   what has to be shown (script)
     """
 
@@ -66,6 +70,7 @@ class Case(NamedTuple):
     release: Release = Release()
     drivable: Mapping[str, Sequence[str]] = {}
     device: str = ""
+    gpus: int = RANKS_MAX
     failure: Failure = _NO_FAILURE
 
     @property
@@ -273,6 +278,10 @@ ROWS: tuple[Row[Case], ...] = (
     Row("real", "eagle_block_drop", lambda c: c.config.eagle_block_drop, "its models have no EAGLE head"),
     Row("real", "graphs", lambda c: c.device != "cuda" and c.options.graphs == "piecewise",
         "piecewise graphs need a GPU"),
+    Row("real", "ranks", lambda c: not 1 <= c.options.ranks <= RANKS_MAX,
+        f"ranks={{options.ranks}}: 1 to {RANKS_MAX} are possible"),
+    Row("real", "ranks", lambda c: c.device == "cuda" and c.options.ranks > c.gpus,
+        "ranks={options.ranks} needs a GPU for each data-parallel rank: this machine shows fewer"),
     Row("real", "inputs", lambda c: c.options.inputs != PLAIN.inputs, "its models have no images and no adapters"),
     Row("real", "local attention", lambda c: c.local or c.drafting,
         "its models have full attention only, and the drafter has no layer"),

@@ -30,6 +30,7 @@ class Options(Struct, frozen=True):
 
     dtype   of weights and activations: of real models only
     jitter  delays on the streams of a GPU: of real models only
+    ranks   data-parallel ranks in processes of their own: of real models only; elsewhere the other one is a stand-in
     """
 
     runner: str = "v2"
@@ -54,6 +55,7 @@ class Options(Struct, frozen=True):
     sampling: str = "greedy"
     inputs: str = "tokens"
     jitter: str = "no"
+    ranks: int = 1
 
 
 PLAIN = Options()
@@ -172,8 +174,13 @@ def has_graphs(config: Config) -> bool:
 
 
 def has_peer(config: Config) -> bool:
-    """Return True if the engine is one of two data-parallel ranks that vLLM's own code coordinates."""
-    return options_of(config).data_parallel == 2
+    """Return True if the engine is one of two or more data-parallel ranks that vLLM's own code coordinates."""
+    return options_of(config).data_parallel == 2 or rank_count(config) > 1
+
+
+def rank_count(config: Config) -> int:
+    """Return the number of data-parallel ranks in processes of their own: 1 for one alone, or beside a stand-in."""
+    return options_of(config).ranks
 
 
 def drafts_on_device(config: Config) -> bool:

@@ -30,11 +30,14 @@ class RunnerAdapter:
     def execute(self, plan: Any, pad_to: int, masks: Any = None) -> Any:
         """Run one planned step beside ranks with `pad_to` rows; return the output, with sampled tokens on the host.
         `masks` are the bitmasks of structured output."""
-        self.ranks.begin(pad_to)
+        if runs := plan.total_num_scheduled_tokens > 0:  # ranks meet in forwards only
+            self.ranks.begin(pad_to)
         with self.inputs.running(self.runner, plan) if self.inputs else nullcontext():
             output = self.runner.execute_model(plan)
             if output is None:
                 output = self.runner.sample_tokens(masks)
+        if runs:
+            self.ranks.end()
         return output.get_output() if hasattr(output, "get_output") else output
 
     def dummy_run(self, rows: int) -> None:
@@ -48,6 +51,7 @@ class RunnerAdapter:
             self.runner._dummy_run(query_length(self.runner), uniform_decode=True)
         finally:
             self.is_dummy = False
+        self.ranks.end()
 
     def pass_drafts(self, scheduler: Any) -> None:
         """Pass the runner's proposals to the scheduler (synchronous speculation)."""

@@ -361,12 +361,15 @@ class VllmTarget:
         if self.scheduler.has_unfinished_requests() or not event.uniform_decode:
             return []
         records = self._run_until(self._is_idle, Step(), "the steps before a dummy run")
+        return [*records, *self._dummy_batch(event.rows)]
+
+    def _dummy_batch(self, rows: int) -> list[Record]:
+        """Execute one dummy run beside ranks with `rows` rows."""
         recorder = self.engine.recorder
         recorder.begin_step(self.step)
-        self.engine.worker.dummy_run(event.rows)
+        self.engine.worker.dummy_run(rows)
         self.step += 1
-        records += recorder.end_dummy_run()
-        return records
+        return list(recorder.end_dummy_run())
 
     def reset_prefix_cache(self, event: ResetPrefixCache) -> list[Record]:
         """Reset the prefix cache; vLLM refuses while requests hold blocks, unless they are preempted first."""

@@ -51,6 +51,9 @@ class Peer:
         self._rows, self._captures = max(rows, 1), False
         self._take_part()
 
+    def end(self) -> None:
+        """Do nothing: the other rank has taken part."""
+
     def begin_capture(self) -> None:
         """Begin the capture of graphs, which all ranks do alike."""
         self._captures = True

@@ -17,6 +17,11 @@ steps on a CPU and on a GPU. The real model is observed by its log-probabilities
     compiler          says which kernel is compiled
     autotuning        chooses the configurations of kernels without timing them
     sharing           the daemon through which workers share the device
+    placement         which GPU a worker, or a data-parallel rank of it, uses
+    rank_group        vLLM's group of data-parallel ranks, a process each
+    rank_messages     what a worker and the processes of its other ranks tell each other
+    rank_processes    the other ranks of a worker, which is rank 0: started, told what to run, ended
+    rank_main         a process that holds another rank
     snapshot          puts back everything that an engine refers to
     memories          several contents of the caches, one for each fill of unused memory
     jitter            delays on streams
@@ -24,6 +29,7 @@ steps on a CPU and on a GPU. The real model is observed by its log-probabilities
     same_tokens       the same tokens alone, in one chunk, in an empty engine
     comparison        which differences from them count
     turns             which tokens of an executed row count
+    unsaid_writes     blocks that a dummy run changed, seen by their bytes
     stored_pages      real pages in a KV connector's store
     plans             the steps by which each request was computed
     same_steps        the same steps alone, with batch-invariant kernels
@@ -35,6 +41,6 @@ steps on a CPU and on a GPU. The real model is observed by its log-probabilities
     witness           a script of vLLM's public API for a trace
     witness_template  its text
 
-`comparison`, `compiler`, `factory`, `memory_budget`, `plans`, `scaling`, `stand_ins` and `witness` may be imported
-where vLLM is not installed.
+`comparison`, `compiler`, `factory`, `memory_budget`, `placement`, `plans`, `rank_main`, `rank_messages`, `scaling`,
+`stand_ins` and `witness` may be imported where vLLM is not installed.
 """

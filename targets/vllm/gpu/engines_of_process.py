@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from .memory_budget import Kept, budget
+from .placement import own_index
 
 
 class TorchMemory:
@@ -29,5 +30,5 @@ class TorchMemory:
 @cache
 def kept() -> Kept[Any]:
     """Return this process's engines and references."""
-    total = torch.cuda.get_device_properties(0).total_memory if torch.cuda.is_available() else 0
+    total = torch.cuda.get_device_properties(own_index()).total_memory if torch.cuda.is_available() else 0
     return Kept(TorchMemory(), budget(total, os.environ))

@@ -28,13 +28,17 @@ FILLS: tuple[Literal["zero", "random", "nan"], ...] = ("random", "nan")
 
 
 class GpuFactory:
-    """Opens engines with real models. `stood_in`: what is not vLLM's own here, one clause each."""
+    """Opens engines with real models. `stood_in`: what is not vLLM's own here, one clause each. `gpus`: how many there
+    are for data-parallel ranks."""
 
-    def __init__(self, name: str, device: str, stood_in: Sequence[str], fills: Sequence[str] = FILLS) -> None:
+    def __init__(
+        self, name: str, device: str, stood_in: Sequence[str], fills: Sequence[str] = FILLS, gpus: int = 1
+    ) -> None:
         self.name = name
         self.device = device
         self.stood_in = tuple(stood_in)
         self.fills = fills
+        self.gpus = gpus
         self.say: Callable[[str], None] = lambda what: None
         self.waited: dict[str, float] = {}
         self.capabilities = Capabilities(
@@ -69,6 +73,7 @@ class GpuFactory:
                 "sampling": SAMPLING,
                 **SERVING,
                 **({"jitter": ("no", "no", "no", "yes")} if device == "cuda" else {}),
+                "ranks": ("1", "1", "1", "2") if self.gpus >= 2 else ("1",),
             },
             accepts={
                 "attention": ("flash", "triton"),
@@ -78,6 +83,7 @@ class GpuFactory:
                 "graphs": ("piecewise",),
                 "mixer": ("nemotron_h", "short_conv", "mamba1"),
                 "prefix_match_unit": ("4",),
+                "ranks": ("2", "3", "4", "8"),
             },
             traces_per_second=1.0,
             traces_per_configuration=24,
@@ -92,7 +98,7 @@ class GpuFactory:
 
     def supports(self, config: Config) -> str:
         """Return "", or the reason why a configuration is not supported; the workload then draws another one."""
-        return refusal("real", Case(config, options_of(config), device=self.device))
+        return refusal("real", Case(config, options_of(config), device=self.device, gpus=self.gpus))
 
     def open(self, config: Config) -> Target:
         """Build the engines for one trace."""
@@ -103,13 +109,14 @@ class GpuFactory:
 
 def make_factory(name: str, device: str) -> GpuFactory:
     """The factory, for a process that runs in the engine's environment. Imports vLLM."""
+    from .placement import device_count
     from .stand_ins import prepare
 
     stood_in = prepare(device)
     from .real_kit import prepare_process
 
     prepare_process(device)
-    factory = GpuFactory(name, device, stood_in)
+    factory = GpuFactory(name, device, stood_in, gpus=device_count() if device == "cuda" else 0)
     if device == "cuda":
         from triton import knobs
         from triton.runtime.autotuner import Autotuner

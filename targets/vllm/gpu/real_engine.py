@@ -8,16 +8,21 @@ engines.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Literal
 
 import torch
 
 from ...base.trace import Config
+from .. import graphs
 from ..engine import Engine
+from ..options import rank_count
 from ..shadow import patches
 from . import memories
 from .mirror import MirrorRecorder
+from .rank_group import InGroup, become_rank, is_of_collective
+from .rank_processes import OtherRanks, processes
 from .real_kit import RealKit, prepare_process
 from .real_model import watch_sampling
 from .snapshot import Snapshot
@@ -31,13 +36,24 @@ class RealEngine(Engine):
     kit: RealKit
     recorder: MirrorRecorder
 
-    def __init__(self, config: Config, device: str) -> None:
+    def __init__(self, config: Config, device: str, ranks: InGroup | None = None) -> None:
+        """`ranks` are the other data-parallel ranks, where this process is not the first one."""
         prepare_process(device)
-        super().__init__(config, RealKit(config, device))
+        self._ranks: InGroup | OtherRanks | None = ranks
+        if rank_count(config) > 1 and ranks is None:
+            self._ranks = OtherRanks(config)
+        try:
+            super().__init__(config, RealKit(config, device))
+        except Exception as error:
+            self.settle_ranks(error)
+            raise
+        if isinstance(self._ranks, OtherRanks):
+            self._ranks.built()
         self.device = self.kit.device
         self.real = self.kit.real
         watch_sampling(self.runner, self.real, self.is_v2)
-        self._cached_pages = self._find_pages()
+        found = self._find_pages()
+        self._cached_pages, self._places = [pages for pages, _ in found], [place for _, place in found]
         self._snapshot = Snapshot([self], [cache for layer in self.layers for cache in self.caches(layer.layer_name)])
 
     def reset(self, fill: Fill) -> None:
@@ -49,10 +65,30 @@ class RealEngine(Engine):
         self._snapshot = snapshot
         self.fill_pool(fill)
         self.begin()
+        if isinstance(self._ranks, OtherRanks):
+            self._ranks.reset()
+
+    def settle_ranks(self, error: Exception) -> None:
+        """Come to terms with an exception on this rank. If it only says that another rank is gone, raise what that one
+        failed with."""
+        failed = processes().settle() if isinstance(self._ranks, OtherRanks) else None
+        if failed and is_of_collective(error):
+            raise failed from error
+
+    def _among_ranks(self) -> AbstractContextManager[None]:
+        if self._ranks is None:
+            return super()._among_ranks()
+        become_rank(self.vllm_config)
+        return nullcontext()
+
+    def _other_ranks(self) -> graphs.Ranks:
+        return self._ranks or super()._other_ranks()
 
     def close(self) -> None:
         """Let go of model, graphs, caches and snapshot. Their parts refer to each other: the garbage collector takes
         them, once nothing of this process refers to them (`engines_of_process`)."""
+        if isinstance(self._ranks, OtherRanks):
+            self._ranks.close()
         self._synchronize()
         patches.activate(None)
         memories.activate(None)
@@ -89,21 +125,26 @@ class RealEngine(Engine):
         """[blocks, bytes] of each layer slot: all pages, which the layers of all groups share."""
         return self._cached_pages
 
+    def places(self) -> Sequence[tuple[int, int]]:
+        """Group and layer that the pages of each slot are named after: the first ones."""
+        return self._places
+
     def fill_pool(self, fill: Fill) -> None:
         """Fill all cache memory, the null block included."""
         for pages in self._cached_pages:
             pages[:] = fill_bytes(pages.shape[1], self.device, fill)
 
-    def _find_pages(self) -> list[torch.Tensor]:
-        found: dict[int, torch.Tensor] = {}
-        for spec in self._plan.worker.kv_cache_groups:
-            for name in spec.layer_names:
+    def _find_pages(self) -> list[tuple[torch.Tensor, tuple[int, int]]]:
+        found: dict[int, tuple[torch.Tensor, tuple[int, int]]] = {}
+        for group, spec in enumerate(self._plan.worker.kv_cache_groups):
+            for layer, name in enumerate(spec.layer_names):
                 parts = self.caches(name)
                 first = min(parts, key=lambda part: part.data_ptr())
                 raw = torch.empty(0, dtype=torch.uint8, device=self.device).set_(first.untyped_storage())
                 page, word = spec.kv_cache_spec.page_size_bytes, first.element_size()
                 shape, strides = (len(first), page), (first.stride(0) * word, 1)
-                found[first.data_ptr()] = raw.as_strided(shape, strides, first.storage_offset() * word)
+                pages = raw.as_strided(shape, strides, first.storage_offset() * word)
+                found[first.data_ptr()] = pages, found.get(first.data_ptr(), (pages, (group, layer)))[1]
         return list(found.values())
 
 

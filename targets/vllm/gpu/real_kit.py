@@ -32,6 +32,7 @@ from ..shadow.drafter import Drafter, Speculator, device_proposer, ngram_propose
 from ..versions.wrapping import replaced
 from . import jitter, memories, replay
 from .mirror import Mirror, MirrorAttention, MirrorMamba, MirrorRecorder, RealV1, RealV2, storages
+from .placement import own_index
 from .real_config import configure, is_piecewise
 from .real_model import RealModel
 from .stand_ins import BATCH_INVARIANT
@@ -46,7 +47,7 @@ def prepare_process(device: str) -> None:
 
         prepare()
     else:
-        torch.accelerator.set_device_index(0)
+        torch.accelerator.set_device_index(own_index())
         jitter.install()
     if device == "cuda" and os.environ.get(BATCH_INVARIANT) == "1":
         from vllm.model_executor.determinism.batch_invariant import init_batch_invariance
@@ -56,13 +57,12 @@ def prepare_process(device: str) -> None:
     memories.install()  # before the hooks, which see work once
     patches.install()
     begin_process()
-    if device == "interpreter":
-        # Data-parallel ranks exchange the sizes of their batches on the device of their group: vLLM takes it for a GPU.
-        get_dp_group().device = torch.device("cpu")
+    # Data-parallel ranks exchange the sizes of their batches on the device of their group: vLLM takes the first GPU.
+    get_dp_group().device = torch.device("cpu") if device == "interpreter" else torch.device("cuda", own_index())
     if device == "cuda":
         from vllm.v1.worker.workspace import init_workspace_manager
 
-        init_workspace_manager(torch.device("cuda:0"))
+        init_workspace_manager(torch.device("cuda", own_index()))
 
 
 def _patch_models() -> None:
@@ -120,7 +120,7 @@ class RealKit:
         self._config = config
         self.drafter = Drafter(config.num_speculative_tokens, config.max_model_len)
         self.is_interpreted = device == "interpreter"
-        self.device = torch.device("cpu" if self.is_interpreted else "cuda:0")
+        self.device = torch.device("cpu") if self.is_interpreted else torch.device("cuda", own_index())
         self.recorder = MirrorRecorder()
         self.layers: Sequence[MirrorMamba | MirrorAttention] = ()
         self.jitter = jitter.Jitter() if is_jittered(config) else None

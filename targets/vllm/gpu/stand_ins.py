@@ -46,7 +46,8 @@ def variables(home: Path, device: str) -> dict[str, str]:
     }
     if device == "cuda":
         # Products of float32 with three TF32 products each: rounding stays far below a defect.
-        return common | {"TRITON_CACHE_AUTOTUNING": "1", "TRITON_F32_DEFAULT": "tf32x3"}
+        # Ranks exchange a few integers: they need no multicast, which some machines must not use.
+        return common | {"TRITON_CACHE_AUTOTUNING": "1", "TRITON_F32_DEFAULT": "tf32x3", "NCCL_NVLS_ENABLE": "0"}
     return common | {"CUDA_VISIBLE_DEVICES": "", "TRITON_INTERPRET": "1"}
 
 

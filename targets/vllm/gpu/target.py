@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
+from msgspec import structs
 from msgspec.json import encode
 
 from ....reference.layout import Layout
@@ -33,11 +34,11 @@ from ...base.trace import Config, Event, Turn
 from ..counterparts import kv_connector
 from ..counterparts.kv_connector import Store
 from ..models import mixer
-from ..options import windows_are_last
+from ..options import rank_count, windows_are_last
 from ..shadow import patches
 from ..target import VllmTarget
 from ..versions import compat
-from . import jitter, memories, same_steps, same_tokens
+from . import jitter, memories, rank_processes, same_steps, same_tokens
 from .comparison import Comparison, tolerance
 from .engines_of_process import kept
 from .lives import Lives
@@ -50,6 +51,7 @@ from .same_steps import SameSteps, has_exact_reference
 from .same_tokens import SameTokens
 from .stored_pages import StoredPages
 from .turns import Place, Turns
+from .unsaid_writes import unsaid_writes
 
 
 class Computed(NamedTuple):
@@ -116,6 +118,17 @@ class Lane(VllmTarget):
         answer = truth.answer_length(turn.max_new_tokens, truth.stop_token(turn.stop_at))
         self.turns.begin(turn.name, truth.prompt_length + answer)
         super()._add(turn, truth, first, session)
+
+    def _dummy_batch(self, rows: int) -> list[Record]:
+        """Execute one dummy run, and add each block that it changed though its metadata names none there: a kernel may
+        write where no argument of it points."""
+        engine = self.real_engine
+        before = [pages.clone() for pages in engine.pages()]
+        records = super()._dummy_batch(rows)
+        [dummy] = [one for one in records if isinstance(one, Forward)]
+        unsaid = unsaid_writes(dummy.accesses, self.layout.sinks, engine.places(), before, engine.pages())
+        seen = [*dummy.accesses, *unsaid]
+        return [structs.replace(one, accesses=seen) if one is dummy else one for one in records]
 
     def close(self) -> None:
         """Stop recording, and let go of the other memories."""
@@ -242,14 +255,22 @@ class RealTarget:
             self._say(f"opening an engine ({build.__name__}, {mixer(config)})")
             return build(config, device)
 
-        lent: Kind = kept().take((kind, encode(config), device), built)
+        generation = 0
+        if (ranks := rank_count(config)) > 1:
+            self._say(f"waiting for {ranks} data-parallel ranks")
+            generation = rank_processes.prepare(ranks, device)
+        lent: Kind = kept().take((kind, encode(config), device, generation), built)
         self._lent.append(lent)
         return lent
 
     def apply(self, event: Event) -> Effect:
         """Apply an event, and add what the real model computed to its records."""
         self._sound = False
-        effect = self.lane.happen(event)
+        try:
+            effect = self.lane.happen(event)
+        except Exception as error:
+            self._engine.settle_ranks(error)
+            raise
         by_step = {one.step: one for one in self._real_forwards()}
         exact = self._repeat_alone(effect) if self.lives else {}
         self.lane.fill_freed()

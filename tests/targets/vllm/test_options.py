@@ -21,7 +21,7 @@ def config(**options: str) -> Config:
 def test_every_option_that_is_drawn_is_parsed() -> None:
     """An option without a field would be drawn and read by nothing."""
     drawn = VllmFactory("vllm", EVERYTHING).capabilities.options.keys()
-    real = GpuFactory("vllm", "cuda", ()).capabilities.options.keys()
+    real = GpuFactory("vllm", "cuda", (), gpus=2).capabilities.options.keys()
     assert drawn | real == set(Options.__struct_fields__)
 
 

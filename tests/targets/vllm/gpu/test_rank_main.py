@@ -1,0 +1,92 @@
+"""A process that holds another rank: its configuration is that of rank 0, but for what concerns its own clients only;
+what it raises is told apart; it ends with its parent."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from hybridfuzz.harness.judge.environment_fault import fault_of
+from hybridfuzz.targets.base.protocol import TargetError
+from hybridfuzz.targets.base.trace import Config, Group
+from hybridfuzz.targets.vllm.gpu.rank_main import config_beside, failure
+from hybridfuzz.targets.vllm.gpu.rank_messages import Beside, Failed, decode_answer, decode_command, encode
+from hybridfuzz.targets.vllm.models import mixer
+
+GROUPS = (Group("mamba", 16), Group("attention", 16))
+
+
+def config(**options: str) -> Config:
+    return Config(num_blocks=40, groups=GROUPS, async_depth=1, options={"ranks": "2", **options})
+
+
+def test_what_ranks_agree_on_is_the_same() -> None:
+    same = config(runner="v1", graphs="decode", mixer="gdn", pipeline="sync", replay="0")
+    assert config_beside(same) == same
+
+
+def test_clients_of_other_ranks_have_no_connector_and_nobody_reads_their_reports() -> None:
+    beside = config_beside(config(connector="store", reports="all", jitter="yes"))
+    assert [beside.options[name] for name in ("connector", "reports", "jitter")] == ["none", "none", "no"]
+
+
+def test_the_model_is_that_of_rank_0() -> None:
+    """vLLM takes ReplaySSM, and with it another model, only without a connector."""
+    for connector in ("store", "none"):
+        one = config(connector=connector, runner="v1", mixer="mamba2", replay="3")
+        assert mixer(config_beside(one)) == mixer(one)
+
+
+def raised(source: str, file: str) -> Failed:
+    """What a process answers if code of a file raises an exception."""
+    with pytest.raises(Exception) as error:
+        exec(compile(source, file, "exec"), {"TargetError": TargetError})
+    return failure(error.value)
+
+
+def test_an_exception_is_the_engine_s_if_its_code_raised_it() -> None:
+    one = raised("assert 1 == 2", "/somewhere/vllm/v1/worker/dp_utils.py")
+    assert (one.of_engine, one.is_refusal, one.where) == (True, False, "dp_utils.py:1")
+    assert one.text.startswith("AssertionError in <module>")
+    own = str(Path(failure.__code__.co_filename).with_name("rank_group.py"))
+    assert not raised("raise ValueError('ours')", own).of_engine
+    assert raised("raise TargetError('too small')", own).is_refusal
+
+
+def test_a_fault_of_the_environment_is_recognized_in_what_another_rank_says() -> None:
+    message = "CUDA out of memory. Tried to allocate 2.00 GiB."
+    one = raised(f"raise RuntimeError({message!r})", "/somewhere/vllm/v1/worker/gpu/model_runner.py")
+    fault = fault_of(RuntimeError(f"data-parallel rank 1 raised at {one.where}:\n{one.text}"))
+    assert fault is not None
+    assert fault.kind == "out of memory"
+
+
+def test_messages_come_back_as_they_were() -> None:
+    assert decode_command(encode(Beside(3, 2))) == Beside(3, 2)
+    assert decode_answer(encode(Failed("x", "y", of_engine=True))) == Failed("x", "y", of_engine=True)
+
+
+PARENT = """
+import subprocess, sys
+code = "from hybridfuzz.targets.vllm.gpu.rank_main import end_with_parent as end; end(); print(1, flush=True)\\n"
+child = subprocess.Popen([sys.executable, "-c", code + "import time; time.sleep(600)"], stdout=subprocess.PIPE)
+child.stdout.readline()
+print(child.pid, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the signal is Linux's")
+def test_it_ends_with_a_parent_that_was_killed() -> None:
+    parent = subprocess.Popen([sys.executable, "-c", PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert parent.stdout
+    child = Path("/proc", parent.stdout.readline().strip(), "stat")
+    assert child.exists()
+    parent.kill()
+    parent.communicate()
+    until = time.monotonic() + 20
+    while child.exists() and child.read_text().rpartition(")")[2].split()[0] != "Z":
+        assert time.monotonic() < until
+        time.sleep(0.05)
