@@ -6,7 +6,7 @@ from ..base.protocol import Capabilities, Target
 from ..base.releases import cannot_import
 from ..base.stock import Setting
 from ..base.trace import Config
-from ..sequences.client import EVENTS
+from ..sequences.client_events import EVENTS
 from . import kit_limits
 from .families import FAMILIES
 

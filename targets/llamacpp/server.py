@@ -108,9 +108,10 @@ class Server:
         self._act(self.slots[client], "save", {"filename": name})
 
     def restore(self, name: str, client: int) -> None:
-        """Restore a file into a slot of a client's, in place of what that holds."""
+        """Restore a file into a slot of a client's, in place of what that holds, and delete it."""
         self.slots[client] = client % self.count
         self._act(self.slots[client], "restore", {"filename": name})
+        self.forget(name)
 
     def erase(self, client: int) -> None:
         """Erase a client's slot."""

@@ -22,14 +22,6 @@ from ..base.observe import PlannedRow
 from ..base.trace import Arrive, Config, Resume, Step
 from . import operations as do
 
-EVENTS = frozenset(
-    {
-        "arrive", "step", "abort", "preempt", "park", "resume", "fork", "truncate", "select", "reorder", "repeat",
-        "crop", "reset",
-    }
-)  # fmt: skip
-"""Tags of the events that the client understands."""
-
 
 class Request:
     """A request, or a session, from its arrival to its end."""

@@ -7,31 +7,14 @@ holds the memory, and decides what it keeps, passes none.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from ...reference.layout import Layout
 from ..base.observe import Content, Delivered, Effect, Planned, Record, View
-from ..base.trace import (
-    Abort,
-    Arrive,
-    Config,
-    Crop,
-    Event,
-    Fork,
-    Park,
-    Preempt,
-    Reorder,
-    Repeat,
-    Reset,
-    Resume,
-    Select,
-    Step,
-    Truncate,
-    fits,
-)
+from ..base.trace import Config, Event, Step, Truncate
 from . import operations as do
 from .client import Client, Fed, sequences_of
+from .client_events import cuttable, told
 from .executor import Executor, Memory
 
 
@@ -44,58 +27,26 @@ class ClientTarget(ABC):
         self.client = Client(config, planes)
         self.executors = [Executor(memory) for memory in memories]
         self.step = 0
-        self._handlers: dict[type[Event], Callable[[Any], Effect]] = {
-            Arrive: self.arrive,
-            Resume: self.resume,
-            Fork: self.fork,
-            Truncate: self.truncate,
-            Step: self.run_step,
-            Abort: lambda event: self.execute(self.client.abort(event.name)),
-            Preempt: lambda event: self.execute(self.client.preempt(event.name)),
-            Park: lambda event: self.execute(self.client.park(event.name)),
-            Crop: lambda event: self.execute(self.client.crop(event.tokens)),
-            Select: lambda event: self.execute(self.client.select(event.names)),
-            Reorder: lambda event: self.execute(self.client.reorder(event.sources)),
-            Repeat: lambda event: self.execute(self.client.repeat(event.times)),
-            Reset: lambda event: self.execute(self.client.reset()),
-        }
 
     def apply(self, event: Event) -> Effect:
         """Apply an event."""
-        return self._handlers[type(event)](event)
+        if isinstance(event, Step):
+            return self.run_step(event)
+        if isinstance(event, Truncate):
+            return self.truncate(event)
+        return self.execute(event, told(self.client, event))
 
-    def execute(self, operations: Sequence[do.Operation]) -> Effect:
-        """Execute operations on all memories."""
+    def execute(self, event: Event, operations: Sequence[do.Operation]) -> Effect:
+        """Execute the operations that an event means, on all memories."""
         for operation in operations:
             for executor in self.executors:
                 executor.execute(operation)
         return Effect()
 
-    # requests
-
-    def arrive(self, event: Arrive) -> Effect:
-        """Queue a request; no-op for a name that was used before."""
-        if event.name not in self.client.names and fits(self.config, event):
-            self.client.arrive(event)
-        return Effect()
-
-    def resume(self, event: Resume) -> Effect:
-        """Queue the next turn of a parked session."""
-        request = self.client.parked.get(event.name)
-        if request is not None and fits(self.config, event, request.known):
-            self.client.resume(event)
-        return Effect()
-
-    def fork(self, event: Fork) -> Effect:
-        """Copy a parked session and its sequence."""
-        if event.parent in self.client.parked and event.name not in self.client.names:
-            self.execute(self.client.fork(event.name, event.parent))
-        return Effect()
-
     def truncate(self, event: Truncate) -> Effect:
         """Cut a parked session, if the memory can roll it back."""
-        request = self.client.parked.get(event.name)
-        if request is None or not 0 < event.length < request.known:
+        request = cuttable(self.client, event)
+        if request is None:
             return Effect()
         if request.saved and request.computed > event.length:
             return Effect(refused="its state is saved, and only a sequence can be cut")
@@ -114,18 +65,18 @@ class ClientTarget(ABC):
         step, self.step = self.step, self.step + 1
         client = self.client
         made_room, fed, planned, budget = client.plan(event)
-        self.execute(made_room)
+        self.execute(event, made_room)
         records: list[Record] = [Planned(step, planned, (), budget, self.view())]
         if not fed:
             return Effect(records)
         *checkpoints, batch = client.batch(fed)
-        self.execute(checkpoints)
+        self.execute(event, checkpoints)
         assert isinstance(batch, do.Decode)
         records += self.decode(step, fed, batch)
         rejected, outputs, finished = client.advance(fed)
-        self.execute(rejected)
+        self.execute(event, rejected)
         records.append(Delivered(step, outputs, finished))
-        self.execute(client.settle(finished))
+        self.execute(event, client.settle(finished))
         return Effect(records)
 
     @abstractmethod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..base.protocol import Capabilities, Target
 from ..base.trace import Config
-from .client import EVENTS
+from .client_events import EVENTS
 from .mutants import MUTANTS, titles
 from .target import SequencesTarget
 
