@@ -168,6 +168,8 @@ def _line(operation: do.Operation) -> str:
             return f"llama.seq_keep({sequence})"
         case do.Clear():
             return "llama.clear()"
+        case do.Shift(sequence=sequence, by=by):
+            return f"llama.seq_add({sequence}, {by})"
         case do.Save(name=name, sequence=sequence):
             return f"llama.save({name!r}, {sequence})"
         case do.Restore(name=name, sequence=sequence):

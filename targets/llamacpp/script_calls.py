@@ -8,10 +8,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 
-from ..base.trace import Config, Event, Step, Truncate
+from ..base.trace import Config, Event, Shift, Step, Truncate
 from ..sequences import operations as do
 from ..sequences.client import Client
-from ..sequences.client_events import cuttable, told
+from ..sequences.client_events import cuttable, shift_of, told
 
 
 class Calls(ABC):
@@ -26,6 +26,9 @@ class Calls(ABC):
         for event in events:
             if isinstance(event, Step):
                 yield from self.step(event)
+            elif isinstance(event, Shift):
+                shift = shift_of(self.client, event)
+                yield from self.written(event, [shift] if shift else [])
             elif not isinstance(event, Truncate):
                 yield from self.written(event, told(self.client, event))
             elif cuttable(self.client, event):

@@ -58,7 +58,10 @@ class LlamaCppTarget(ClientTarget):
 
     def decode(self, step: int, fed: Sequence[Fed], batch: do.Decode) -> Sequence[Record]:
         """Decode a batch in both contexts; compare what it gives with the same tokens alone."""
-        batch_rows = [Row(row.sequence, row.start, row.tokens, row.wanted) for row in batch.rows]
+        position = self.executors[0].position
+        batch_rows = [
+            Row(row.sequence, position(row.sequence, row.start), row.tokens, row.wanted) for row in batch.rows
+        ]
         found, other = (context.decode(batch_rows) for context in self.contexts)
         rows, tolerance = [], MARGIN_MIN
         for one, logits, others in zip(fed, found, other, strict=True):

@@ -3,7 +3,7 @@
 A memory of sequences has no scheduler. This client does what llama.cpp's server and examples do. A running request has
 a sequence, and a batch has tokens of many: prompts in chunks, a token for each that decodes, drafts behind some. A
 parked session keeps its sequence, or its state is saved and its sequence removed; that also happens to the session that
-was parked first when a request finds no sequence free.
+was parked first when a request finds no sequence free, and to each copy of a session where forks are put away.
 
 Everything here follows from the trace alone, so that a script can be written without an engine: the tokens that rows
 sample are those of `Truth`.
@@ -150,6 +150,8 @@ class Client:
         if source.sequence is not None:
             copy.sequence = self.free.pop(0)
             done.append(do.Copy(source.sequence, copy.sequence))
+            if self.config.options.get("idle") == "forks":
+                done += self._saved(copy)
         return done
 
     def cut(self, name: str, length: int) -> do.Cut | None:

@@ -18,6 +18,7 @@ from ..base.trace import (
     Reset,
     Resume,
     Select,
+    Shift,
     Step,
     Truncate,
     fits,
@@ -59,13 +60,14 @@ _METHODS: Mapping[type[Event], Callable[[Client, Any], Sequence[do.Operation]]] 
     Repeat: lambda client, event: client.repeat(event.times),
     Reset: lambda client, event: client.reset(),
 }
-EVENTS = frozenset(tag_of(kind) for kind in (*_METHODS, Step, Truncate))
+_OTHERS: tuple[type[Event], ...] = (Step, Truncate, Shift)
+EVENTS = frozenset(tag_of(kind) for kinds in (_METHODS, _OTHERS) for kind in kinds)
 """Tags of the events that the client understands."""
 
 
 def told(client: Client, event: Event) -> Sequence[do.Operation]:
-    """Tell a client an event; return the operations that follow. Not for a step, nor for a truncation, which the memory
-    may refuse (`cuttable`)."""
+    """Tell a client an event; return the operations that follow. Not for a step, nor for what the memory may refuse: a
+    truncation (`cuttable`) or a shift (`shift_of`)."""
     return _METHODS[type(event)](client, event)
 
 
@@ -73,3 +75,11 @@ def cuttable(client: Client, event: Truncate) -> Request | None:
     """Return the parked session that an event truncates, None if it truncates nothing."""
     request = client.parked.get(event.name)
     return request if request is not None and 0 < event.length < request.known else None
+
+
+def shift_of(client: Client, event: Shift) -> do.Shift | None:
+    """Return what moves the positions of a request or session, None if it has no tokens in a sequence."""
+    for request in client.holders():
+        if request.name == event.name and request.sequence is not None and request.computed:
+            return do.Shift(request.sequence, event.by)
+    return None

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 
 from ...reference.layout import Layout
 from ..base.observe import Content, Delivered, Effect, Planned, Record, View
-from ..base.trace import Config, Event, Step, Truncate
+from ..base.trace import Config, Event, Shift, Step, Truncate
 from . import operations as do
 from .client import Client, Fed, sequences_of
-from .client_events import cuttable, told
+from .client_events import cuttable, shift_of, told
 from .executor import Executor, Memory
 
 
@@ -34,6 +34,8 @@ class ClientTarget(ABC):
             return self.run_step(event)
         if isinstance(event, Truncate):
             return self.truncate(event)
+        if isinstance(event, Shift):
+            return self.shift(event)
         return self.execute(event, told(self.client, event))
 
     def execute(self, event: Event, operations: Sequence[do.Operation]) -> Effect:
@@ -50,13 +52,24 @@ class ClientTarget(ABC):
             return Effect()
         if request.saved and request.computed > event.length:
             return Effect(refused="its state is saved, and only a sequence can be cut")
-        if cut := self.client.cut(event.name, event.length):
-            agreed = {executor.execute(cut) for executor in self.executors}
-            assert len(agreed) <= 1, "what a cut does depends on what unused memory holds"
-            if False in agreed:
-                return Effect(refused="the memory cannot roll the sequence back that far")
+        cut = self.client.cut(event.name, event.length)
+        if cut and not self._agree(cut):
+            return Effect(refused="the memory cannot roll the sequence back that far")
         self.client.truncated(event.name, event.length)
         return Effect()
+
+    def shift(self, event: Shift) -> Effect:
+        """Move the positions of a sequence, if the memory can."""
+        operation = shift_of(self.client, event)
+        if operation and not self._agree(operation):
+            return Effect(refused="the memory cannot move positions")
+        return Effect()
+
+    def _agree(self, operation: do.Operation) -> bool:
+        """Execute what a memory may refuse on all of them; return False if they refuse it."""
+        agreed = {executor.execute(operation) for executor in self.executors}
+        assert len(agreed) <= 1, "what a memory refuses depends on what unused memory holds"
+        return False not in agreed
 
     # steps
 
@@ -93,7 +106,7 @@ class ClientTarget(ABC):
         positions = {one: first.memory.positions(one) for one in sequences} if first else {}
         lost = [
             sequence for sequence, found in positions.items()
-            if found != (lengths.get(sequence, 0) - 1, lengths.get(sequence, 0) - 1)
+            if first and found != (first.position(sequence, lengths.get(sequence, 0) - 1),) * 2
         ]  # fmt: skip
         return View(
             free=(),
