@@ -18,7 +18,7 @@ OPTIONS = {
     "planes": ("0", "0", "3", "1"),
     "kv": ("split", "split", "unified"),
     "ubatch": ("64", "16", "4"),
-    "idle": ("kept", "kept", "saved", "moved", "forks"),
+    "idle": ("kept", "kept", "saved", "moved", "copies"),
     "logits": ("last", "all"),
 }
 """Switches of a trace.
@@ -29,7 +29,8 @@ planes   snapshots of the recurrent state that a context keeps for each sequence
 kv       attention cells of each sequence by itself, or of all together (`kv_unified`)
 ubatch   most tokens that are computed at once (`n_ubatch`): a larger batch is split
 idle     a parked session keeps its sequence, or its state is saved and restored into another one, of the same context
-         or (moved) of another one; or (forks) it keeps its sequence, and a copy of it is saved at once
+         or (moved) of another one; or (copies) it keeps its sequence, and a copy of it is saved at once; the copy of
+         a running row is also restored at once
 logits   asked for the last token of a prompt and for drafts, or for all tokens
 """
 
