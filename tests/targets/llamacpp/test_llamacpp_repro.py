@@ -58,6 +58,15 @@ def test_a_shift_is_a_call_of_the_sequence_and_nothing_without_tokens() -> None:
     assert calls == ["llama.seq_add(0, 4)", "llama.seq_add(1, 5)"]
 
 
+def test_a_process_that_died_is_a_script_of_the_whole_trace() -> None:
+    failure = Failure("CRASH", "SIGABRT", "the target died", (), 0, sentence="died")
+    [script] = write_scripts("", Trace(CONFIG, EVENTS), failure)
+    compile(script.text, "repro.py", "exec")
+    assert script.promise == "the process died"
+    assert "llama.seq_cp(0, 1)" in script.text
+    assert "the process died of signal {-status}" in script.text
+
+
 def test_a_failure_without_numbers_has_no_script() -> None:
     with pytest.raises(TargetError, match="a failure of M8"):
         write_scripts("", Trace(CONFIG, EVENTS), Failure("M8", "stall", "nothing runs", EVENTS, 2))
