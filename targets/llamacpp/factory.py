@@ -46,7 +46,7 @@ SERVER_OPTIONS = {
     "similarity": ("0.1", "0.1", "0"),
     "ahead": ("0", "1", "4", "12"),
     "idle": ("kept", "kept", "saved"),
-    "draft": ("none", "none", "ngram", "model"),
+    "draft": ("none", "none", "ngram", "model", "mtp"),
 }
 """Switches of a trace on the server.
 
@@ -60,7 +60,7 @@ similarity   share of a prompt that a slot must have to be taken for it (`--slot
 ahead        tokens that a request gets beyond the one that its client goes on with
 idle         a parked session's slot is left to the server, or saved to a file and restored (`--slot-save-path`)
 draft        drafts behind the tokens of a request (`--spec-type`): none, what followed the newest token before, or
-             those of a second model, whose weights are a little different
+             those of a second model, whose weights are a little different, or (mtp) of a block of the model itself
 """
 SERVER_STOCK = (
     Setting("--spec-type", {"draft": "none"}),

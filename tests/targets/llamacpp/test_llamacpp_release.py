@@ -43,6 +43,21 @@ SOUND = {"planes": "0", "kv": "unified"}
 """Configurations that no known defect of the release needs, but for that of a window: any trace may meet it."""
 COPYING = {"fork", "repeat", "reorder"}
 SERVER = FOLDER / "server"
+MTP = """
+from pathlib import Path
+from tempfile import mkdtemp
+from hybridfuzz.targets.llamacpp.families import FAMILIES
+from hybridfuzz.targets.llamacpp.gguf_file import write_gguf
+from hybridfuzz.targets.llamacpp.server import ALONE, Server
+folder = Path(mkdtemp())
+write_gguf(folder / "tiny.gguf", FAMILIES["qwen3-5"], spelled=True)
+found = []
+for draft in ("none", "mtp"):
+    server = Server(folder / "tiny.gguf", folder / "none.gguf", folder, {**ALONE, "draft": draft})
+    found.append(server.ask({0: [5, 6, 7, 8, 9]}, 12)[0])
+    server.close()
+print(found[0].tokens == found[1].tokens, all(found[1].known))
+"""
 CAN_SHIFT = """
 from hybridfuzz.targets.llamacpp.context import Context
 from hybridfuzz.targets.llamacpp.context_sizes import Sizes
@@ -52,7 +67,7 @@ from hybridfuzz.targets.llamacpp.model import Models
 models = Models(Library(find_library()))
 for name in FAMILIES:
     model = models.get(name)
-    context = Context(model.library, model.handle, Sizes(512, 512, 512, 2, 0, True, "window" not in name))
+    context = Context(model.library, model.handle, Sizes(1024, 512, 512, 4, 0, True, "window" not in name))
     print(name, context.shift(0, 3))
 """
 """Which families can move positions, by what the library says."""
@@ -150,6 +165,15 @@ def test_the_server_gives_what_its_traces_say() -> None:
             outcome = server.run(trace)
             assert outcome.violation is None, outcome.violation.message
             assert outcome.exercised["S6"]
+
+
+def test_the_server_drafts_with_a_block_of_its_model() -> None:
+    """Probabilities are missing where it drafted."""
+    launch = prepare(f"llamacpp:server@{LATEST}", print)
+    environment = {**os.environ, **launch.env}
+    command = [launch.python, "-c", MTP]
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert ran.stdout.splitlines()[-1] == "True False", ran.stderr
 
 
 def test_one_wrong_token_in_a_prompt_of_the_server_is_seen() -> None:
