@@ -23,7 +23,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -44,8 +44,8 @@ from hybridfuzz.targets.base.trace import Trace
 
 ROOT = Path(__file__).parents[1]
 COUNTS = """\
-| counted | date | traces | get a script | fail as promised | good | causes |
-| --- | --- | ---: | ---: | ---: | ---: | ---: |
+| counted | date | traces | get a script | fail as promised | good | only with all fixes | causes |
+| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |
 """
 """The head of the table of counts; a row begins with what was counted."""
 PAGE = ROOT / "docs/reference/reproducers.md"
@@ -65,8 +65,9 @@ $ python benchmarks/repros.py --count vllm@0.33.0 --run --findings out/findings 
 ```
 
 A script counts if it fails as promised on the release and passes on a copy of it with the packaged fix of its cause;
-for a finding, and for a trace that meets another cause behind its fix, with all packaged fixes. With `--tests` each
-also runs as a test of the engine's own tree (`repro --kind pytest`). Without `--run` the scripts are made and not run.
+for a finding, and for a trace that meets another cause behind its fix, with all packaged fixes. How many of the good
+ones pass only with all fixes has a column; a row without that number is older than the column. With `--tests` each also
+runs as a test of the engine's own tree (`repro --kind pytest`). Without `--run` the scripts are made and not run.
 
 Each row is written by such a command with `--write`. Findings, few of them reduced, are those of a stock campaign
 (`hybridfuzz fuzz --target TARGET --time TIME --seed SEED`). A cause counts if one of its traces has a good script.
@@ -172,13 +173,27 @@ def counted_of(spec: str, findings: Path | None) -> str:
     return f"`{spec}`, findings of {summary.seconds / 60:.0f} minutes, seed {summary.seed}"
 
 
-def count(spec: str, paths: list[Path], folder: Path | None, jobs: int, as_tests: bool, forked: bool) -> list[object]:
+def packaged_traces(spec: str, only: str = "*", corpus: Path = ROOT / "corpus") -> dict[str, Path]:
+    """Return the packaged traces of a release by the names that entries of known.toml have for them.
+
+    Those of a variant with a folder of its own (`llamacpp:server`) are in that folder alone.
+    """
+    target = parse(spec)
+    folder = corpus / target.name
+    own = folder / target.variant if target.variant else folder
+    paths = sorted((own if own.is_dir() else folder).glob(f"{target.version}--{only}.json"))
+    return {path.relative_to(folder).as_posix(): path for path in paths}
+
+
+def count(
+    spec: str, paths: Mapping[str, Path], folder: Path | None, jobs: int, as_tests: bool, forked: bool
+) -> list[object]:
     """Print which traces that fail on a release get a script, and how many; with a folder, run the scripts there.
     Return the numbers of a row."""
     launch, scripts, traces = prepare(spec, print), dict[str, Written](), 0
     with WorkerClient(spec, launch, trace_seconds=300) as worker:
         worker.start()
-        for path in paths:
+        for name, path in paths.items():
             trace = load_trace(path)
             history = worker.explain(trace)[1]
             if history.violation is None:
@@ -187,11 +202,11 @@ def count(spec: str, paths: list[Path], folder: Path | None, jobs: int, as_tests
             traces += 1
             try:
                 failure = failure_of(trace, history, history.violation)
-                scripts[path.name] = Written(trace, list(write_scripts(spec, trace, failure)))
+                scripts[name] = Written(trace, list(write_scripts(spec, trace, failure)))
             except TargetError as error:
                 print(f"{path.stem}: {error}", flush=True)
             else:
-                print(f"{path.stem}: {scripts[path.name].scripts[0].text.count(chr(10))} lines", flush=True)
+                print(f"{path.stem}: {scripts[name].scripts[0].text.count(chr(10))} lines", flush=True)
     print(f"{len(scripts)} of {traces} traces that fail get a script")
     if folder:
         with ForkedScripts(launch) as server, ThreadPoolExecutor(jobs) as pool:
@@ -200,15 +215,17 @@ def count(spec: str, paths: list[Path], folder: Path | None, jobs: int, as_tests
         good = sum(one.is_good for one in ran.values())
         failing = sum(one.fails for one in ran.values())
         print(f"{failing} fail as promised, {good} of these pass on a fixed tree, or have none")
+        late = sum(one.is_good and one.needs_all for one in ran.values())
+        print(f"{late} of the good ones pass only with all fixes")
         print(f"{good} of {traces} ({good / max(traces, 1):.0%}) of the traces that fail have such a script")
         causes = {entry.title: any(ran[one].is_good for one in entry.traces if one in ran)
-                  for entry in bench.entries if set(entry.traces) & {path.name for path in paths}}  # fmt: skip
+                  for entry in bench.entries if set(entry.traces) & paths.keys()}  # fmt: skip
         if causes:
             lacking = [name for name, is_shown in causes.items() if not is_shown]
             print(f"{sum(causes.values())} of {len(causes)} causes; without: {', '.join(lacking) or 'none'}")
         shown = f"{sum(causes.values())} of {len(causes)}" if causes else ""
-        return [traces, len(scripts), failing, good, shown]
-    return [traces, len(scripts), "", "", ""]
+        return [traces, len(scripts), failing, good, late, shown]
+    return [traces, len(scripts), "", "", "", ""]
 
 
 class Written(NamedTuple):
@@ -219,10 +236,12 @@ class Written(NamedTuple):
 
 
 class Ran(NamedTuple):
-    """What the scripts of a trace did. `passes`: on the fixed tree, None without one."""
+    """What the scripts of a trace did. `passes`: on the fixed tree, None without one. `needs_all`: it passes with all
+    fixes, and not with that of its cause, or has none."""
 
     fails: bool
     passes: bool | None
+    needs_all: bool = False
 
     @property
     def is_good(self) -> bool:
@@ -253,12 +272,13 @@ class Bench:
         found = [fails if bad.promised else f"does not fail ({took}):\n{bad.tail}\n"]
         assert "hybridfuzz" not in script.text, "a script of an engine needs nothing of ours"
         own = [self.patches[entry.title] for entry in self.entries if entry.patch and name in entry.traces][:1]
-        good = fixed = None
+        good, fixed, needs_all = None, None, False
         every = list(self.patches.values())
         for fixes, which in (own, "the fix"), (every, "all fixes"):
             if fixes and (good is None or good.status):
                 fixed = patched(self.launch, fixes)
                 good = run_script(place / "repro.py", script, fixed, self.start)
+                needs_all = fixes is every and good.status == 0
                 found.append(f"passes with {which}" if good.status == 0 else f"fails with {which}:\n{good.tail}\n")
         if self.as_tests:
             test = write_test(self.spec, written.trace, script, "scenario")
@@ -275,7 +295,7 @@ class Bench:
                     else f"and does not pass with the fix:\n{green.tail}\n"
                 )
         print(f"{Path(name).stem}: {', '.join(found)}", flush=True)
-        return Ran(bad.promised, good.status == 0 if good else None)
+        return Ran(bad.promised, good.status == 0 if good else None, needs_all)
 
 
 def main() -> int:
@@ -293,10 +313,10 @@ def main() -> int:
     if options.forked and options.jobs > 1:
         parser.error("--forked runs one script at a time: leave --jobs out")
     if options.count:
-        target = parse(options.count)
-        where, names = options.findings or ROOT / "corpus" / target.name, options.only
-        names = names if options.findings else f"{target.version}--{names}"
-        paths = sorted(where.glob(f"{names}.json"))
+        if options.findings:
+            paths = {path.name: path for path in sorted(options.findings.glob(f"{options.only}.json"))}
+        else:
+            paths = packaged_traces(options.count, options.only)
         with tempfile.TemporaryDirectory() as place:
             folder = Path(place) if options.run else None
             numbers = count(options.count, paths, folder, options.jobs, options.tests, options.forked)

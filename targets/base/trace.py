@@ -375,9 +375,21 @@ class Resume(Event, frozen=True, tag="resume"):
     stop_string: StopString = False
 
 
+class Shift(Event, frozen=True, tag="shift"):
+    """The positions of all tokens that a request, or a parked session, has in its sequence move up by `by`, as a client
+    moves them that makes room in its context. What is stored stays, and so does what follows from it: the distances
+    between tokens are what they were. An engine refuses it if its positions cannot move."""
+
+    about = About("The positions of {name} move up by {by}", percent=8, acts="with consent")
+
+    name: Annotated[Name, Refers(parked=True)]
+    by: Annotated[Positive, Shrinks(1), Draws(1, 40)]
+
+
 AnyEvent = (
     Arrive | Step | Preempt | Abort | Park | Evict | ResetPrefixCache | CaptureGraphs | Sleep | Wake | ExternalLoad
     | MoveTier | Select | Reorder | Repeat | Crop | Reset | DummyRun | Fork | Truncate | Resume
+    | Shift
 )  # fmt: skip
 """In the order in which the grammar offers the rare ones: put a new kind at the end, so that a seed draws as before."""
 KINDS: tuple[type[AnyEvent], ...] = get_args(AnyEvent)

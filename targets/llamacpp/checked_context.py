@@ -35,7 +35,9 @@ class Llama:
         self.context = poisoned(Context(self.library, self.model, sizes), 1)
         self.held: dict[int, list[int]] = {}
         """Sequence -> the tokens that it holds by what llama.h says of the calls so far."""
-        self.saved: dict[str, tuple[bytes, list[int]]] = {}
+        self.first: dict[int, int] = {}
+        """Sequence -> the position of its first token, of those that were shifted."""
+        self.saved: dict[str, tuple[bytes, list[int], int]] = {}
         self.places: dict[str, int] = {}
         """Name of a saved state -> where the C program keeps it."""
         self.calls: list[str] = []
@@ -49,7 +51,8 @@ class Llama:
 
     def decode(self, tokens: Mapping[int, Sequence[int]], wanted: Mapping[int, int]) -> None:
         """Decode the next tokens of some sequences, and compare the logits of the last `wanted` of them."""
-        rows = [Row(one, len(self.held.get(one, ())), new, wanted.get(one, 0)) for one, new in tokens.items()]
+        ends = {one: self.first.get(one, 0) + len(self.held.get(one, ())) for one in tokens}
+        rows = [Row(one, ends[one], new, wanted.get(one, 0)) for one, new in tokens.items()]
         for row in rows:
             self.held.setdefault(row.sequence, []).extend(row.tokens)
         rights = [self.alone(self.held[row.sequence])[-row.wanted :] if row.wanted else None for row in rows]
@@ -73,11 +76,14 @@ class Llama:
         return log_softmax(logits)
 
     def seq_rm(self, sequence: int, start: int = 0) -> bool:
-        """Remove positions from `start` on; return False if llama.cpp refuses, which leaves the sequence as it is."""
-        agreed = self.context.remove(sequence, start or -1)
-        self.calls.append(f"llama_memory_seq_rm(mem, {sequence}, {start or -1}, -1);  // returns {str(agreed).lower()}")
+        """Remove tokens from `start` on; return False if llama.cpp refuses, which leaves the sequence as it is."""
+        place = self.first.get(sequence, 0) + start if start else -1
+        agreed = self.context.remove(sequence, place)
+        self.calls.append(f"llama_memory_seq_rm(mem, {sequence}, {place}, -1);  // returns {str(agreed).lower()}")
         if agreed:
             self.held[sequence] = self.held.get(sequence, [])[:start]
+            if not start:
+                self.first.pop(sequence, None)
         return agreed
 
     def roll_back(self, sequence: int, start: int) -> None:
@@ -92,18 +98,26 @@ class Llama:
         self.context.copy(source, target)
         self.calls.append(f"llama_memory_seq_cp(mem, {source}, {target}, -1, -1);")
         self.held[target] = [*self.held.get(source, [])]
+        self.first[target] = self.first.get(source, 0)
 
     def seq_keep(self, sequence: int) -> None:
         """Remove all sequences but one."""
         self.context.keep(sequence)
         self.calls.append(f"llama_memory_seq_keep(mem, {sequence});")
         self.held = {sequence: self.held.get(sequence, [])}
+        self.first = {sequence: self.first.get(sequence, 0)}
 
     def clear(self) -> None:
         """Remove all sequences."""
         self.context.clear()
         self.calls.append("llama_memory_clear(mem, false);")
-        self.held = {}
+        self.held, self.first = {}, {}
+
+    def seq_add(self, sequence: int, by: int) -> None:
+        """Move all positions of a sequence up, if llama.cpp says that its memory can: no logits change by it."""
+        if self.context.shift(sequence, by):
+            self.calls.append(f"llama_memory_seq_add(mem, {sequence}, -1, -1, {by});")
+            self.first[sequence] = self.first.get(sequence, 0) + by
 
     def checkpoint(self, sequence: int) -> None:
         """Save the recurrent state of a sequence, before drafts."""
@@ -111,7 +125,7 @@ class Llama:
 
     def go_back(self, sequence: int, accepted: Sequence[int]) -> None:
         """Restore the checkpoint, remove what came later, and decode the accepted tokens again."""
-        held = self._restore(f"checkpoint {sequence}", sequence, PARTIAL_ONLY)
+        held, _ = self._restore(f"checkpoint {sequence}", sequence, PARTIAL_ONLY)
         self.seq_rm(sequence, len(held))
         self.decode({sequence: accepted}, {})
 
@@ -121,7 +135,7 @@ class Llama:
 
     def restore(self, name: str, sequence: int) -> None:
         """Restore a saved state into a sequence."""
-        self.held[sequence] = self._restore(name, sequence, 0)
+        self.held[sequence], self.first[sequence] = self._restore(name, sequence, 0)
 
     def copy_saved(self, name: str, parent: str) -> None:
         """Save a saved state under another name, too."""
@@ -130,14 +144,15 @@ class Llama:
         self.calls.append(f"saved[{place}] = saved[{source}], size[{place}] = size[{source}];  // {name}")
 
     def _save(self, name: str, sequence: int, flags: int) -> None:
-        self.saved[name] = self.context.state(sequence, flags), [*self.held.get(sequence, [])]
+        state, held = self.context.state(sequence, flags), [*self.held.get(sequence, [])]
+        self.saved[name] = state, held, self.first.get(sequence, 0)
         self.calls.append(f"save({self._place(name)}, {sequence}, {flags});  // {name}")
 
-    def _restore(self, name: str, sequence: int, flags: int) -> list[int]:
-        state, held = self.saved[name]
+    def _restore(self, name: str, sequence: int, flags: int) -> tuple[list[int], int]:
+        state, held, first = self.saved[name]
         self.context.set_state(sequence, state, flags)
         self.calls.append(f"restore({self._place(name)}, {sequence}, {flags});  // {name}")
-        return [*held]
+        return [*held], first
 
     def _place(self, name: str) -> int:
         return self.places.setdefault(name, len(self.places))
@@ -146,7 +161,7 @@ class Llama:
         """Compare the positions of all sequences with what they have to hold. One that is not empty, as it should be,
         gets a new request, which shows what that means."""
         for sequence in range(self.context.sizes.n_seq_max):
-            last = len(self.held.get(sequence, ())) - 1
+            last = self.first.get(sequence, 0) + len(self.held.get(sequence, ())) - 1
             found = self.context.positions(sequence)
             if found != (last, last):
                 consequence = self._of_new_request(sequence) if last < 0 else ""

@@ -95,6 +95,13 @@ class Context:
         """Remove all sequences, and with `zeroed` zero what they stored."""
         self.c.llama_memory_clear(self.memory, zeroed)
 
+    def shift(self, sequence: int, by: int) -> bool:
+        """Move all positions of a sequence up; return False if llama.cpp says that its memory cannot."""
+        if not self.c.llama_memory_can_shift(self.memory):
+            return False
+        self.c.llama_memory_seq_add(self.memory, sequence, -1, -1, by)
+        return True
+
     def state(self, sequence: int, flags: int) -> bytes:
         """Return the saved state of a sequence."""
         size = self.c.llama_state_seq_get_size_ext(self.handle, sequence, flags)

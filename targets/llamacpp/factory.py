@@ -6,7 +6,7 @@ from ..base.protocol import Capabilities, Target
 from ..base.releases import cannot_import
 from ..base.stock import Setting
 from ..base.trace import Config
-from ..sequences.client import EVENTS
+from ..sequences.client_events import EVENTS
 from . import kit_limits
 from .families import FAMILIES
 
@@ -18,7 +18,7 @@ OPTIONS = {
     "planes": ("0", "0", "3", "1"),
     "kv": ("split", "split", "unified"),
     "ubatch": ("64", "16", "4"),
-    "idle": ("kept", "kept", "saved", "moved"),
+    "idle": ("kept", "kept", "saved", "moved", "copies"),
     "logits": ("last", "all"),
 }
 """Switches of a trace.
@@ -29,7 +29,8 @@ planes   snapshots of the recurrent state that a context keeps for each sequence
 kv       attention cells of each sequence by itself, or of all together (`kv_unified`)
 ubatch   most tokens that are computed at once (`n_ubatch`): a larger batch is split
 idle     a parked session keeps its sequence, or its state is saved and restored into another one, of the same context
-         or (moved) of another one
+         or (moved) of another one; or (copies) it keeps its sequence, and a copy of it is saved at once; the copy of
+         a running row is also restored at once
 logits   asked for the last token of a prompt and for drafts, or for all tokens
 """
 
@@ -45,7 +46,7 @@ SERVER_OPTIONS = {
     "similarity": ("0.1", "0.1", "0"),
     "ahead": ("0", "1", "4", "12"),
     "idle": ("kept", "kept", "saved"),
-    "draft": ("none", "none", "ngram", "model"),
+    "draft": ("none", "none", "ngram", "model", "mtp"),
 }
 """Switches of a trace on the server.
 
@@ -59,7 +60,7 @@ similarity   share of a prompt that a slot must have to be taken for it (`--slot
 ahead        tokens that a request gets beyond the one that its client goes on with
 idle         a parked session's slot is left to the server, or saved to a file and restored (`--slot-save-path`)
 draft        drafts behind the tokens of a request (`--spec-type`): none, what followed the newest token before, or
-             those of a second model, whose weights are a little different
+             those of a second model, whose weights are a little different, or (mtp) of a block of the model itself
 """
 SERVER_STOCK = (
     Setting("--spec-type", {"draft": "none"}),
@@ -122,7 +123,7 @@ class ServerFactory:
 def server_capabilities() -> Capabilities:
     """Return the capabilities of the server: what its clients get."""
     return Capabilities(
-        events=EVENTS,
+        events=EVENTS - {"shift"},
         modes=("none",),
         observes=frozenset({"real_model"}),
         block_sizes=((8, 1), (16, 1)),

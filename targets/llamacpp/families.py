@@ -27,6 +27,7 @@ class Family(NamedTuple):
     metadata  hyperparameters, without the architecture's prefix
     tensors   name -> shape
     planes    True if its contexts can keep snapshots for roll-back (`llm_arch_supports_rs_rollback`)
+    head      tensors of a block behind the others that drafts (MTP): only a server's model has it
     state     words at the end of what a save of a recurrent state has that are it, 0 for all: cells of a window precede
     """
 
@@ -35,6 +36,7 @@ class Family(NamedTuple):
     tensors: Shapes
     planes: bool = False
     state: int = 0
+    head: Shapes | None = None
 
 
 def _common(blocks: int, more: Mapping[str, Value]) -> dict[str, Value]:
@@ -159,7 +161,16 @@ def _qwen35() -> Family:
         tensors |= _norm(layer, "attn_norm.weight", "post_attention_norm.weight") | _mlp(layer)
         tensors |= _attention(layer, gated=True) | _qk_norms(layer) if index % 2 else _delta_net(layer)
     metadata = _common(4, {"full_attention_interval": 2, "rope.dimension_sections": [2, 1, 1, 0]})
-    return Family("qwen35", metadata | {"rope.dimension_count": 8} | _ssm(2), tensors, planes=True)
+    metadata |= {"rope.dimension_count": 8} | _ssm(2)
+    return Family("qwen35", metadata, tensors, planes=True, head=_mtp("blk.4"))
+
+
+def _mtp(layer: str) -> Shapes:
+    """Qwen3.5's block that drafts."""
+    block = _norm(layer, "attn_norm.weight", "post_attention_norm.weight") | _mlp(layer)
+    block |= _attention(layer, gated=True) | _qk_norms(layer)
+    norms = (f"nextn.{name}.weight" for name in ("enorm", "hnorm", "shared_head_norm"))
+    return block | {f"{layer}.nextn.eh_proj.weight": (2 * WIDTH, WIDTH)} | _norm(layer, *norms)
 
 
 def _nemotron_h() -> Family:

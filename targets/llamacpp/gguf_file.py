@@ -21,7 +21,8 @@ APART = 0.1
 
 
 def write_gguf(path: Path, family: Family, *, spelled: bool = False, apart: float = 0.0) -> None:
-    """Write a model with random weights, which depend on their names alone; `spelled`: its tokens are words.
+    """Write a model with random weights, which depend on their names alone; `spelled`: its tokens are words,
+    and it has its block that drafts.
 
     `apart`: part of the weights that is another model's, so that this one often agrees with that without it.
     """
@@ -31,7 +32,13 @@ def write_gguf(path: Path, family: Family, *, spelled: bool = False, apart: floa
         writer.add_token_list(["<unk>", "<s>", "</s>", *(f"\u2581t{token}" for token in range(3, VOCABULARY))])
         writer.add_token_scores([0.0] * VOCABULARY)
         writer.add_token_types([UNKNOWN, CONTROL, CONTROL, *[NORMAL] * (VOCABULARY - 3)])
-    for key, value in family.metadata.items():
+    metadata, tensors = dict(family.metadata), dict(family.tensors)
+    if spelled and family.head:
+        blocks = metadata["block_count"]
+        assert isinstance(blocks, int)
+        metadata |= {"block_count": blocks + 1, "nextn_predict_layers": 1}
+        tensors |= family.head
+    for key, value in metadata.items():
         name = f"{family.arch}.{key}"
         if isinstance(value, list):
             writer.add_array(name, value)
@@ -39,7 +46,7 @@ def write_gguf(path: Path, family: Family, *, spelled: bool = False, apart: floa
             writer.add_float32(name, value)
         else:
             writer.add_uint32(name, value)
-    for name, shape in family.tensors.items():
+    for name, shape in tensors.items():
         weights = weights_of(name, shape[::-1])
         if apart:
             weights = ((1 - apart) * weights + apart * weights_of(name, shape[::-1], 1)).astype(np.float32)

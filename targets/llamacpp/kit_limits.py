@@ -31,6 +31,8 @@ ROWS: tuple[Row[Config], ...] = (
     Row("server", "conv_width", lambda c: c.conv_width != 4, "conv_width is 4"),
     Row("server", "max_model_len", lambda c: c.max_model_len > 200,
         "a slot has 256 tokens: use max_model_len of at most 200"),
+    Row("server", "draft", lambda c: c.options.get("draft") == "mtp" and not FAMILIES[c.options["family"]].head,
+        "its model has no block that drafts: use family=qwen3-5"),
     Row("script", "family", lambda c: c.options.get("family") not in FAMILIES,
         "a failure of no family of models: the trace names none"),
     Row("script", "idle", lambda c: c.options.get("idle") == "moved",

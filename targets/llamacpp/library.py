@@ -173,6 +173,8 @@ class Library:
             ("llama_memory_seq_rm", c_bool, c_void_p, seq, position, position),
             ("llama_memory_seq_cp", None, c_void_p, seq, seq, position, position),
             ("llama_memory_seq_keep", None, c_void_p, seq),
+            ("llama_memory_can_shift", c_bool, c_void_p),
+            ("llama_memory_seq_add", None, c_void_p, seq, position, position, position),
             ("llama_memory_seq_pos_min", position, c_void_p, seq),
             ("llama_memory_seq_pos_max", position, c_void_p, seq),
             ("llama_state_seq_get_size_ext", c_size_t, c_void_p, seq, c_uint32),

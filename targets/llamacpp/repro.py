@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import msgspec
+
 from ..base.inlined import Sources, import_block
 from ..base.protocol import TargetError
 from ..base.repro import MACHINERY, Failure, Script, python_comment
@@ -24,13 +26,14 @@ from .script_calls import Calls
 
 STEPS_AFTER = 8
 """Steps after the violation, in which wrong content becomes a wrong number."""
-WRONG_LOGITS, WRONG_POSITIONS = "wrong logits", "wrong positions"
+WRONG_LOGITS, WRONG_POSITIONS, DIED = "wrong logits", "wrong positions", "the process died"
+PROGRAM = """ `python repro.py FOLDER` also writes the
+calls as a C program, with the model that it loads."""
 OPENING = '''\
 """{message}
 
 Needs xllamacpp (for its shared object alone), gguf and numpy; no GPU, no downloads. With HYBRIDFUZZ_LLAMACPP_LIBRARY
-set, that libllama.so is used. Fails with an AssertionError where the bug is. `python repro.py FOLDER` also writes the
-calls as a C program, with the model that it loads.
+set, that libllama.so is used. Fails with an AssertionError where the bug is.{program}
 """
 
 from __future__ import annotations
@@ -53,6 +56,17 @@ if __name__ == "__main__":
             llama.write_c(Path(sys.argv[1]))
     print("passed: the bug is not here")
 """
+CLOSING_OF_A_DEATH = """\
+if __name__ == "__main__":
+    if sys.argv[1:]:
+        reproduce(Llama(TINY, {sizes}))
+        print("passed: the bug is not here")
+    else:
+        # The library ends the process, so it runs in one of its own.
+        status = subprocess.run([sys.executable, __file__, "here"]).returncode
+        assert status >= 0, f"{died} of signal {{-status}}"
+        sys.exit(status)
+"""
 
 
 def write_scripts(variant: str, trace: Trace, failure: Failure) -> list[Script]:
@@ -69,6 +83,9 @@ def write_scripts(variant: str, trace: Trace, failure: Failure) -> list[Script]:
         promise = WRONG_POSITIONS
     elif failure.oracle == "CRASH":
         promise = failure.field.partition("-")[0]
+        if promise.startswith("SIG"):
+            # A process that died has left no history.
+            promise, failure = DIED, msgspec.structs.replace(failure, events=trace.events)
     family = FAMILIES[trace.config.options["family"]]
     cuts = any(isinstance(event, Truncate) for event in failure.events)
     return [
@@ -88,7 +105,9 @@ def _text(config: Config, family: Family, failure: Failure, promise: str, *, agr
         message=python_comment(failure.sentence),
         settings=", ".join(f"{name}={value}" for name, value in sizes._asdict().items()),
         body="\n".join(f"    {line}" for line in lines),
+        program="" if promise == DIED else PROGRAM,
     )
+    closing = CLOSING_OF_A_DEATH if promise == DIED else CLOSING
     parts = Sources("hybridfuzz.targets.llamacpp").definitions(
         ("families.py", "Family"), ("checked_context.py", "Llama")
     )
@@ -98,13 +117,16 @@ def _text(config: Config, family: Family, failure: Failure, promise: str, *, agr
             "",
             "",
             f"{MACHINERY} It loads a tiny random model, and computes the same tokens alone.",
-            *(f"{line}  # noqa: E402" for line in import_block(parts, "import sys")),
+            *(
+                f"{line}  # noqa: E402"
+                for line in import_block(parts, *["import subprocess"] * (promise == DIED), "import sys")
+            ),
             "",
             *(f"\n{part.text}\n" for part in parts),
             "",
             f"TINY = {family!r}",
             "",
-            CLOSING.format(sizes=sizes),
+            closing.format(sizes=sizes, died=DIED),
         ]
     )
 
@@ -168,6 +190,8 @@ def _line(operation: do.Operation) -> str:
             return f"llama.seq_keep({sequence})"
         case do.Clear():
             return "llama.clear()"
+        case do.Shift(sequence=sequence, by=by):
+            return f"llama.seq_add({sequence}, {by})"
         case do.Save(name=name, sequence=sequence):
             return f"llama.save({name!r}, {sequence})"
         case do.Restore(name=name, sequence=sequence):

@@ -8,26 +8,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 
-from ..base.trace import (
-    Abort,
-    Arrive,
-    Config,
-    Crop,
-    Event,
-    Fork,
-    Park,
-    Preempt,
-    Reorder,
-    Repeat,
-    Reset,
-    Resume,
-    Select,
-    Step,
-    Truncate,
-    fits,
-)
+from ..base.trace import Config, Event, Shift, Step, Truncate
 from ..sequences import operations as do
 from ..sequences.client import Client
+from ..sequences.client_events import cuttable, shift_of, told
 
 
 class Calls(ABC):
@@ -42,39 +26,13 @@ class Calls(ABC):
         for event in events:
             if isinstance(event, Step):
                 yield from self.step(event)
-            else:
-                yield from self.written(event, self._event(event))
-
-    def _event(self, event: Event) -> Sequence[do.Operation]:
-        client = self.client
-        match event:
-            case Arrive() if event.name not in client.names and fits(self.config, event):
-                client.arrive(event)
-            case Resume() if request := client.parked.get(event.name):
-                if fits(self.config, event, request.known):
-                    client.resume(event)
-            case Fork() if event.parent in client.parked and event.name not in client.names:
-                return client.fork(event.name, event.parent)
-            case Truncate() if request := client.parked.get(event.name):
-                if 0 < event.length < request.known:
-                    return self.truncate(event)
-            case Abort():
-                return client.abort(event.name)
-            case Preempt():
-                return client.preempt(event.name)
-            case Park():
-                return client.park(event.name)
-            case Crop():
-                return client.crop(event.tokens)
-            case Select():
-                return client.select(event.names)
-            case Reorder():
-                return client.reorder(event.sources)
-            case Repeat():
-                return client.repeat(event.times)
-            case Reset():
-                return client.reset()
-        return ()
+            elif isinstance(event, Shift):
+                shift = shift_of(self.client, event)
+                yield from self.written(event, [shift] if shift else [])
+            elif not isinstance(event, Truncate):
+                yield from self.written(event, told(self.client, event))
+            elif cuttable(self.client, event):
+                yield from self.written(event, self.truncate(event))
 
     @abstractmethod
     def truncate(self, event: Truncate) -> Sequence[do.Operation]:

@@ -28,7 +28,11 @@ END = 2
 """The token that ends a text (`</s>` of the vocabulary)."""
 SECONDS = 60
 """A request that takes longer has stalled."""
-DRAFTS = {"model": "COMMON_SPECULATIVE_TYPE_DRAFT_SIMPLE", "ngram": "COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE"}
+DRAFTS = {
+    "model": "COMMON_SPECULATIVE_TYPE_DRAFT_SIMPLE",
+    "ngram": "COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE",
+    "mtp": "COMMON_SPECULATIVE_TYPE_DRAFT_MTP",
+}
 """Value of the option `draft` -> llama.cpp's name of it."""
 ALONE = {
     "slots": "1",
@@ -74,6 +78,8 @@ class Server:
         params.slot_save_path = f"{folder}/"
         params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
         kind = options.get("draft", "none")
+        if kind == "mtp":
+            params.load_mtp = True
         _draft(params.speculative, binding.common_speculative_type, kind, draft)
         self.folder = folder
         self.count = int(options["slots"])
@@ -108,9 +114,10 @@ class Server:
         self._act(self.slots[client], "save", {"filename": name})
 
     def restore(self, name: str, client: int) -> None:
-        """Restore a file into a slot of a client's, in place of what that holds."""
+        """Restore a file into a slot of a client's, in place of what that holds, and delete it."""
         self.slots[client] = client % self.count
         self._act(self.slots[client], "restore", {"filename": name})
+        self.forget(name)
 
     def erase(self, client: int) -> None:
         """Erase a client's slot."""
@@ -197,13 +204,15 @@ def _params(params: Any, options: Mapping[str, str]) -> Any:
 
 
 def _draft(speculative: Any, kinds: Any, kind: str, path: Path) -> None:
-    """Let a server draft: by a model, or by what followed the newest token before."""
+    """Let a server draft: by a model, by a block of its own model, or by what followed the newest token before."""
     if kind == "none":
         return
     name = DRAFTS[kind]
     if name not in kinds.__members__:
         raise TargetError(f"llamacpp:server: the server of this build has no drafts of {name}: use draft=none")
     speculative.types = [int(kinds[name])]
+    if kind == "mtp":
+        return
     if kind == "model":
         speculative.draft.mparams.path = str(path)
         speculative.draft.cache_type_k = speculative.draft.cache_type_v = F32

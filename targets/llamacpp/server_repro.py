@@ -11,11 +11,12 @@ from collections.abc import Iterator, Sequence
 from ..base.inlined import Sources, import_block
 from ..base.protocol import TargetError
 from ..base.repro import MACHINERY, Failure, Script, python_comment
-from ..base.trace import Config, Event, Preempt, Reset, Step, Trace, Truncate
+from ..base.trace import Config, Event, Step, Trace, Truncate
 from ..sequences import operations as do
 from .families import FAMILIES
 from .kit_limits import refusal
 from .script_calls import Calls
+from .server_requests import sent
 
 WRONG_ANSWER, DIED = "wrong answer", "the server's process died"
 OPENING = '''\
@@ -115,17 +116,5 @@ class _ServerCalls(Calls):
 
     def written(self, event: Event, operations: Sequence[do.Operation]) -> Iterator[str]:
         """Yield what an event asks of the server."""
-        for operation in operations:
-            match operation:
-                case do.Remove(sequence=sequence) if isinstance(event, Preempt | Reset):
-                    yield f"server.erase({sequence})"
-                case do.Clear() if isinstance(event, Reset):
-                    yield "server.erase_all()"
-                case do.Copy(source=source, target=target):
-                    yield f"server.copy({source}, {target})"
-                case do.Save(name=name, sequence=sequence):
-                    yield f"server.save({name!r}, {sequence})"
-                case do.Restore(name=name, sequence=sequence):
-                    yield f"server.restore({name!r}, {sequence})"
-                case do.CopySaved(name=name, parent=parent):
-                    yield f"server.copy_saved({name!r}, {parent!r})"
+        for method, arguments in sent(event, operations):
+            yield f"server.{method}({', '.join(map(repr, arguments))})"

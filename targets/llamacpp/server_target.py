@@ -16,12 +16,13 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from ..base.observe import Content, Effect, Forward, ForwardRow, RealForward, RealRow, Record
-from ..base.trace import Config, Preempt, Reset
+from ..base.trace import Config, Event
 from ..sequences import operations as do
 from ..sequences.client import Fed
 from ..sequences.client_target import ClientTarget
 from .model import MARGIN_MIN, Model
 from .server import Server, completed
+from .server_requests import sent
 from .target import make_layout
 
 
@@ -33,8 +34,6 @@ class ServerTarget(ClientTarget):
         self.model = model
         self._folder = TemporaryDirectory(prefix="hybridfuzz-slots-")
         self.server = Server(model.path, model.draft, Path(self._folder.name), config.options)
-        self._handlers[Preempt] = lambda event: self.erase(self.client.preempt(event.name))
-        self._handlers[Reset] = lambda event: self.erase(self.client.reset())
 
     def decode(self, step: int, fed: Sequence[Fed], batch: do.Decode) -> Sequence[Record]:
         """Send the requests of a step; compare each answer with the same tokens alone."""
@@ -53,32 +52,11 @@ class ServerTarget(ClientTarget):
         forward = [ForwardRow(one.request.name, one.row.start, one.row.tokens, 0, one.sampled) for one in fed]
         return [RealForward(step, rows, tolerance), Forward(step, forward, ())]
 
-    def execute(self, operations: Sequence[do.Operation]) -> Effect:
-        """Save and restore slots. The server does the rest itself."""
-        for operation in operations:
-            match operation:
-                case do.Save(name=name, sequence=sequence):
-                    self.server.save(name, sequence)
-                case do.Restore(name=name, sequence=sequence):
-                    self.server.restore(name, sequence)
-                    self.server.forget(name)
-                case do.CopySaved(name=name, parent=parent):
-                    self.server.copy_saved(name, parent)
-                case do.Copy(source=source, target=target):
-                    self.server.copy(source, target)
-                case do.Forget(name=name):
-                    self.server.forget(name)
+    def execute(self, event: Event, operations: Sequence[do.Operation]) -> Effect:
+        """Send what the operations are to the server."""
+        for method, arguments in sent(event, operations):
+            getattr(self.server, method)(*arguments)
         return Effect()
-
-    def erase(self, operations: Sequence[do.Operation]) -> Effect:
-        """Let requests lose what their slots have computed."""
-        for operation in operations:
-            match operation:
-                case do.Remove(sequence=sequence):
-                    self.server.erase(sequence)
-                case do.Clear():
-                    self.server.erase_all()
-        return self.execute(operations)
 
     def read(self, group: int, layer: int, block: int) -> Content:
         """Refuse: a server shows no states."""

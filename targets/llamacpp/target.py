@@ -14,7 +14,7 @@ import numpy as np
 
 from ...reference.layout import Group, Layout
 from ..base.observe import Content, Effect, Forward, ForwardRow, RealForward, RealRow, Record, StateContent
-from ..base.trace import Config
+from ..base.trace import Config, Event
 from ..sequences import operations as do
 from ..sequences.client import Fed, Request
 from ..sequences.client_target import ClientTarget
@@ -45,20 +45,23 @@ class LlamaCppTarget(ClientTarget):
         self.contexts = [poisoned(Context(model.library, model.handle, sizes), poison) for poison in (1, 2)]
         super().__init__(config, make_layout(config), self.contexts, self.contexts[0].planes)
 
-    def execute(self, operations: Sequence[do.Operation]) -> Effect:
+    def execute(self, event: Event, operations: Sequence[do.Operation]) -> Effect:
         """Execute operations in both contexts. Where sessions move, each context restores what the other one saved."""
         if self.config.options["idle"] != "moved":
-            return super().execute(operations)
+            return super().execute(event, operations)
         for operation in operations:
             if isinstance(operation, do.Restore):
                 one, other = (executor.saved for executor in self.executors)
                 one[operation.name], other[operation.name] = other[operation.name], one[operation.name]
-            super().execute([operation])
+            super().execute(event, [operation])
         return Effect()
 
     def decode(self, step: int, fed: Sequence[Fed], batch: do.Decode) -> Sequence[Record]:
         """Decode a batch in both contexts; compare what it gives with the same tokens alone."""
-        batch_rows = [Row(row.sequence, row.start, row.tokens, row.wanted) for row in batch.rows]
+        position = self.executors[0].position
+        batch_rows = [
+            Row(row.sequence, position(row.sequence, row.start), row.tokens, row.wanted) for row in batch.rows
+        ]
         found, other = (context.decode(batch_rows) for context in self.contexts)
         rows, tolerance = [], MARGIN_MIN
         for one, logits, others in zip(fed, found, other, strict=True):

@@ -5,6 +5,7 @@ restores them. The client is that of every target with such a memory.
 
     operations     what a client does with sequences, as plain data
     client         turns a trace into operations
+    client_events  which of its methods an event is
     executor       executes operations on a memory
     client_target  the `Target` protocol around a client and its memories, for any of them
     memory         the built-in memory, of tags

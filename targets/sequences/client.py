@@ -3,7 +3,7 @@
 A memory of sequences has no scheduler. This client does what llama.cpp's server and examples do. A running request has
 a sequence, and a batch has tokens of many: prompts in chunks, a token for each that decodes, drafts behind some. A
 parked session keeps its sequence, or its state is saved and its sequence removed; that also happens to the session that
-was parked first when a request finds no sequence free.
+was parked first when a request finds no sequence free, and at once to a copy where `idle` is copies.
 
 Everything here follows from the trace alone, so that a script can be written without an engine: the tokens that rows
 sample are those of `Truth`.
@@ -21,14 +21,6 @@ from ...reference.tokens import Truth, draft_tokens
 from ..base.observe import PlannedRow
 from ..base.trace import Arrive, Config, Resume, Step
 from . import operations as do
-
-EVENTS = frozenset(
-    {
-        "arrive", "step", "abort", "preempt", "park", "resume", "fork", "truncate", "select", "reorder", "repeat",
-        "crop", "reset",
-    }
-)  # fmt: skip
-"""Tags of the events that the client understands."""
 
 
 class Request:
@@ -158,6 +150,8 @@ class Client:
         if source.sequence is not None:
             copy.sequence = self.free.pop(0)
             done.append(do.Copy(source.sequence, copy.sequence))
+            if self.config.options.get("idle") == "copies":
+                done += self._saved(copy)
         return done
 
     def cut(self, name: str, length: int) -> do.Cut | None:
@@ -329,6 +323,9 @@ class Client:
                 done += self._make_room()
                 copy.sequence = self.free.pop(0)
                 done.append(do.Copy(source.sequence, copy.sequence))
+                if self.config.options.get("idle") == "copies":
+                    place = copy.sequence
+                    done += [do.Save(name, place), do.Remove(place), do.Restore(name, place)]
         taken_over = [one for one in self.running if batch[one.name][0] is not one]
         self.running = after
         return done + self._removed(taken_over)

@@ -7,31 +7,14 @@ holds the memory, and decides what it keeps, passes none.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from ...reference.layout import Layout
 from ..base.observe import Content, Delivered, Effect, Planned, Record, View
-from ..base.trace import (
-    Abort,
-    Arrive,
-    Config,
-    Crop,
-    Event,
-    Fork,
-    Park,
-    Preempt,
-    Reorder,
-    Repeat,
-    Reset,
-    Resume,
-    Select,
-    Step,
-    Truncate,
-    fits,
-)
+from ..base.trace import Config, Event, Shift, Step, Truncate
 from . import operations as do
 from .client import Client, Fed, sequences_of
+from .client_events import cuttable, shift_of, told
 from .executor import Executor, Memory
 
 
@@ -44,68 +27,49 @@ class ClientTarget(ABC):
         self.client = Client(config, planes)
         self.executors = [Executor(memory) for memory in memories]
         self.step = 0
-        self._handlers: dict[type[Event], Callable[[Any], Effect]] = {
-            Arrive: self.arrive,
-            Resume: self.resume,
-            Fork: self.fork,
-            Truncate: self.truncate,
-            Step: self.run_step,
-            Abort: lambda event: self.execute(self.client.abort(event.name)),
-            Preempt: lambda event: self.execute(self.client.preempt(event.name)),
-            Park: lambda event: self.execute(self.client.park(event.name)),
-            Crop: lambda event: self.execute(self.client.crop(event.tokens)),
-            Select: lambda event: self.execute(self.client.select(event.names)),
-            Reorder: lambda event: self.execute(self.client.reorder(event.sources)),
-            Repeat: lambda event: self.execute(self.client.repeat(event.times)),
-            Reset: lambda event: self.execute(self.client.reset()),
-        }
 
     def apply(self, event: Event) -> Effect:
         """Apply an event."""
-        return self._handlers[type(event)](event)
+        if isinstance(event, Step):
+            return self.run_step(event)
+        if isinstance(event, Truncate):
+            return self.truncate(event)
+        if isinstance(event, Shift):
+            return self.shift(event)
+        return self.execute(event, told(self.client, event))
 
-    def execute(self, operations: Sequence[do.Operation]) -> Effect:
-        """Execute operations on all memories."""
+    def execute(self, event: Event, operations: Sequence[do.Operation]) -> Effect:
+        """Execute the operations that an event means, on all memories."""
         for operation in operations:
             for executor in self.executors:
                 executor.execute(operation)
         return Effect()
 
-    # requests
-
-    def arrive(self, event: Arrive) -> Effect:
-        """Queue a request; no-op for a name that was used before."""
-        if event.name not in self.client.names and fits(self.config, event):
-            self.client.arrive(event)
-        return Effect()
-
-    def resume(self, event: Resume) -> Effect:
-        """Queue the next turn of a parked session."""
-        request = self.client.parked.get(event.name)
-        if request is not None and fits(self.config, event, request.known):
-            self.client.resume(event)
-        return Effect()
-
-    def fork(self, event: Fork) -> Effect:
-        """Copy a parked session and its sequence."""
-        if event.parent in self.client.parked and event.name not in self.client.names:
-            self.execute(self.client.fork(event.name, event.parent))
-        return Effect()
-
     def truncate(self, event: Truncate) -> Effect:
         """Cut a parked session, if the memory can roll it back."""
-        request = self.client.parked.get(event.name)
-        if request is None or not 0 < event.length < request.known:
+        request = cuttable(self.client, event)
+        if request is None:
             return Effect()
         if request.saved and request.computed > event.length:
             return Effect(refused="its state is saved, and only a sequence can be cut")
-        if cut := self.client.cut(event.name, event.length):
-            agreed = {executor.execute(cut) for executor in self.executors}
-            assert len(agreed) <= 1, "what a cut does depends on what unused memory holds"
-            if False in agreed:
-                return Effect(refused="the memory cannot roll the sequence back that far")
+        cut = self.client.cut(event.name, event.length)
+        if cut and not self._agree(cut):
+            return Effect(refused="the memory cannot roll the sequence back that far")
         self.client.truncated(event.name, event.length)
         return Effect()
+
+    def shift(self, event: Shift) -> Effect:
+        """Move the positions of a sequence, if the memory can."""
+        operation = shift_of(self.client, event)
+        if operation and not self._agree(operation):
+            return Effect(refused="the memory cannot move positions")
+        return Effect()
+
+    def _agree(self, operation: do.Operation) -> bool:
+        """Execute what a memory may refuse on all of them; return False if they refuse it."""
+        agreed = {executor.execute(operation) for executor in self.executors}
+        assert len(agreed) <= 1, "what a memory refuses depends on what unused memory holds"
+        return False not in agreed
 
     # steps
 
@@ -114,18 +78,18 @@ class ClientTarget(ABC):
         step, self.step = self.step, self.step + 1
         client = self.client
         made_room, fed, planned, budget = client.plan(event)
-        self.execute(made_room)
+        self.execute(event, made_room)
         records: list[Record] = [Planned(step, planned, (), budget, self.view())]
         if not fed:
             return Effect(records)
         *checkpoints, batch = client.batch(fed)
-        self.execute(checkpoints)
+        self.execute(event, checkpoints)
         assert isinstance(batch, do.Decode)
         records += self.decode(step, fed, batch)
         rejected, outputs, finished = client.advance(fed)
-        self.execute(rejected)
+        self.execute(event, rejected)
         records.append(Delivered(step, outputs, finished))
-        self.execute(client.settle(finished))
+        self.execute(event, client.settle(finished))
         return Effect(records)
 
     @abstractmethod
@@ -142,7 +106,7 @@ class ClientTarget(ABC):
         positions = {one: first.memory.positions(one) for one in sequences} if first else {}
         lost = [
             sequence for sequence, found in positions.items()
-            if found != (lengths.get(sequence, 0) - 1, lengths.get(sequence, 0) - 1)
+            if first and found != (first.position(sequence, lengths.get(sequence, 0) - 1),) * 2
         ]  # fmt: skip
         return View(
             free=(),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from . import operations as do
 
@@ -34,6 +34,10 @@ class Memory(Protocol):
         """Remove all sequences."""
         ...
 
+    def shift(self, sequence: int, by: int) -> bool:
+        """Move all positions of a sequence up; return False if that is refused."""
+        ...
+
     def state(self, sequence: int, flags: int) -> Any:
         """Return the saved state of a sequence."""
         ...
@@ -47,13 +51,26 @@ class Memory(Protocol):
         ...
 
 
+class Saved(NamedTuple):
+    """What a client has saved of a sequence. `first`: the position of its first token."""
+
+    state: Any
+    first: int
+
+
 class Executor:
     """A memory, and what its client has saved."""
 
     def __init__(self, memory: Memory) -> None:
         self.memory = memory
-        self.saved: dict[str, Any] = {}
+        self.saved: dict[str, Saved] = {}
         self.checkpoints: dict[int, Any] = {}
+        self.first: dict[int, int] = {}
+        """Sequence -> the position of its first token, of those that were shifted."""
+
+    def position(self, sequence: int, token: int) -> int:
+        """Return the position of a token of a sequence."""
+        return self.first.get(sequence, 0) + token
 
     def execute(self, operation: do.Operation) -> bool:
         """Execute an operation other than `Decode`; return False if the memory refused it."""
@@ -63,26 +80,36 @@ class Executor:
                 self.checkpoints[sequence] = memory.state(sequence, PARTIAL)
             case do.GoBack(sequence=sequence, start=start, tokens=tokens):
                 memory.set_state(sequence, self.checkpoints.pop(sequence), PARTIAL)
-                memory.remove(sequence, start)
-                memory.decode([do.Tokens(sequence, start, tokens, 0)])
+                place = self.position(sequence, start)
+                memory.remove(sequence, place)
+                memory.decode([do.Tokens(sequence, place, tokens, 0)])
             case do.RollBack(sequence=sequence, length=length, tokens=tokens):
-                if not memory.remove(sequence, length):
-                    memory.remove(sequence)
+                if not memory.remove(sequence, self.position(sequence, length)):
+                    self.execute(do.Remove(sequence))
                     memory.decode([do.Tokens(sequence, 0, tokens, 0)])
             case do.Cut(sequence=sequence, length=length):
-                return memory.remove(sequence, length)
+                return memory.remove(sequence, self.position(sequence, length))
             case do.Remove(sequence=sequence):
                 memory.remove(sequence)
+                self.first.pop(sequence, None)
             case do.Copy(source=source, target=target):
                 memory.copy(source, target)
+                self.first[target] = self.position(source, 0)
             case do.Keep(sequence=sequence):
                 memory.keep(sequence)
+                self.first = {sequence: self.position(sequence, 0)}
             case do.Clear():
                 memory.clear()
+                self.first.clear()
+            case do.Shift(sequence=sequence, by=by):
+                if not memory.shift(sequence, by):
+                    return False
+                self.first[sequence] = self.position(sequence, by)
             case do.Save(name=name, sequence=sequence):
-                self.saved[name] = memory.state(sequence, WHOLE)
+                self.saved[name] = Saved(memory.state(sequence, WHOLE), self.position(sequence, 0))
             case do.Restore(name=name, sequence=sequence):
-                memory.set_state(sequence, self.saved.pop(name), WHOLE)
+                state, self.first[sequence] = self.saved.pop(name)
+                memory.set_state(sequence, state, WHOLE)
             case do.CopySaved(name=name, parent=parent):
                 self.saved[name] = self.saved[parent]
             case do.Forget(name=name):

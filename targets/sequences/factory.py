@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from ..base.protocol import Capabilities, Target
 from ..base.trace import Config
-from .client import EVENTS
+from .client_events import EVENTS
 from .mutants import MUTANTS, titles
 from .target import SequencesTarget
 
 OPTIONS: dict[str, tuple[str, ...]] = {
     "planes": ("3", "1", "0"),
     "ubatch": ("64", "16", "4"),
-    "idle": ("kept", "kept", "saved"),
+    "idle": ("kept", "kept", "saved", "copies"),
 }
 """Switches of a trace.
 
 planes  snapshots of a recurrent state, so that the newest tokens can be removed
 ubatch  most tokens of a part of a batch
-idle    a parked session keeps its sequence, or its state is saved and restored into another one
+idle    a parked session keeps its sequence, or its state is saved and restored into another one; or (copies) it
+        keeps its sequence, and a copy of it is saved at once; the copy of a running row is also restored at once
 """
 CAPABILITIES = Capabilities(
     events=EVENTS,

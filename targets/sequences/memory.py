@@ -8,6 +8,7 @@ A state cannot be computed backwards. A recurrent cell therefore has **planes**:
 token, plane i the state i tokens before. A batch writes at most as many planes as it has tokens of the sequence, and
 leaves the others as they are: those are of an earlier batch, and no roll-back may reach them. To roll back is to note
 the plane that the sequence's next batch starts from. Nothing is moved, and copies that share the cell do not notice.
+Nor do they notice a shift: what moves is where the first token of one sequence stands.
 
 A batch is computed in parts. The cells of a part's sequences are gathered next to each other first, for one kernel:
 cells of bystanders are swapped out of the way, all planes of them.
@@ -43,6 +44,7 @@ class Saved(NamedTuple):
     length: int
     state: State
     attention: tuple[int, ...] | None
+    first: int = 0
 
 
 class RecurrentCell:
@@ -75,6 +77,8 @@ class Memory:
         self.attention: list[list[int]] = [[] for _ in range(sequences)]
         """Sequence -> its attention cell of each position."""
         self.lengths = [0] * sequences
+        self.first = [0] * sequences
+        """Sequence -> the position of its first token."""
 
     # operations of a client
 
@@ -89,6 +93,7 @@ class Memory:
 
     def remove(self, sequence: int, start: int = -1) -> bool:
         """Remove a sequence, or its positions from `start` on; return False if its snapshots do not reach that far."""
+        start -= self.first[sequence]
         if start <= 0:
             self.drop(sequence)
             return True
@@ -108,7 +113,7 @@ class Memory:
             self.cells[index].owners.add(target)
         self.cell_of[target] = index
         self.rolled_back[target] = self.rolled_back[source]
-        self.lengths[target] = self.lengths[source]
+        self.lengths[target], self.first[target] = self.lengths[source], self.first[source]
         self.attention[target] = self.attention[source].copy()
         for cell in self.attention[target]:
             self.users[cell] += 1
@@ -124,23 +129,29 @@ class Memory:
         for sequence in range(len(self.cell_of)):
             self.drop(sequence)
 
+    def shift(self, sequence: int, by: int) -> bool:
+        """Move all positions of a sequence up; its copies keep theirs."""
+        self.first[sequence] += by
+        return True
+
     def state(self, sequence: int, flags: int) -> Saved:
         """Return a sequence, or its recurrent state alone."""
         attention = None if flags == PARTIAL else tuple(self.tags[cell] for cell in self.attention[sequence])
-        return Saved(self.lengths[sequence], self.newest(sequence), attention)
+        return Saved(self.lengths[sequence], self.newest(sequence), attention, self.first[sequence])
 
     def set_state(self, sequence: int, data: Saved, flags: int) -> None:
         """Restore a sequence, or its recurrent state alone: none of the cell's older snapshots belongs to it."""
         if data.attention is not None:
             self.drop(sequence)
             self.append_attention(sequence, data.attention)
+            self.first[sequence] = data.first
         self.own_cell(sequence)
         self.write(sequence, [data.state])
         self.lengths[sequence] = data.length
 
     def positions(self, sequence: int) -> tuple[int, int]:
         """Return the first and the last position from which a sequence can go on: a state stands for one alone."""
-        last = self.lengths[sequence] - 1
+        last = self.first[sequence] + self.lengths[sequence] - 1
         return last, last
 
     def newest(self, sequence: int) -> State:
@@ -225,7 +236,7 @@ class Memory:
         if index is not None:
             self.cells[index].owners.remove(sequence)
         self.cell_of[sequence] = None
-        self.rolled_back[sequence] = self.lengths[sequence] = 0
+        self.rolled_back[sequence] = self.lengths[sequence] = self.first[sequence] = 0
         self.cut_attention(sequence, 0)
 
     # attention cells

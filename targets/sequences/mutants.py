@@ -7,6 +7,9 @@ ggml-org/llama.cpp; "cause" is a number of docs/explanation/llamacpp.md.
 
 from __future__ import annotations
 
+from ...reference.tokens import mix
+from ..base.shadow import POISON
+from .executor import PARTIAL
 from .memory import Memory, Saved
 from .target import SequencesTarget
 
@@ -81,6 +84,45 @@ class SharedCellIsWritten(Memory):
         return super().own_cell(sequence) if index is None else index
 
 
+class ShiftMovesCopies(Memory):
+    """A shift of a sequence also moves the copies that share its recurrent cell.
+
+    no public issue known (cause 10): the position is the cell's, and not the sequence's.
+    """
+
+    def shift(self, sequence: int, by: int) -> bool:
+        index = self.cell_of[sequence]
+        for other in {sequence} if index is None else self.cells[index].owners:
+            super().shift(other, by)
+        return True
+
+
+class RestoreForgetsShift(Memory):
+    """A restored sequence begins at position 0, though it was shifted when it was saved.
+
+    no public issue known: the positions are counted again, and not those that were saved.
+    """
+
+    def set_state(self, sequence: int, data: Saved, flags: int) -> None:
+        super().set_state(sequence, data, flags)
+        if flags != PARTIAL:
+            self.first[sequence] = 0
+
+
+class SaveOfACopyHasOtherCells(Memory):
+    """A copy that has not been decoded since is saved from cells that it does not have yet.
+
+    no public issue known (cause 7): the copy is noted, and the save does not wait until it is made. (There any batch
+    makes it; here the copy's own, or its source's.)
+    """
+
+    def state(self, sequence: int, flags: int) -> Saved:
+        saved, index = super().state(sequence, flags), self.cell_of[sequence]
+        if saved.attention is None or index is None or sequence == min(self.cells[index].owners):
+            return saved
+        return saved._replace(attention=tuple(mix(POISON, place) for place, _ in enumerate(saved.attention)))
+
+
 PARTS: dict[str, type[Memory]] = {
     "roll-back-beyond-newest-batch": RollBackBeyondNewestBatch,
     "copy-forgets-roll-back": CopyForgetsRollBack,
@@ -88,6 +130,9 @@ PARTS: dict[str, type[Memory]] = {
     "swap-leaves-snapshots": SwapLeavesSnapshots,
     "save-ignores-roll-back": SaveIgnoresRollBack,
     "shared-cell-is-written": SharedCellIsWritten,
+    "save-of-a-copy-has-other-cells": SaveOfACopyHasOtherCells,
+    "shift-moves-copies": ShiftMovesCopies,
+    "restore-forgets-shift": RestoreForgetsShift,
 }
 MUTANTS: dict[str, type[SequencesTarget]] = {
     slug: type(slug, (SequencesTarget,), {"__doc__": part.__doc__, "memory_class": part})

@@ -1,7 +1,8 @@
 """What a client does with sequences, as plain data.
 
 A trace is turned into these by `client`; `executor` executes them on a memory, and a target's scripts write them down
-as calls of its engine. `sequence` is the memory's number of one.
+as calls of its engine. `sequence` is the memory's number of one. Starts and lengths
+count tokens of a sequence; where its first token stands (`Shift`) is added by `executor`.
 """
 
 from __future__ import annotations
@@ -83,6 +84,13 @@ class Clear(Struct, frozen=True):
     """All sequences are removed; the content of the memory stays."""
 
 
+class Shift(Struct, frozen=True):
+    """All positions of a sequence move up by so many; it may be refused, and nothing has changed then."""
+
+    sequence: int
+    by: int
+
+
 class Save(Struct, frozen=True):
     """The state of a sequence is copied to the client."""
 
@@ -111,5 +119,18 @@ class Forget(Struct, frozen=True):
 
 
 Operation = (
-    Decode | Checkpoint | GoBack | RollBack | Cut | Remove | Copy | Keep | Clear | Save | Restore | CopySaved | Forget
+    Decode
+    | Checkpoint
+    | GoBack
+    | RollBack
+    | Cut
+    | Remove
+    | Copy
+    | Keep
+    | Clear
+    | Shift
+    | Save
+    | Restore
+    | CopySaved
+    | Forget
 )

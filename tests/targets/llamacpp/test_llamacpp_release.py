@@ -10,21 +10,27 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from cli_process import Cli
 
 from hybridfuzz.harness.draw.grammar import draw_trace
 from hybridfuzz.harness.draw.trace_files import load_trace
+from hybridfuzz.harness.group.conditions import evidence_of
+from hybridfuzz.harness.group.fixes import BUILTIN, read_fixes
+from hybridfuzz.harness.group.investigate import Investigation
+from hybridfuzz.harness.group.same_cause import known_cause
 from hybridfuzz.harness.workers.worker_client import WorkerClient
 from hybridfuzz.targets.base.environment import cache_folder
 from hybridfuzz.targets.base.registry import prepare
 from hybridfuzz.targets.base.repro import Failure
-from hybridfuzz.targets.base.trace import Config, Step
+from hybridfuzz.targets.base.trace import Arrive, Config, Reorder, Step, Trace
 from hybridfuzz.targets.llamacpp.factory import capabilities, server_capabilities
 from hybridfuzz.targets.llamacpp.families import FAMILIES
 from hybridfuzz.targets.llamacpp.kit_limits import refusal
 from hybridfuzz.targets.llamacpp.library import LIBRARY
 from hybridfuzz.targets.llamacpp.repro import WRONG_LOGITS, write_scripts
+from hybridfuzz.targets.sequences.client_events import EVENTS
 
 pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("engine")]
 
@@ -35,7 +41,36 @@ TRACES = int(os.environ.get("HYBRIDFUZZ_ENGINE_TRACES", "6"))
 SPLIT = "2026.10.11549--snapshots-left-behind-in-a-split-batch--S9-step-mamba-temporal.json"
 SOUND = {"planes": "0", "kv": "unified"}
 """Configurations that no known defect of the release needs, but for that of a window: any trace may meet it."""
+COPYING = {"fork", "repeat", "reorder"}
 SERVER = FOLDER / "server"
+MTP = """
+from pathlib import Path
+from tempfile import mkdtemp
+from hybridfuzz.targets.llamacpp.families import FAMILIES
+from hybridfuzz.targets.llamacpp.gguf_file import write_gguf
+from hybridfuzz.targets.llamacpp.server import ALONE, Server
+folder = Path(mkdtemp())
+write_gguf(folder / "tiny.gguf", FAMILIES["qwen3-5"], spelled=True)
+found = []
+for draft in ("none", "mtp"):
+    server = Server(folder / "tiny.gguf", folder / "none.gguf", folder, {**ALONE, "draft": draft})
+    found.append(server.ask({0: [5, 6, 7, 8, 9]}, 12)[0])
+    server.close()
+print(found[0].tokens == found[1].tokens, all(found[1].known))
+"""
+CAN_SHIFT = """
+from hybridfuzz.targets.llamacpp.context import Context
+from hybridfuzz.targets.llamacpp.context_sizes import Sizes
+from hybridfuzz.targets.llamacpp.families import FAMILIES
+from hybridfuzz.targets.llamacpp.library import Library, find_library
+from hybridfuzz.targets.llamacpp.model import Models
+models = Models(Library(find_library()))
+for name in FAMILIES:
+    model = models.get(name)
+    context = Context(model.library, model.handle, Sizes(1024, 512, 512, 4, 0, True, "window" not in name))
+    print(name, context.shift(0, 3))
+"""
+"""Which families can move positions, by what the library says."""
 WRONG_TOKEN = """
 from hybridfuzz.harness.draw.grammar import draw_trace
 from hybridfuzz.harness.judge.run import run_trace
@@ -88,10 +123,12 @@ def test_a_defect_of_a_release_shows_as_its_trace_says(worker: WorkerClient, nam
 
 @pytest.mark.parametrize("family", [name for name in FAMILIES if name != "lfm2-window"])
 def test_random_traces_are_silent(worker: WorkerClient, family: str) -> None:
+    """Shifts and copies are drawn apart: a shift of a copy is a known defect."""
     exercised: Counter[str] = Counter()
     for index in range(TRACES):
-        trace = draw_trace(capabilities(), 7, index, {**SOUND, "family": family}, supported)
-        outcome = worker.run(trace)
+        without = {"shift"} if index % 2 else COPYING
+        drawn = msgspec.structs.replace(capabilities(), events=EVENTS - without)
+        outcome = worker.run(draw_trace(drawn, 7, index, {**SOUND, "family": family}, supported))
         assert outcome.violation is None, outcome.violation.message
         exercised.update(outcome.exercised)
     assert all(exercised[oracle] for oracle in ("S4", "S6", "S7", "S9", "M9"))
@@ -130,6 +167,15 @@ def test_the_server_gives_what_its_traces_say() -> None:
             assert outcome.exercised["S6"]
 
 
+def test_the_server_drafts_with_a_block_of_its_model() -> None:
+    """Probabilities are missing where it drafted."""
+    launch = prepare(f"llamacpp:server@{LATEST}", print)
+    environment = {**os.environ, **launch.env}
+    command = [launch.python, "-c", MTP]
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert ran.stdout.splitlines()[-1] == "True False", ran.stderr
+
+
 def test_one_wrong_token_in_a_prompt_of_the_server_is_seen() -> None:
     launch = prepare(f"llamacpp:server@{LATEST}", print)
     environment = {**os.environ, **launch.env}
@@ -152,6 +198,37 @@ def test_a_script_of_requests_shows_a_defect_of_the_server(tmp_path: Path) -> No
     assert ran.returncode == 1
     assert script.promise in ran.stderr
     assert ran.stdout.startswith("client 0, prompt [")
+
+
+def test_the_library_says_which_families_can_shift() -> None:
+    launch = prepare(f"llamacpp@{LATEST}", print)
+    environment = {**os.environ, **launch.env}
+    command = [launch.python, "-c", CAN_SHIFT]
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    answers = dict(line.split() for line in ran.stdout.splitlines())
+    assert answers.keys() == FAMILIES.keys(), ran.stderr
+    assert {name for name, answer in answers.items() if answer == "False"} == {"qwen3-5", "lfm2-window"}
+
+
+def test_a_known_defect_is_taken_for_no_other(worker: WorkerClient) -> None:
+    """The checkpoint of a new copy is recognized however the copy was made; no other trace is taken for it."""
+    entries = [entry for entry in read_fixes(BUILTIN, f"llamacpp@{LATEST}") if entry.condition]
+    given = worker.start().capabilities
+    known = {entry.title: evidence_of(entry, worker, given, 60.0)[0] for entry in entries}
+    found = {title: one for title, one in known.items() if one is not None}
+    name = "checkpoint-of-a-new-copy"
+    [path] = FOLDER.glob(f"*--{name}--*.json")
+    trace = load_trace(path)
+    assert name in found
+    other = Arrive("r1", (("b", 6),), 8)
+    events = (trace.events[0], other, Step(), Reorder({"r1": "r0"}), *trace.events[3:])
+    reordered = Investigation(worker, given, 60.0).evidence(Trace(trace.config, events))
+    assert reordered is not None
+    assert known_cause(reordered, found) == name
+    for one in FILES:
+        evidence = Investigation(worker, given, 60.0).evidence(load_trace(FOLDER / one))
+        assert evidence is not None
+        assert (known_cause(evidence, found) == name) == (f"--{name}--" in one)
 
 
 def test_the_end_of_what_a_window_saves_is_the_recurrent_state() -> None:

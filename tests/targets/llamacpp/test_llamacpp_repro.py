@@ -4,7 +4,7 @@ import pytest
 
 from hybridfuzz.targets.base.protocol import TargetError
 from hybridfuzz.targets.base.repro import Failure, Script
-from hybridfuzz.targets.base.trace import Arrive, Config, Event, Group, Repeat, Select, Step, Trace, Truncate
+from hybridfuzz.targets.base.trace import Arrive, Config, Event, Group, Repeat, Select, Shift, Step, Trace, Truncate
 from hybridfuzz.targets.llamacpp.c_program import c_program
 from hybridfuzz.targets.llamacpp.context_sizes import Sizes
 from hybridfuzz.targets.llamacpp.repro import write_scripts
@@ -49,6 +49,22 @@ def test_a_cut_that_llama_cpp_may_refuse_has_a_script_for_either_answer() -> Non
     agrees, refuses = scripts(Failure("S6", "logprobs", "wrong", events, 2, "r0"))
     assert "llama.seq_rm(0, 3)" in agrees.scenario
     assert "llama.seq_rm(0, 3)" in refuses.scenario
+
+
+def test_a_shift_is_a_call_of_the_sequence_and_nothing_without_tokens() -> None:
+    events = (EVENTS[0], Shift("r0", 4), *EVENTS[1:3], Shift("r0", 4), Repeat(2), Shift("r0.1", 5))
+    [script] = scripts(Failure("M9", "sequences-at-a-wrong-position", "wrong", events, 2))
+    calls = [line.strip() for line in script.scenario.splitlines() if "seq_add" in line]
+    assert calls == ["llama.seq_add(0, 4)", "llama.seq_add(1, 5)"]
+
+
+def test_a_process_that_died_is_a_script_of_the_whole_trace() -> None:
+    failure = Failure("CRASH", "SIGABRT", "the target died", (), 0, sentence="died")
+    [script] = write_scripts("", Trace(CONFIG, EVENTS), failure)
+    compile(script.text, "repro.py", "exec")
+    assert script.promise == "the process died"
+    assert "llama.seq_cp(0, 1)" in script.text
+    assert "the process died of signal {-status}" in script.text
 
 
 def test_a_failure_without_numbers_has_no_script() -> None:

@@ -10,6 +10,7 @@ import pytest
 from hybridfuzz.targets.base.protocol import EngineError, TargetError
 from hybridfuzz.targets.base.repro import Failure, Script
 from hybridfuzz.targets.base.trace import (
+    Abort,
     Arrive,
     Config,
     Event,
@@ -55,6 +56,9 @@ class Posts(Server):
     def __init__(self, slots: int = 2) -> None:
         self.slots, self.count, self.drafts, self.posts = {}, slots, False, []  # type: ignore[var-annotated]
 
+    def forget(self, name: str) -> None:
+        self.posts.append(f"delete {name}")
+
     def _post(self, path: str, content: Mapping[str, Any]) -> Any:
         self.posts.append(path)
         return [
@@ -88,7 +92,9 @@ def test_a_client_is_served_from_the_slot_that_answered_it() -> None:
     server.save("r0", 6)
     server.restore("r0", 3)
     server.erase(3)
-    assert server.posts[1:] == ["slots/2?action=save", "slots/1?action=restore", "slots/1?action=erase"]
+    assert server.posts[1:] == [
+        "slots/2?action=save", "slots/1?action=restore", "delete r0", "slots/1?action=erase",
+    ]  # fmt: skip
     server.posts.clear()
     server.erase_all()
     assert server.posts == ["slots/1?action=erase", "slots/2?action=erase"]
@@ -137,6 +143,10 @@ def test_a_script_forks_truncates_and_resets_as_the_clients_do() -> None:
     assert lines[3].startswith("server.erase(")
     forks = (*TURNS[:3], Fork("r2", "r0"), Resume("r2", (("c", 1),), 2), Step())
     assert "server.copy_saved('r2', 'r0')" in calls(script(forks))
+
+
+def test_a_saved_slot_of_a_session_that_ends_is_deleted() -> None:
+    assert calls(script((*TURNS[:3], Abort("r0"))))[-1] == "server.forget('r0')"
 
 
 def test_a_process_that_died_is_a_script_of_the_whole_trace() -> None:

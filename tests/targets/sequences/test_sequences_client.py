@@ -185,3 +185,13 @@ def test_no_sequence_is_lost_or_shared_by_random_events() -> None:
             held = [one.sequence for one in client.holders()]
             assert sorted([*held, *client.free]) == list(range(sequences_of(CONFIG)))
             assert not any(one.saved and one.sequence is not None for one in client.holders())
+
+
+def test_a_copy_is_saved_at_once_where_copies_are_put_away() -> None:
+    client = client_with("r0", session=True, idle="copies")
+    step(client)
+    assert client.repeat(2) == [do.Copy(0, 1), do.Save("r0.1", 1), do.Remove(1), do.Restore("r0.1", 1)]
+    client.abort("r0.1")
+    client.park("r0")
+    assert client.fork("r1", "r0") == [do.Copy(0, 1), do.Save("r1", 1), do.Remove(1)]
+    assert client.parked["r1"].saved

@@ -5,9 +5,9 @@ import random
 import pytest
 
 from hybridfuzz.reference.tokens import EMPTY, chain
-from hybridfuzz.targets.sequences.executor import PARTIAL, WHOLE
+from hybridfuzz.targets.sequences.executor import PARTIAL, WHOLE, Executor
 from hybridfuzz.targets.sequences.memory import Memory
-from hybridfuzz.targets.sequences.operations import Tokens
+from hybridfuzz.targets.sequences.operations import Checkpoint, GoBack, Restore, RollBack, Save, Shift, Tokens
 
 
 def memory(planes: int = 3, ubatch: int = 64) -> Memory:
@@ -146,3 +146,36 @@ def test_random_operations_leave_what_the_same_tokens_have_alone(ubatch: int) ->
                 assert one.positions(index) == (len(tokens) - 1, len(tokens) - 1)
         assert sorted(one.free) == [cell for cell, users in enumerate(one.users) if not users], "no cell is lost"
     assert refused
+
+
+def test_a_shift_moves_one_sequence_and_is_saved_with_it() -> None:
+    one = memory(planes=1)
+    feed(one, 0, 5, 6, 7)
+    one.copy(0, 1)
+    assert one.shift(1, 4)
+    assert (one.positions(0), one.positions(1)) == ((2, 2), (6, 6)), "its source stays"
+    assert content(one, 1) == alone(5, 6, 7)
+    one.set_state(2, one.state(1, WHOLE), WHOLE)
+    assert one.positions(2) == (6, 6)
+    assert one.remove(1, 6) and not one.remove(1, 5)
+    assert content(one, 1) == alone(5, 6)
+    one.remove(1)
+    feed(one, 1, 5)
+    assert one.positions(1) == (0, 0)
+
+
+def test_a_client_counts_tokens_where_the_memory_counts_positions() -> None:
+    executor = Executor(memory(planes=0))
+    feed(executor.memory, 0, 5, 6, 7)  # type: ignore[arg-type]
+    assert executor.execute(Shift(0, 4))
+    executor.execute(Checkpoint(0))
+    feed(executor.memory, 0, 8, 9)  # type: ignore[arg-type]
+    executor.execute(GoBack(0, 3, (8,)))
+    assert content(executor.memory, 0) == alone(5, 6, 7, 8)  # type: ignore[arg-type]
+    assert executor.memory.positions(0) == (7, 7)
+    executor.execute(Save("r0", 0))
+    executor.execute(Restore("r0", 2))
+    assert executor.position(2, 1) == 5
+    executor.execute(RollBack(0, 2, (5, 6)))
+    assert content(executor.memory, 0) == alone(5, 6)  # type: ignore[arg-type]
+    assert executor.position(0, 0) == 0, "it was refused, and all was decoded again"
