@@ -83,7 +83,8 @@ class Work:
 
         patches.activate(None)
         engine = self._engine
-        computed = self._step(rows) if rows else 0
+        # As `EngineCore`: what a rank does before each dummy run is a step without tokens.
+        computed = self._step(rows) if rows else self._execute(0)
         if not computed:
             engine.worker.dummy_run(1)
         return computed
