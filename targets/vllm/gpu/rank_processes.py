@@ -216,8 +216,9 @@ def _die_like(rank: int, status: int) -> NoReturn:
 def _failure(rank: int, answer: Answer) -> Exception:
     """Return the exception for an answer; what another rank's exception says begins a line of its own."""
     assert isinstance(answer, Failed)
-    kind = RankFailed if answer.of_engine else RankLost
-    return kind(f"data-parallel rank {rank} raised at {answer.where}:\n{answer.text}")
+    kind, lines = RankFailed if answer.of_engine else RankLost, answer.text.splitlines()
+    brief = f"{lines[-1]}: {lines[0]}" if len(lines) > 1 else lines[0]
+    return kind(f"data-parallel rank {rank} raised {brief} at {answer.where}\n{answer.text}")
 
 
 @cache
