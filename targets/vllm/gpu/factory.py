@@ -73,7 +73,7 @@ class GpuFactory:
                 "sampling": SAMPLING,
                 **SERVING,
                 **({"jitter": ("no", "no", "no", "yes")} if device == "cuda" else {}),
-                "ranks": ("1", "1", "1", "2") if self.gpus >= 2 else ("1",),
+                "ranks": ("1",),
             },
             accepts={
                 "attention": ("flash", "triton"),
