@@ -53,7 +53,8 @@ def headline_of(
     title = " ".join([what, *circumstances]) + (f" ({', '.join(settings)})" if settings else "")
     if not details:
         is_clean = answers and not any(one.end not in ("", "aborted") for one in answers)
-        clean = "In the run below every client receives the right tokens." if is_clean else ""
+        who = "every client that stays" if any(one.end for one in answers) else "every client"
+        clean = f"In the run below {who} receives the right tokens." if is_clean else ""
         details = [text for text in (follows, clean) if text]
     return Headline(title, " ".join(details), tuple(_search_terms(trace, history, violation)))
 

@@ -24,7 +24,8 @@ need are reset to their usual values, and the default implementation is used if
 it fails as well. The script is run once as a check. With a patch (--patch, or
 that of the known bug which lists the trace) it is run again with the patch,
 and DIR gets fix.patch. A failure of a campaign behind fixes takes the same --fixes;
-those that it does not need are left out, the others go into DIR/fixes.
+those that it does not need are left out, the others go into DIR/fixes. A finding that its campaign had no
+time to reduce is reduced first.
 Exit status: 0 the script fails as promised; 2 usage, the trace is clean, or
 no script can show its failure (DIR then has the rest); 4 a script was written
 and does not fail as promised.
@@ -34,6 +35,7 @@ example: hybridfuzz repro failing.json --target vllm@0.33.0 -o repro
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments."""
+    from ...units import duration
     from .common import add_fixes, add_target
 
     parser.add_argument("trace", type=Path, metavar="TRACE", help="a trace that fails; reduce it first")
@@ -45,6 +47,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--patch", type=Path, metavar="FILE", help="a fix, to be tested and put into REPORT.md")
     add_fixes(parser)
+    parser.add_argument(
+        "--reduce", type=duration, default=60.0, metavar="TIME",
+        help="time limit for reducing a finding that its campaign did not reduce (default: 60s)",
+    )  # fmt: skip
     parser.add_argument("-o", "--out", type=Path, required=True, metavar="DIR", help="folder to write")
     parser.add_argument("--json", action="store_true", help="end with one JSON object on standard output")
 
@@ -67,6 +73,8 @@ def run(options: argparse.Namespace) -> int:
     if options.kind == "engine":
         return witness(options.target, trace, folder, line)
     subject = subject_of(options, trace)
+    if subject and waits_to_be_reduced(options.trace):
+        trace = reduced(subject, trace, options.reduce)
     case = observe(subject, trace, places(options.trace)) if subject else None
     if subject is None or case is None:
         raise runs_clean(options, "reproduce")
@@ -137,6 +145,38 @@ def subject_of(options: argparse.Namespace, trace: Trace) -> Subject | None:
     names = ", ".join(entry.title for entry in needed)
     progress_line(f"it needs {names}" if needed else "it needs none: the report is about the engine without them")
     return Subject(options.target, launch, options.timeout, memory, needed)
+
+
+def waits_to_be_reduced(file: Path) -> bool:
+    """Return True for a finding in a campaign's folder that the campaign had no time to reduce."""
+    from ....targets.base.trace import TraceError
+    from ...group.finding_store import FINDINGS_FOLDER, read_state
+
+    if file.absolute().parent.name != FINDINGS_FOLDER:
+        return False
+    try:
+        state = read_state(file.absolute().parents[1])
+    except TraceError:  # the trace is enough
+        return False
+    found = [one for one in state.findings if Path(one.trace).name == file.name] if state else []
+    return any(one.reproduced and not one.reduced for one in found)
+
+
+def reduced(subject: Subject, trace: Trace, seconds: float) -> Trace:
+    """Return the shortest trace found in a time limit in seconds that fails like this one."""
+    from ...group.reduce import reduce_trace
+    from ...units import plural
+    from .common import progress_line
+
+    with subject.worker() as worker:
+        worker.start()
+        violation = worker.run(trace).violation
+        if violation is None:
+            return trace
+        progress_line(f"its campaign did not reduce it: that is done now, for {seconds:g} s at most")
+        best = reduce_trace(trace, violation.signature, worker.run, seconds=seconds)
+    progress_line(f"reduced from {len(trace.events)} to {plural(len(best.events), 'event')}")
+    return best
 
 
 def again(launch: Launch, script: Path) -> str:

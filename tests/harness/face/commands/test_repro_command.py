@@ -1,13 +1,17 @@
 """What `repro` prints."""
 
+import re
 from pathlib import Path
 
 import pytest
 from cli_process import Cli
+from msgspec import structs
 
+from hybridfuzz.harness.draw.trace_files import load_trace, save_trace
 from hybridfuzz.harness.face.commands.repro import again
 from hybridfuzz.harness.tell.reproduce import name_of_test
 from hybridfuzz.targets.base.launch import Launch
+from hybridfuzz.targets.base.trace import Step
 
 CORPUS = Path(__file__).parents[4] / "corpus"
 
@@ -33,6 +37,25 @@ def test_how_to_run_a_script_again_where_its_engine_is(tree: str, command: str) 
 )
 def test_a_test_is_named_for_the_title_of_the_report(title: str, name: str) -> None:
     assert name_of_test(title) == name
+
+
+def test_a_finding_that_its_campaign_did_not_reduce_is_reduced_first(hybridfuzz: Cli, tmp_path: Path) -> None:
+    """Its report told events that did nothing, and a reader could not tell the cause."""
+    target = ("--target", "hybrid:finished-row-not-cleared")
+    hybridfuzz("fuzz", *target, "--traces", "12", "--seed", "1", "--no-canary", "-o", "out")
+    [finding, *_] = sorted((tmp_path / "out" / "findings").glob("*.json"))
+    trace = load_trace(finding)
+    save_trace(structs.replace(trace, events=(*[Step()] * 4, *trace.events)), finding)
+    before = len(load_trace(finding).events)
+    state = tmp_path / "out" / "campaign.json"
+    state.write_text(re.sub(r'"reduced": *true', '"reduced": false', state.read_text()))
+    ran = hybridfuzz("repro", finding, *target, "-o", "reduced")
+    after = len(load_trace(tmp_path / "reduced" / "trace.json").events)
+    assert ran.status == 0 and after < before
+    assert f"reduced from {before} to {after} event" in ran.err
+    elsewhere = (tmp_path / "mine.json").write_bytes(finding.read_bytes()) and "mine.json"
+    kept = hybridfuzz("repro", elsewhere, *target, "-o", "kept")
+    assert "reduced from" not in kept.err and len(load_trace(tmp_path / "kept" / "trace.json").events) > after
 
 
 def test_a_target_without_tests_of_its_own_style_says_so(hybridfuzz: Cli) -> None:
