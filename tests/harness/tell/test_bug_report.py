@@ -197,7 +197,7 @@ def test_every_kind_of_event_has_words() -> None:
     for kind in get_args(AnyEvent):
         values = {"name": "r0", "prompt": (("d", 3),), "max_new_tokens": 2, "blocks": 2, "rows": 2, "length": 3}
         values |= {"parent": "r1", "slot": "s", "tier": "t", "order": ("r0",)}
-        values |= {"names": ("r0",), "sources": {"r0": "r1"}, "times": 2, "tokens": 2}
+        values |= {"names": ("r0",), "sources": {"r0": "r1"}, "times": 2, "tokens": 2, "by": 2}
         made.append(kind(**{key: value for key, value in values.items() if key in kind.__struct_fields__}))
     _, history = record_history(CLEAN, make_trace(arrive("r0", 3), *steps(30)))
     moments = history.moments[: len(made)]
