@@ -107,7 +107,7 @@ def add_ranks(parser: argparse.ArgumentParser) -> None:
     """--dp."""
     from ...units import count
 
-    help_text = "data-parallel ranks in lockstep, all judged; idle ones join through dummy runs (default: 1)"
+    help_text = "data-parallel ranks; idle ones join through dummy runs (default: 1)"
     parser.add_argument("--dp", type=count, default=1, metavar="N", help=help_text)
 
 

@@ -17,18 +17,14 @@ if TYPE_CHECKING:
     from ...tell.reproduce import Subject
 
 EXAMPLES = """\
-DIR gets repro.py (needs only the target's own package), test_repro.py,
-REPORT.md, timeline.svg and trace.json. --kind pytest also writes a test where
-the engine's own tree has such tests (DIR/tests/v1/core/... for vLLM). Options that the failure does not
-need are reset to their usual values, and the default implementation is used if
-it fails as well. The script is run once as a check. With a patch (--patch, or
-that of the known bug which lists the trace) it is run again with the patch,
-and DIR gets fix.patch. A failure of a campaign behind fixes takes the same --fixes;
-those that it does not need are left out, the others go into DIR/fixes. A finding that its campaign had no
-time to reduce is reduced first.
+DIR gets repro.py (needs only the target's package), test_repro.py, REPORT.md,
+timeline.svg and trace.json; --kind pytest: also a test for the engine's tree.
+A finding that its campaign did not reduce is reduced first. Options that the
+failure does not need get their usual values. The script is run as a check,
+and with a patch (--patch, or that of the known bug with this trace) again.
+A finding behind fixes takes the same --fixes: DIR/fixes gets those it needs.
 Exit status: 0 the script fails as promised; 2 usage, the trace is clean, or
-no script can show its failure (DIR then has the rest); 4 a script was written
-and does not fail as promised.
+no script can show its failure; 4 a script does not fail as promised.
 example: hybridfuzz repro failing.json --target vllm@0.33.0 -o repro
 """
 

@@ -29,7 +29,7 @@ def test_it_is_appended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     text = page.read_text()
     assert text.startswith("before\n## hybridfuzz fuzz: hybrid\n\n1 finding in 1,000 traces")
     assert "with a chance of 1.2 %" in text
-    assert "at most 0.47 % of this generator" in text
+    assert "at most 0.48 % of this generator" in text
     assert "<b>" not in text, "what an engine says is text"
     assert text.endswith("\n\n"), "what another step appends is a paragraph of its own"
 
