@@ -219,7 +219,7 @@ class CampaignState:
         self._started: float | None = None
         self._keeping = True
         self._known = {entry.title: entry for entry in settings.known}
-        self._packaged = {entry.title: entry for entry in without_a_patch(settings)}
+        self.packaged = {entry.title: entry for entry in without_a_patch(settings)}
         """Known bugs to which a finding is only said to be like."""
         self._known_causes: dict[str, FindingEvidence] = {}
         """Evidence of those of both that go by their condition, by title."""
@@ -540,9 +540,9 @@ class CampaignState:
         """
         finding, evidence = self.store.findings[name], self.store.evidence.get(name)
         seen = evidence.evidence if evidence else ()
-        known, like = self._alike(seen, self._known), self._alike(seen, self._packaged)
+        known, like = self._alike(seen, self._known), self._alike(seen, self.packaged)
         if not like:
-            bare = (entry for entry in self._packaged.values() if entry.covers(finding.signature, self.settings.target))
+            bare = (entry for entry in self.packaged.values() if entry.covers(finding.signature, self.settings.target))
             like = next(bare, None)
         self.store.findings[name] = structs.replace(
             finding,

@@ -34,7 +34,7 @@ from ..workers.protocol import NodeLost, NodeRefused, Worker
 from ..workers.worker_client import InternalError, Stopped
 from .recheck import Confirmation
 from .schedule import Schedule
-from .shared_state import CampaignState, Claim, Unsorted, without_a_patch
+from .shared_state import CampaignState, Claim, Unsorted
 from .sorting import SORT_SECONDS, Sorter
 from .triage import EXPLAINED, FINDING, FURTHER, LEFT_BEHIND, NEW, TEST
 
@@ -63,7 +63,7 @@ def plan_chores(state: CampaignState) -> list[Chore]:
         partial(WorkerLoop.learn_known, entry=entry)
         for entry in with_conditions(state.settings.known, state.settings.target)
     ]
-    for number, entry in enumerate(with_conditions(without_a_patch(state.settings), state.settings.target)):
+    for number, entry in enumerate(with_conditions(state.packaged.values(), state.settings.target)):
         state.triage.put(partial(WorkerLoop.learn_known, entry=entry), FINDING, NEW, 1, number)
     chores += [partial(WorkerLoop.run_again, path=path) for path in state.corpus.files()]
     if state.settings.changed and not state.settings.earlier:

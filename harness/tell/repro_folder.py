@@ -54,8 +54,7 @@ def write_folder(folder: Path, case: ReproCase) -> None:
         write_atomically(folder / "test_repro.py", PYTEST.format(package=package).encode())
     if case.fix:
         write_atomically(folder / "fix.patch", case.fix.text.encode("utf-8", "replace"))
-    if case.fixes:
-        (folder / FIXES / KNOWN_FILE).unlink(missing_ok=True)
+    (folder / FIXES / KNOWN_FILE).unlink(missing_ok=True)  # of an earlier run
     for entry in case.fixes:
         take_over(folder / FIXES / KNOWN_FILE, entry)
     write_atomically(folder / "REPORT.md", report(case, has_picture=bool(svg)).encode())
