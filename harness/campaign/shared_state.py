@@ -179,7 +179,7 @@ def recognizer(settings: Settings) -> Recognizer | None:
 
 
 def without_a_patch(settings: Settings) -> tuple[Known, ...]:
-    """Return packaged known bugs that no patch mends here, without those that the campaign takes for known."""
+    """Return packaged known bugs that no patch mends here, without those in the campaign's own list."""
     taken = {entry.title for entry in settings.known}
     packaged = settings.packaged.acknowledged if settings.packaged else ()
     return tuple(entry for entry in packaged if entry.title not in taken)
@@ -220,9 +220,9 @@ class CampaignState:
         self._keeping = True
         self._known = {entry.title: entry for entry in settings.known}
         self.packaged = {entry.title: entry for entry in without_a_patch(settings)}
-        """Known bugs to which a finding is only said to be like."""
+        """Known bugs that a finding is only said to resemble, by title."""
         self._known_causes: dict[str, FindingEvidence] = {}
-        """Evidence of those of both that go by their condition, by title."""
+        """Title -> evidence of the bugs in both of these that go by a condition."""
         self.avoid = [
             entry.condition.circumstances for entry in settings.known if entry.condition and entry.condition.traits
         ]

@@ -16,8 +16,7 @@ from .causes import Cause
 def paragraphs(
     causes: Sequence[Cause], states: Counter[str], drawn: Counter[str], changed: Changed | None
 ) -> Iterator[str]:
-    """Yield what ran, how many traces fail at most, by those that were drawn, the changed lines that ran, and the
-    failures."""
+    """Yield what ran, an upper bound of the rate of failing traces, the changed lines that ran, and the failures."""
     counts = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
     yield markdown_text(f"{plural(states.total(), 'trace')}: {counts}")
     yield markdown_text(failing_at_most(drawn))

@@ -12,7 +12,7 @@ from ..risk.species_counts import SPECIES_MAX
 from ..units import plural
 
 NOISE_DIGITS = 6
-"""Digits behind the last one that is shown in which an upper bound may exceed a round number by arithmetic alone."""
+"""Decimals kept before a bound is rounded, so that the noise of floats does not push it up."""
 
 
 def percent(share: float, rounding: Callable[[float], int] = round) -> str:

@@ -27,7 +27,7 @@ class Family(NamedTuple):
     metadata  hyperparameters, without the architecture's prefix
     tensors   name -> shape
     planes    True if its contexts can keep snapshots for roll-back (`llm_arch_supports_rs_rollback`)
-    head      tensors of a block behind the others that drafts (MTP): only a server's model has it
+    head      tensors of the MTP block, which follows the others and drafts: only a server's model has it
     state     words at the end of what a save of a recurrent state has that are it, 0 for all: cells of a window precede
     """
 

@@ -1,4 +1,4 @@
-"""What operations are to a server: the requests that its clients send."""
+"""Translates operations of a memory into the requests that clients send to a server."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Sent(NamedTuple):
 def sent(event: Event, operations: Sequence[do.Operation]) -> Iterator[Sent]:
     """Yield what clients send when an event means these operations.
 
-    A request that ends, or whose sequence is saved, says nothing: the server keeps what it likes. One that loses what
+    A request that ends, or whose sequence is saved, sends none: the server keeps what it likes. One that loses what
     it has computed has its slot erased.
     """
     for operation in operations:

@@ -348,7 +348,7 @@ def report(summary: Summary, width: int, *, self_test: bool = True) -> list[Rend
         if finding.cause:
             parts.append(Text(terminal_line(f"  known: {cause_words(finding.cause)}")))
         if finding.like:
-            parts.append(Text(terminal_line(f"  like the known bug {finding.like}; no patch here proves it")))
+            parts.append(Text(terminal_line(f"  like the known bug {finding.like}; there is no patch to confirm it")))
         if also := symptoms(finding):
             parts.append(Text(terminal_line(f"  {also}")))
     for node in summary.nodes:

@@ -1,7 +1,7 @@
 """Which GPU a process of a campaign uses: the workers, and the data-parallel ranks of each worker, share them out.
 
 Rank r of worker w has device (r + w) modulo the number of devices: the ranks of one engine are on different devices if
-there are as many, and each device carries as many workers' ranks as any other.
+there are as many, and each device carries about as many workers' ranks as any other.
 """
 
 from __future__ import annotations

@@ -110,7 +110,7 @@ def is_of_collective(error: Exception) -> bool:
 
 
 class InGroup:
-    """The other ranks, for a rank that does what it is told: it is in the group, and they are."""
+    """The other ranks as one that is not the first sees them: it joins their collectives, rank 0 does the rest."""
 
     def begin(self, rows: int) -> None:
         """Begin a step."""

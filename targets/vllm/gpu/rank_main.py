@@ -45,14 +45,14 @@ _PR_SET_PDEATHSIG = 1
 LONGEST = 40
 """Tokens of a request at most: then another one takes its place."""
 FRESH = 4
-"""Each so many steps with rows a new prompt is computed among them."""
+"""Every so many steps with rows a new prompt is computed, too."""
 PREPARING = 16
-"""Steps within which the prompts of requests that shall decode are computed, at most."""
+"""Steps within which the prompts of requests that are to decode are computed, at most."""
 UNUSED = {
     "connector": "none", "reports": "none", "prefills": "eager", "reset": "direct", "sampling": "greedy",
     "jitter": "no", "load_failure": "recompute",
 }  # fmt: skip
-"""Options of what only concerns a rank's own clients, and its own device."""
+"""Values of options that matter only to a rank's own clients and device."""
 
 
 def config_beside(config: Config) -> Config:

@@ -83,7 +83,7 @@ class _Process:
                 data = data[os.write(self._input, data) :]
 
     def line(self, seconds: float) -> bytes:
-        """Return its next line. Raises RankLost if none comes."""
+        """Return its next line. Raises RankSilent if none comes in time; one that is gone takes this process along."""
         until = time.monotonic() + seconds
         while b"\n" not in self._buffer:
             if not select.select([self._output], [], [], max(until - time.monotonic(), 0))[0]:
@@ -169,7 +169,7 @@ class Processes:
                 raise _failure(rank, answer)
 
     def settle(self) -> Exception | None:
-        """Come to terms with an exception on this rank: wait until the others have done what they were told, or end
+        """After an exception on this rank, wait until the others have done what they were told, or end
         them. Return what another one failed with, None if none did: this rank may have left them alone."""
         found: Exception | None = None
         try:

@@ -69,8 +69,8 @@ class RealEngine(Engine):
             self._ranks.reset()
 
     def settle_ranks(self, error: Exception) -> None:
-        """Come to terms with an exception on this rank. If it only says that another rank is gone, raise what that one
-        failed with."""
+        """After an exception on this rank, wait for the others or end them. If it only says that another rank is
+        gone, raise what that one failed with."""
         failed = processes().settle() if isinstance(self._ranks, OtherRanks) else None
         if failed and is_of_collective(error):
             raise failed from error

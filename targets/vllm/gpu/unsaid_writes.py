@@ -1,7 +1,7 @@
 """Blocks that a forward changed though its metadata names none of them: seen by their bytes.
 
-A kernel may write where no argument of it points. In a step with requests the real model's numbers show that; behind a
-dummy run nobody reads at once.
+A kernel may write where no argument of it points. In a step with requests the real model's numbers show that; after a
+dummy run nothing reads the blocks soon, so only their bytes do.
 """
 
 from __future__ import annotations
