@@ -49,8 +49,8 @@ SCRIPT_LINES_SHOWN = 80
 """A longer script is collapsed."""
 OUTPUT_LINES_SHOWN = 12
 """What clients receive is printed before the traceback."""
-EVENTS_SHOWN = 24
-"""A longer scenario is collapsed."""
+EVENTS_SHOWN, EVENTS_MAX = 24, 100
+"""A longer scenario is collapsed; of one that is longer than the second, the middle is left out."""
 TOKENS_SHOWN = 12
 PLACES_SHOWN = 5
 ISSUE = re.compile(r"\\#(?=\d)")
@@ -267,6 +267,9 @@ def _scenario(case: ReproCase) -> Iterator[str]:
         yield f"| {' | '.join(markdown_text(str(cell)) for cell in cells)} |"
     yield ""
     events = [f"{number}. {markdown_text(words)}" for number, words in enumerate(narrate(case.trace, case.history), 1)]
+    if len(events) > EVENTS_MAX:
+        left_out = len(events) - EVENTS_MAX
+        events[EVENTS_MAX // 2 : -EVENTS_MAX // 2] = ["", f"({left_out} more.)", ""]
     yield from _collapsed("Every event", events) if len(events) > EVENTS_SHOWN else events
 
 

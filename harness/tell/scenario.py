@@ -23,7 +23,7 @@ class ScenarioRow(Struct, frozen=True):
     arrives  the step before which it arrives
     shared   tokens of its prompt that an earlier request's prompt begins with, too, and that request; 0 and "" if none
     hit      prefix-hit length at its first admission, -1 if it was not admitted
-    chunks   tokens of its prompt that each step computed
+    chunks   tokens of its prompt that each step computed, when it was computed for the first time
     load     tokens that were to be loaded from outside the pool at its first admission
     """
 
@@ -54,7 +54,7 @@ def requests_of(trace: Trace, history: History) -> list[ScenarioRow]:
         shared, other = max(((_common(truth, one), name) for name, one in before.items()), default=(0, ""))
         before[event.name] = truth
         own = steps.get(event.name, [])
-        chunks = tuple(one.num_tokens for one in own if one.num_tokens and one.start < truth.prompt_length)
+        chunks = tuple(_chunks(own, truth.prompt_length))
         hit, load = (own[0].hit, own[0].external) if own else (-1, 0)
         rows.append(
             ScenarioRow(
@@ -71,6 +71,15 @@ def requests_of(trace: Trace, history: History) -> list[ScenarioRow]:
             )
         )
     return rows
+
+
+def _chunks(own: Sequence[RequestStep], prompt: int) -> Iterator[int]:
+    """Yield the tokens of each step that computes a prompt for the first time."""
+    end = 0
+    for one in own:
+        if end <= one.start < prompt and one.num_tokens:
+            end = one.start + one.num_tokens
+            yield one.num_tokens
 
 
 def steps_of(history: History) -> Mapping[str, Sequence[RequestStep]]:

@@ -49,6 +49,14 @@ WAITING = End(
     ],
 )
 
+UNENDED = End(
+    "AssertionError: requests run without an end",
+    [
+        'waiting = [turn.name for turn in engine.turns if turn.end == "still waits for tokens"]',
+        'assert not waiting, f"requests run without an end: {waiting}"',
+    ],
+)
+
 
 def leaking(where: str) -> End:
     """Return the end of a script about what is left in the memory `where`."""

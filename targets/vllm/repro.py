@@ -18,7 +18,18 @@ from msgspec import structs
 
 from ...reference.layout import cdiv
 from ...reference.tokens import Truth, kind_of
-from ..base.client_script import HIDDEN, MORE_TOKENS, WAITING, WRONG_TOKENS, End, Frame, asked_again, asking, leaking
+from ..base.client_script import (
+    HIDDEN,
+    MORE_TOKENS,
+    UNENDED,
+    WAITING,
+    WRONG_TOKENS,
+    End,
+    Frame,
+    asked_again,
+    asking,
+    leaking,
+)
 from ..base.engine_tests import ENGINE, RUN_SCENARIO, EngineTest, docstring, scenario
 from ..base.inlined import Part, Sources
 from ..base.protocol import TargetError
@@ -41,7 +52,7 @@ from ..base.trace import (
     fits,
     tag_of,
 )
-from .kit_limits import CRASH, HANG, HIT, LEAK, ROOM, TOKENS, Case, refusal, shown
+from .kit_limits import CRASH, ENDLESS, HANG, HIT, LEAK, ROOM, TOKENS, Case, refusal, shown
 from .options import DROPPED_TOKENS, PLAIN, drafts_on_device, has_graphs, has_peer, is_v2, options_of, reports_all
 
 PLAIN_GROUP = Group("mamba", 1)
@@ -84,6 +95,9 @@ def _attempts(failure: Failure, config: Config) -> Iterator[tuple[_Clients, _Aga
     how, clients, nothing = shown(failure), _Clients(config, failure.events), _Again()
     if how == CRASH:
         yield clients, nothing, End(failure.field.partition("-")[0], [])
+    elif how == ENDLESS:  # `finish` takes the plain steps behind the trace
+        last = max((index for index, event in enumerate(failure.events, 1) if event != Step()), default=0)
+        yield _Clients(config, failure.events[:last]), nothing, UNENDED
     elif how != TOKENS:
         ends = {HANG: WAITING, LEAK: leaking("when nothing runs"), HIT: _short_hit(failure), ROOM: NO_ROOM}
         yield clients, nothing, ends[how]

@@ -42,11 +42,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "engine: a script of the engine's public API for a GPU, with a tiny real model; it is not run here",
     )  # fmt: skip
     parser.add_argument("--patch", type=Path, metavar="FILE", help="a fix, to be tested and put into REPORT.md")
-    add_fixes(parser)
     parser.add_argument(
         "--reduce", type=duration, default=60.0, metavar="TIME",
         help="time limit for reducing a finding that its campaign did not reduce (default: 60s)",
     )  # fmt: skip
+    add_fixes(parser)
     parser.add_argument("-o", "--out", type=Path, required=True, metavar="DIR", help="folder to write")
     parser.add_argument("--json", action="store_true", help="end with one JSON object on standard output")
 

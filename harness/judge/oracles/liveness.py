@@ -31,7 +31,14 @@ class Liveness(Oracle):
             consequence=Consequence(
                 "A request waits forever", "The engine schedules nothing for it although it could be served.", "hang"
             ),
-            otherwise={"lost": Consequence("A request is lost", "Its client waits forever.", "hang")},
+            otherwise={
+                "lost": Consequence("A request is lost", "Its client waits forever.", "hang"),
+                "drain": Consequence(
+                    "Requests run without an end",
+                    "Each step computes tokens for them, and their clients wait forever.",
+                    "hang",
+                ),
+            },
         ),
     )
     title = "liveness"

@@ -35,6 +35,8 @@ from .stand_ins import (
 
 IDLE_MAX = 8
 """Steps in a row that may schedule nothing while requests wait."""
+STEPS_PER_TOKEN = 3
+"""Steps that a token may take when nothing but plain steps happens."""
 
 
 class Turn:
@@ -186,10 +188,10 @@ class Serving:
         self._apply(ExternalLoad(name, length, states, fails, delay))
 
     def finish(self):
-        """Run until every request has ended, or until nothing is scheduled any more."""
-        idle = 0
-        while self.target.has_work() and idle < IDLE_MAX:
-            idle = 0 if self.step() else idle + 1
+        """Run until every request has ended, until nothing is scheduled any more, or until it has taken too long."""
+        idle, left = 0, STEPS_PER_TOKEN * sum(len(turn.prompt) + len(turn.expected) for turn in self.turns) + IDLE_MAX
+        while self.target.has_work() and idle < IDLE_MAX and left:
+            idle, left = 0 if self.step() else idle + 1, left - 1
 
     def _apply(self, event):
         """Let an event happen and give clients their tokens. Return True if a request was scheduled."""

@@ -33,7 +33,7 @@ from hybridfuzz.targets.base.launch import Launch
 from hybridfuzz.targets.base.protocol import EngineError
 from hybridfuzz.targets.base.registry import describe, load_factory
 from hybridfuzz.targets.base.repro import MACHINERY, Script
-from hybridfuzz.targets.base.trace import AnyEvent, Arrive, DummyRun, ExternalLoad, Step
+from hybridfuzz.targets.base.trace import AnyEvent, Arrive, DummyRun, ExternalLoad, Preempt, Step
 
 CORPUS = Path(__file__).parents[3] / "corpus"
 LAUNCH = Launch(sys.executable, {})
@@ -189,6 +189,23 @@ def test_a_shared_prefix_and_the_hit_are_shown() -> None:
     _, history = record_history(CLEAN, trace)
     _, second = requests_of(trace, history)
     assert (second.shared, second.shares_with, second.hit, second.chunks) == (24, "r0", 24, (4,))
+
+
+def test_chunks_are_those_of_the_first_time() -> None:
+    """A request that was preempted without an end filled the table's row with hundreds of numbers."""
+    trace = make_trace(arrive("r0", 20), *steps(2, budget=8), Preempt("r0"), *steps(4), mamba_cache_mode="none")
+    _, history = record_history(CLEAN, trace)
+    [row] = requests_of(trace, history)
+    assert row.chunks == (8, 8)
+
+
+def test_of_a_long_scenario_the_middle_is_left_out() -> None:
+    case = case_of(slugs()[0])
+    trace = make_trace(arrive("r0", 30), *steps(300, budget=1))
+    _, history = record_history(CLEAN, trace)
+    text = report(structs.replace(case, trace=trace, history=history))
+    told = [line for line in text.splitlines() if re.match(r"\d+\. ", line)]
+    assert 90 < len(told) <= 110 and " more.)" in text
 
 
 def test_every_kind_of_event_has_words() -> None:

@@ -162,6 +162,7 @@ def test_scripts_are_one_module_that_imports_nothing_of_ours(changes: dict[str, 
             ["clients receive wrong tokens"] * 4 + ["in step 1 metadata of a kernel point behind the end"],
         ),
         ("M8", "stall", ["nothing is scheduled any more"]),
+        ("M8", "drain", ["requests run without an end"]),
         ("M8", "hit", ["r0 finds only 3 of its tokens in the prefix cache"]),
         ("M9", "blocks", ["memory is not given back"]),
         ("M7", "blocks", ["requests are admitted without room for them"]),
@@ -243,6 +244,12 @@ def test_an_answer_is_longer_where_a_wrong_state_lies_behind_its_end() -> None:
     first, longer = scripts_for({}, failure("S3", "temporal"))[:2]
     assert "new_tokens=2)" in first.text and "max_model_len=16," in first.text
     assert "new_tokens=6)" in longer.text and "max_model_len=20," in longer.text
+
+
+def test_steps_behind_the_trace_are_taken_until_an_answer_is_overdue() -> None:
+    """Written out, they would be followed by as many again."""
+    [script] = scripts_for({}, failure("M8", "drain", (*EVENTS, *[Step()] * 40)))
+    assert calls(script)[1:] == ["engine.step(budget=2)", "engine.finish()"]
 
 
 def test_what_no_script_can_show_is_refused() -> None:
