@@ -16,7 +16,7 @@ from threading import Event, Thread
 
 GRACE_SECONDS = 30.0
 """For the engine's start, the corpus, known bugs, and to tell failures apart. A budget is the time for the search."""
-ENDING_SECONDS = 2.0
+ENDING_SECONDS = 4.0
 """Of these to end the workers and to print."""
 SORTING_SECONDS = 20.0
 """Kept for the causes once an item has failed."""
