@@ -1,8 +1,8 @@
 """Requests to llama.cpp's server that are sent while others are computed, and clients that leave before their answer.
 
 An answer comes token by token, so a client can see that its request is computed. A client leaves by closing its
-connection. Each request names its slot (`id_slot`), and those of a slot have an order, so what a slot computes one after
-the other does not depend on timing. What does: how far the others are when a request arrives, and when its client leaves.
+connection. Each request names its slot (`id_slot`), and those of a slot have an order: which requests a slot computes
+one after the other does not depend on timing. How far others are when a request arrives, or its client leaves, does.
 
 Scripts copy this file's definitions.
 """
@@ -79,9 +79,9 @@ class Stream:
 
 
 class Streams:
-    """Requests that are sent one after the other, each once the one before it is computed, unless that waits for its slot.
-    Where not `queued`, a request is sent when the one before it in its slot has been answered.
+    """Requests that are sent one after the other, each once the one before is computed, unless that waits for its slot.
 
+    queued     a request may be sent to a slot that has not yet answered the request before
     arrived    requests that were sent before the answer to an earlier one had come
     cancelled  requests whose clients left before their answer had come, and before that to another one had
     """

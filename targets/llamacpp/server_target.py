@@ -1,11 +1,11 @@
 """llama.cpp's server behind the `Target` protocol: what its clients get, against the same tokens alone.
 
 In each step every running request sends all of its tokens so far, as chat clients do, and gets one token or a few. All
-of a step arrive together, or each while the one before it is computed; then one that was aborted as it ran arrives before
-them, and its client leaves while they wait or are computed. The reference's own token is what a request goes on with, so a slot that generated other ones
-has to go back: to a context checkpoint, or to the beginning of the prompt. A session that is saved has its slot saved
-to a file, and the file restored into a slot before its next turn. A request that loses what it has computed has its
-slot erased.
+of a step arrive together, or each while the one before it is computed; then a request that was aborted as it ran comes
+before them, and its client leaves while they wait or are computed. The reference's own token is what a request goes on
+with, so a slot that generated other ones has to go back: to a context checkpoint, or to the beginning of the prompt. A
+session that is saved has its slot saved to a file, and the file restored into a slot before its next turn. A request
+that loses what it has computed has its slot erased.
 """
 
 from __future__ import annotations
