@@ -68,6 +68,7 @@ arrivals     the requests of a step arrive together, or each while the one befor
 """
 SERVER_STOCK = (
     Setting("--spec-type", {"draft": "none"}),
+    Setting("id_slot", {"arrivals": "together"}, is_rare=True),
     Setting("--slot-save-path", {"idle": "kept"}, is_rare=True),
     Setting("--slot-prompt-similarity", {"similarity": "0.1"}, is_rare=True),
     Setting("--checkpoint-min-step", {"spacing": "8192"}, is_rare=True),
@@ -77,7 +78,8 @@ SERVER_STOCK = (
     Setting("--no-kv-unified", {"kv": "unified"}),
     Setting("--parallel", {"slots": "4"}),
 )
-"""`llama-server -m MODEL`, build 11549: the defaults of `common_params`, and four slots with unified cells."""
+"""`llama-server -m MODEL`, build 11549: the defaults of `common_params`, and four slots with unified cells. Its clients do
+not name slots."""
 
 
 class LlamaCppFactory:
