@@ -98,8 +98,8 @@ class Capabilities(Struct, frozen=True):
                  drawn, and states of a pool are not required. "padding", "stores", "partial-hits",
                  "lookahead-hashes" (keys may name the token behind their block), "snapshots", "held-for-transfer",
                  "sync-loads", "loads-back" (the cache keeps content outside the pool and loads it back), "images",
-                 "overlaps" and "failing-loads" make reached states required; so does "async-loads", which also makes the workload
-                 draw delays of loads; "chunks" makes it draw chunk limits for single requests
+                 "overlaps" and "failing-loads" make reached states required; so does "async-loads", which also makes
+                 the workload draw delays of loads; "chunks" makes it draw chunk limits for single requests
     notes        what a reader should know of this version, one clause each
     lacks        what nearly every engine does and this one does not: states that need it are not required
     engine       import names of the engine's packages. Their functions are suggested as places of a bug, and an

@@ -78,8 +78,8 @@ SERVER_STOCK = (
     Setting("--no-kv-unified", {"kv": "unified"}),
     Setting("--parallel", {"slots": "4"}),
 )
-"""`llama-server -m MODEL`, build 11549: the defaults of `common_params`, and four slots with unified cells. Its clients do
-not name slots."""
+"""`llama-server -m MODEL`, build 11549: the defaults of `common_params`, and four slots with unified cells. Its clients
+do not name slots."""
 
 
 class LlamaCppFactory:

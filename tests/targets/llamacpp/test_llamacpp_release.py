@@ -24,7 +24,7 @@ from hybridfuzz.harness.workers.worker_client import WorkerClient
 from hybridfuzz.targets.base.environment import cache_folder
 from hybridfuzz.targets.base.registry import prepare
 from hybridfuzz.targets.base.repro import Failure
-from hybridfuzz.targets.base.trace import Arrive, Config, Reorder, Step, Trace
+from hybridfuzz.targets.base.trace import Abort, Arrive, Config, Reorder, Step, Trace
 from hybridfuzz.targets.llamacpp.factory import capabilities, server_capabilities
 from hybridfuzz.targets.llamacpp.families import FAMILIES
 from hybridfuzz.targets.llamacpp.kit_limits import refusal
@@ -168,6 +168,20 @@ def test_the_server_gives_what_its_traces_say() -> None:
             outcome = server.run(trace)
             assert outcome.violation is None, outcome.violation.message
             assert outcome.exercised["S6"]
+
+
+def test_requests_arrive_and_clients_leave_while_the_server_computes_others() -> None:
+    events = (Arrive("r0", (("a", 9),), 8), Arrive("r1", (("b", 9),), 8), Step(), Abort("r0"), Step(), Step())
+    options = {"slots": "4", "ahead": "12", "checkpoints": "0", "family": "lfm2", "draft": "none", "idle": "kept"}
+    with WorkerClient(f"llamacpp:server@{LATEST}", prepare(f"llamacpp:server@{LATEST}", print)) as server:
+        server.start()
+        for arrivals in ("apart", "queued"):
+            trace = draw_trace(server_capabilities(), 7, 0, {**options, "arrivals": arrivals})
+            config = msgspec.structs.replace(trace.config, max_num_seqs=4, max_model_len=40, max_num_batched_tokens=64)
+            outcome = server.run(Trace(config, events))
+            assert outcome.violation is None, outcome.violation.message
+            assert outcome.reached["request sent before the answer to another one"]
+            assert outcome.reached["request cancelled before the answers to others"]
 
 
 def test_the_server_drafts_with_a_block_of_its_model() -> None:
