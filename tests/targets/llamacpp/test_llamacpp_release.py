@@ -172,13 +172,13 @@ def test_the_server_gives_what_its_traces_say() -> None:
 
 def test_requests_arrive_and_clients_leave_while_the_server_computes_others() -> None:
     events = (Arrive("r0", (("a", 9),), 8), Arrive("r1", (("b", 9),), 8), Step(), Abort("r0"), Step(), Step())
-    options = {"slots": "4", "ahead": "12", "checkpoints": "0", "family": "lfm2", "draft": "none", "idle": "kept"}
+    [path] = SERVER.glob("*--named-slot-that-is-busy--*.json")
+    config = load_trace(path).config
     with WorkerClient(f"llamacpp:server@{LATEST}", prepare(f"llamacpp:server@{LATEST}", print)) as server:
         server.start()
         for arrivals in ("apart", "queued"):
-            trace = draw_trace(server_capabilities(), 7, 0, {**options, "arrivals": arrivals})
-            config = msgspec.structs.replace(trace.config, max_num_seqs=4, max_model_len=40, max_num_batched_tokens=64)
-            outcome = server.run(Trace(config, events))
+            options = {**config.options, "slots": "4", "checkpoints": "0", "arrivals": arrivals}
+            outcome = server.run(Trace(msgspec.structs.replace(config, options=options), events))
             assert outcome.violation is None, outcome.violation.message
             assert outcome.reached["request sent before the answer to another one"]
             assert outcome.reached["request cancelled before the answers to others"]
