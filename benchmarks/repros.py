@@ -85,7 +85,7 @@ themselves when their scripts mended Triton's interpreter. What is not good:
 | transformers S6-step-logprobs (Bamba) | fails as promised; its fix is packaged for 5.23.0 and does not fit 5.24.0 |
 
 One cause has no script: that of vLLM which only a GPU shows (`resampled-count-race`). The rows of packaged traces
-were counted before causes 32 and 33 of vLLM and causes 7 to 11 of llama.cpp were packaged; scripts of these are
+were counted before causes 32 and 33 of vLLM and causes 7 to 12 of llama.cpp were packaged; scripts of these are
 written, too.
 
 One script of each of vLLM, SGLang and transformers also ran in a new virtual environment that has the engine's release

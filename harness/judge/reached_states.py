@@ -95,6 +95,9 @@ class ReachedStates:
             self._planned(record, context)
         elif isinstance(record, Forward):
             self._forward(record, context)
+        elif isinstance(record, RealForward):
+            self.counts["request sent before the answer to another one"] += record.arrived
+            self.counts["request cancelled before the answers to others"] += record.cancelled
         elif isinstance(record, Copied):
             self._copied(record)
         elif isinstance(record, Zeroed):

@@ -49,6 +49,9 @@ REQUIRES: dict[str, str] = {
     "padding rows": "padding",
     "padding over a vacated row": "padding",
     "dummy run after requests": "dummy_run",
+    # clients of a server
+    "request sent before the answer to another one": "overlaps",
+    "request cancelled before the answers to others": "overlaps abort",
     # preemption and other ends
     "preempted": "preemption",
     "preempted with a partial block": "preemption",

@@ -310,6 +310,8 @@ class RealForward(Struct, frozen=True, gc=False):
     exact      True if `expected` comes from the same steps alone under batch-invariant kernels: rows of a request
                that finished, in which every bit has to be the same
     moved      (request, tokens, group, layer) of states after so many tokens that have other bits than those alone
+    arrived    requests that were sent before the answer to another one had come
+    cancelled  requests whose clients left before their answer had come, and before that to another one had
     """
 
     step: int
@@ -318,6 +320,8 @@ class RealForward(Struct, frozen=True, gc=False):
     states: Sequence[tuple[int, int, int]] = ()
     exact: bool = False
     moved: Sequence[tuple[str, int, int, int]] = ()
+    arrived: int = 0
+    cancelled: int = 0
 
 
 class Delivered(Struct, frozen=True, gc=False):

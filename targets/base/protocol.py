@@ -45,7 +45,7 @@ Feature = Literal[
     "pool", "block-tables", "padding", "stores", "partial-hits", "lookahead-hashes", "snapshots", "chunks",
     "async-loads", "failing-loads", "held-for-transfer", "sync-loads", "images", "adapters", "reset-when-idle",
     "stop-tokens", "loads-back", "prompt-logprobs", "structured-output", "samples",
-    "stop-strings", "failing-grammars",
+    "stop-strings", "failing-grammars", "overlaps",
 ]  # fmt: skip
 """Words of `Capabilities.features` (docs/reference/capabilities.md)."""
 
@@ -97,9 +97,9 @@ class Capabilities(Struct, frozen=True):
                  "pool": blocks of another kind of pool. With neither the target has plain caches: no size of a pool is
                  drawn, and states of a pool are not required. "padding", "stores", "partial-hits",
                  "lookahead-hashes" (keys may name the token behind their block), "snapshots", "held-for-transfer",
-                 "sync-loads", "loads-back" (the cache keeps content outside the pool and loads it back), "images"
-                 and "failing-loads" make reached states required; so does "async-loads", which also makes the workload
-                 draw delays of loads; "chunks" makes it draw chunk limits for single requests
+                 "sync-loads", "loads-back" (the cache keeps content outside the pool and loads it back), "images",
+                 "overlaps" and "failing-loads" make reached states required; so does "async-loads", which also makes
+                 the workload draw delays of loads; "chunks" makes it draw chunk limits for single requests
     notes        what a reader should know of this version, one clause each
     lacks        what nearly every engine does and this one does not: states that need it are not required
     engine       import names of the engine's packages. Their functions are suggested as places of a bug, and an

@@ -14,6 +14,7 @@ tokens alone. See docs/explanation/llamacpp.md.
     factory      capabilities; opens one context per trace
     target       the library behind the `Target` protocol
     server       llama.cpp's HTTP server, in this process
+    server_stream  requests that arrive, and clients that leave, while others are computed
     server_requests  what operations are to it
     server_target  that server behind the `Target` protocol
     kit_limits   what the target and its scripts cannot do

@@ -30,9 +30,11 @@ class CheckedServer(Server):
         write_gguf(self.models[1], family, spelled=True, apart=APART)
         super().__init__(*self.models, folder, options)
 
-    def ask(self, prompts: Mapping[int, Sequence[int]], count: int) -> list[Answer]:
-        """Post prompts that arrive together, for `count` tokens each, and compare the answers."""
-        answers, wrong = super().ask(prompts, count), []
+    def ask(
+        self, prompts: Mapping[int, Sequence[int]], count: int, leaving: Sequence[tuple[int, Sequence[int]]] = ()
+    ) -> list[Answer]:
+        """Post prompts for `count` tokens each, and compare the answers."""
+        answers, wrong = super().ask(prompts, count, leaving), []
         for (client, prompt), answer in zip(prompts.items(), answers, strict=True):
             right = self.alone(prompt, answer)
             found = completed(answer, right)

@@ -47,6 +47,7 @@ SERVER_OPTIONS = {
     "ahead": ("0", "1", "4", "12"),
     "idle": ("kept", "kept", "saved"),
     "draft": ("none", "none", "ngram", "model", "mtp"),
+    "arrivals": ("together", "together", "apart", "queued"),
 }
 """Switches of a trace on the server.
 
@@ -61,9 +62,13 @@ ahead        tokens that a request gets beyond the one that its client goes on w
 idle         a parked session's slot is left to the server, or saved to a file and restored (`--slot-save-path`)
 draft        drafts behind the tokens of a request (`--spec-type`): none, what followed the newest token before, or
              those of a second model, whose weights are a little different, or (mtp) of a block of the model itself
+arrivals     the requests of a step arrive together, or each while the one before it is computed. Then each names its
+             slot (`id_slot`), and the clients of aborted requests leave while others are computed. A slot that is named
+             is free (apart), or may be busy, and the request waits there (queued)
 """
 SERVER_STOCK = (
     Setting("--spec-type", {"draft": "none"}),
+    Setting("id_slot", {"arrivals": "together"}, is_rare=True),
     Setting("--slot-save-path", {"idle": "kept"}, is_rare=True),
     Setting("--slot-prompt-similarity", {"similarity": "0.1"}, is_rare=True),
     Setting("--checkpoint-min-step", {"spacing": "8192"}, is_rare=True),
@@ -73,7 +78,8 @@ SERVER_STOCK = (
     Setting("--no-kv-unified", {"kv": "unified"}),
     Setting("--parallel", {"slots": "4"}),
 )
-"""`llama-server -m MODEL`, build 11549: the defaults of `common_params`, and four slots with unified cells."""
+"""`llama-server -m MODEL`, build 11549: the defaults of `common_params`, and four slots with unified cells. Its clients
+do not name slots."""
 
 
 class LlamaCppFactory:
@@ -129,7 +135,8 @@ def server_capabilities() -> Capabilities:
         block_sizes=((8, 1), (16, 1)),
         group_counts=((1, 1),),
         options=SERVER_OPTIONS,
-        features=frozenset({"chunks"}),
+        features=frozenset({"chunks", "overlaps"}),
+        features_with={"arrivals": dict.fromkeys(("apart", "queued"), frozenset({"overlaps"}))},
         lacks=frozenset({"zeroing", "drafts-past-end"}),
         engine=("xllamacpp",),
         stock=SERVER_STOCK,

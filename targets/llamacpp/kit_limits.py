@@ -33,6 +33,8 @@ ROWS: tuple[Row[Config], ...] = (
         "a slot has 256 tokens: use max_model_len of at most 200"),
     Row("server", "draft", lambda c: c.options.get("draft") == "mtp" and not FAMILIES[c.options["family"]].head,
         "its model has no block that drafts: use family=qwen3-5"),
+    Row("server", "ubatch", lambda c: c.options.get("draft") == "mtp" and c.options.get("ubatch") == "4",
+        "llama.cpp ends the process: with MTP drafts a context has snapshots, and n_ubatch has to be larger"),
     Row("script", "family", lambda c: c.options.get("family") not in FAMILIES,
         "a failure of no family of models: the trace names none"),
     Row("script", "idle", lambda c: c.options.get("idle") == "moved",

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from shutil import copyfile
+from time import monotonic
 from typing import Any, NamedTuple
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
@@ -21,6 +22,7 @@ import numpy as np
 from ..base.protocol import EngineError, TargetError
 from .families import VOCABULARY
 from .library import F32, FLASH_OFF
+from .server_stream import Streams
 
 SLOT = 256
 """Tokens of a slot's context."""
@@ -84,30 +86,67 @@ class Server:
         self.folder = folder
         self.count = int(options["slots"])
         self.drafts = kind != "none"
+        self.arrivals = options.get("arrivals", "together")
+        self.arrived = self.cancelled = 0
+        """Of the newest requests: how many were sent, or cancelled, before the answers to others (`Streams`)."""
         self.slots: dict[int, int] = {}
         """Client -> the slot that computed its newest answer."""
         self._server = binding.Server(params)
 
-    def ask(self, prompts: Mapping[int, Sequence[int]], count: int) -> list[Answer]:
-        """Return what clients get for prompts that arrive at the same time: `count` tokens each."""
-        request = {
-            "prompt": [list(prompt) for prompt in prompts.values()],
-            "n_predict": count,
-            "n_probs": VOCABULARY,
-            "temperature": 0,
-            "ignore_eos": True,
-            "cache_prompt": True,
-            "return_tokens": True,
-        }
+    def ask(
+        self, prompts: Mapping[int, Sequence[int]], count: int, leaving: Sequence[tuple[int, Sequence[int]]] = ()
+    ) -> list[Answer]:
+        """Return what clients get for prompts, `count` tokens each.
+
+        They arrive at the same time, or each while the one before it is computed, in a slot of its client's. Then the
+        clients and prompts of `leaving` arrive before them, and are gone before their answer.
+        """
         try:
-            found = self._post("completion", request)
+            if self.arrivals == "together":
+                answers = self._together(prompts, count)
+            else:
+                answers = self._apart(prompts, count, leaving)
         except Refused as error:
             raise EngineError(str(error)) from error
-        answers = sorted(found if isinstance(found, list) else [found], key=lambda answer: int(answer["index"]))
         if len(answers) != len(prompts):
             raise EngineError(f"the server answers {len(answers)} of {len(prompts)} prompts")
         self.slots |= {client: answer["id_slot"] for client, answer in zip(prompts, answers, strict=True)}
         return [_answer(answer, self.drafts) for answer in answers]
+
+    def _together(self, prompts: Mapping[int, Sequence[int]], count: int) -> Sequence[Mapping[str, Any]]:
+        found = self._post("completion", _request([[*prompt] for prompt in prompts.values()], count))
+        return sorted(found if isinstance(found, list) else [found], key=lambda answer: int(answer["index"]))
+
+    def _apart(
+        self, prompts: Mapping[int, Sequence[int]], count: int, leaving: Sequence[tuple[int, Sequence[int]]]
+    ) -> Sequence[Mapping[str, Any]]:
+        queued = self.arrivals == "queued"
+        streams, left = Streams(self._server.listening_address, SECONDS, queued), []
+        named = [client % self.count for client in prompts]
+        try:
+            for client, prompt in leaving:
+                slot = client % self.count
+                if queued or (slot not in named and slot not in streams.queues):
+                    request = _request([*prompt], SLOT - len(prompt) - 1) | {"n_probs": 0}
+                    left.append(streams.send(request, slot))
+            for slot, prompt in zip(named, prompts.values(), strict=True):
+                streams.send(_request([*prompt], count), slot)
+            streams.leave(left)
+            answers = [*streams.answers()]
+            self._wait_idle()
+            return answers
+        except (OSError, ValueError) as error:
+            raise Refused(f"the server does not answer requests that are sent apart: {error}") from error
+        finally:
+            streams.close()
+            self.arrived, self.cancelled = streams.arrived, streams.cancelled
+
+    def _wait_idle(self) -> None:
+        """Wait until no slot computes: those whose client left have to stop soon, too."""
+        end = monotonic() + SECONDS
+        while any(slot["is_processing"] for slot in self._ask("slots")):
+            if monotonic() > end:
+                raise Refused("the server still computes for a client that left")
 
     def save(self, name: str, client: int) -> None:
         """Save a client's slot to a file, whatever it holds by now."""
@@ -151,8 +190,10 @@ class Server:
             raise EngineError(str(error)) from error
 
     def _post(self, path: str, content: Mapping[str, Any]) -> Any:
-        url = f"{self._server.listening_address}/{path}"
-        sent = Request(url, json.dumps(content).encode(), {"Content-Type": "application/json"})
+        return self._ask(path, json.dumps(content).encode())
+
+    def _ask(self, path: str, body: bytes | None = None) -> Any:
+        sent = Request(f"{self._server.listening_address}/{path}", body, {"Content-Type": "application/json"})
         try:
             with urlopen(sent, timeout=SECONDS) as response:
                 return json.load(response)
@@ -177,6 +218,19 @@ def completed(answer: Answer, expected: Any) -> Any:
     expected ones that explain it."""
     rows = zip(answer.tokens, answer.logprobs, answer.known, expected, strict=True)
     return np.array([found if known else nearest(right, token) for token, found, known, right in rows])
+
+
+def _request(prompt: Sequence[Any], count: int) -> dict[str, Any]:
+    """Return a request for `count` tokens, with the probabilities of the whole vocabulary; of one prompt or several."""
+    return {
+        "prompt": prompt,
+        "n_predict": count,
+        "n_probs": VOCABULARY,
+        "temperature": 0,
+        "ignore_eos": True,
+        "cache_prompt": True,
+        "return_tokens": True,
+    }
 
 
 def _params(params: Any, options: Mapping[str, str]) -> Any:

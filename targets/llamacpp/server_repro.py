@@ -110,7 +110,9 @@ class _ServerCalls(Calls):
         yield from self.written(event, done)
         if fed:
             prompts = {one.row.sequence: [*one.request.tokens(0, one.row.start + one.count)] for one in fed}
-            yield f"server.ask({prompts}, {self.count})"
+            left = [(one, [*prompt]) for one, prompt in client.take_left()]
+            leaving = f", {left}" if left and self.config.options.get("arrivals", "together") != "together" else ""
+            yield f"server.ask({prompts}, {self.count}{leaving})"
             _, _, finished = client.advance(fed)
             yield from self.written(event, client.settle(finished))
 

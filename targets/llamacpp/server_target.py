@@ -1,10 +1,11 @@
 """llama.cpp's server behind the `Target` protocol: what its clients get, against the same tokens alone.
 
 In each step every running request sends all of its tokens so far, as chat clients do, and gets one token or a few. All
-of a step arrive together. The reference's own token is what a request goes on with, so a slot that generated other ones
-has to go back: to a context checkpoint, or to the beginning of the prompt. A session that is saved has its slot saved
-to a file, and the file restored into a slot before its next turn. A request that loses what it has computed has its
-slot erased.
+of a step arrive together, or each while the one before it is computed; then a request that was aborted as it ran comes
+before them, and its client leaves while they wait or are computed. The reference's own token is what a request goes on
+with, so a slot that generated other ones has to go back: to a context checkpoint, or to the beginning of the prompt. A
+session that is saved has its slot saved to a file, and the file restored into a slot before its next turn. A request
+that loses what it has computed has its slot erased.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ class ServerTarget(ClientTarget):
     def decode(self, step: int, fed: Sequence[Fed], batch: do.Decode) -> Sequence[Record]:
         """Send the requests of a step; compare each answer with the same tokens alone."""
         prompts = {one.row.sequence: one.request.tokens(0, one.row.start + one.count) for one in fed}
-        answers = self.server.ask(prompts, 1 + int(self.config.options["ahead"]))
+        server = self.server
+        answers = server.ask(prompts, 1 + int(self.config.options["ahead"]), self.client.take_left())
         rows, tolerance = [], MARGIN_MIN
         for one, prompt, answer in zip(fed, prompts.values(), answers, strict=True):
             alone = self.model.alone((*prompt, *answer.tokens[:-1]))
@@ -50,7 +52,8 @@ class ServerTarget(ClientTarget):
             place = len(prompt) - 1 + worst
             rows.append(RealRow(one.request.name, place, found[worst], expected[worst], True))
         forward = [ForwardRow(one.request.name, one.row.start, one.row.tokens, 0, one.sampled) for one in fed]
-        return [RealForward(step, rows, tolerance), Forward(step, forward, ())]
+        forward_of_model = RealForward(step, rows, tolerance, arrived=server.arrived, cancelled=server.cancelled)
+        return [forward_of_model, Forward(step, forward, ())]
 
     def execute(self, event: Event, operations: Sequence[do.Operation]) -> Effect:
         """Send what the operations are to the server."""

@@ -95,6 +95,8 @@ class Client:
         self.running: list[Request] = []
         self.parked: dict[str, Request] = {}
         self.names: set[str] = set()
+        self.left: list[tuple[int, tuple[int, ...]]] = []
+        """Sequence and tokens of the requests that were aborted as they ran, since `take_left`."""
         self.free = list(range(sequences_of(config)))
         """Sequences that nobody has, the next to be taken first."""
 
@@ -119,10 +121,20 @@ class Client:
     def abort(self, name: str) -> list[do.Operation]:
         """End a request or a session."""
         ended = [one for one in (*self.running, *self.waiting, *self.parked.values()) if one.name == name]
+        self.left += [
+            (one.sequence, one.tokens(0, one.known))
+            for one in self.running
+            if one.name == name and one.sequence is not None
+        ]
         self.parked.pop(name, None)
         self.waiting = deque(one for one in self.waiting if one.name != name)
         self.running = [one for one in self.running if one.name != name]
         return self._removed(ended)
+
+    def take_left(self) -> list[tuple[int, tuple[int, ...]]]:
+        """Return what is in `left`, once."""
+        left, self.left = self.left, []
+        return left
 
     def preempt(self, name: str) -> list[do.Operation]:
         """Let a running request, or a parked session, lose its sequence."""

@@ -12,6 +12,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "planes": ("3", "1", "0"),
     "ubatch": ("64", "16", "4"),
     "idle": ("kept", "kept", "saved", "copies"),
+    "window": ("0", "0", "8"),
 }
 """Switches of a trace.
 
@@ -19,6 +20,7 @@ planes  snapshots of a recurrent state, so that the newest tokens can be removed
 ubatch  most tokens of a part of a batch
 idle    a parked session keeps its sequence, or its state is saved and restored into another one; or (copies) it
         keeps its sequence, and a copy of it is saved at once; the copy of a running row is also restored at once
+window  tokens that attention reaches back, or 0 for all
 """
 CAPABILITIES = Capabilities(
     events=EVENTS,

@@ -2,16 +2,18 @@
 
 A sequence has an **attention cell** for each position, and one **recurrent cell**. A copy shares all of them with its
 source. An attention cell is not written again while a sequence has it, so it stays shared; a recurrent cell is, so a
-sequence that shares one takes another cell when it is decoded.
+sequence that shares one takes another cell when it is decoded. Where attention has a **window**, each part of a batch
+first gives back the cells to which none of its tokens attends. Those that its later tokens no longer need stay until
+the next part, since a roll-back may lead there.
 
 A state cannot be computed backwards. A recurrent cell therefore has **planes**: plane 0 is the state after the newest
-token, plane i the state i tokens before. A batch writes at most as many planes as it has tokens of the sequence, and
-leaves the others as they are: those are of an earlier batch, and no roll-back may reach them. To roll back is to note
-the plane that the sequence's next batch starts from. Nothing is moved, and copies that share the cell do not notice.
-Nor do they notice a shift: what moves is where the first token of one sequence stands.
+token, plane i the state i tokens before. A part of a batch writes at most as many planes as it has tokens of the
+sequence, and leaves the others as they are: those are of an earlier part, and no roll-back may reach them. To roll back
+is to note the plane that the sequence's next batch starts from. Nothing is moved, and copies that share the cell do not
+notice. Nor do they notice a shift: what moves is where the first token of one sequence stands.
 
-A batch is computed in parts. The cells of a part's sequences are gathered next to each other first, for one kernel:
-cells of bystanders are swapped out of the way, all planes of them.
+A batch is computed in parts, and a long row in several of them. The cells of a part's sequences are gathered next to
+each other first, for one kernel: cells of bystanders are swapped out of the way, all planes of them.
 
 Source: llama.cpp `llama_memory_recurrent`, `llama_kv_cache`, `llama_memory_hybrid` (build 11549).
 """
@@ -26,6 +28,9 @@ from ..base.shadow import POISON, run_chain
 from .executor import PARTIAL
 from .operations import Tokens
 
+GONE = -1
+"""In the place of an attention cell that was given back."""
+
 
 class State(NamedTuple):
     """Recurrent state and convolution window of one sequence, as tags."""
@@ -39,16 +44,19 @@ class State(NamedTuple):
 
 
 class Saved(NamedTuple):
-    """A sequence outside of the memory: the tags of its attention, None for its recurrent state alone."""
+    """A sequence outside of the memory.
+
+    attention  the tag of each position, None for a cell that was given back; None for the recurrent state alone
+    """
 
     length: int
     state: State
-    attention: tuple[int, ...] | None
+    attention: tuple[int | None, ...] | None
     first: int = 0
 
 
 class RecurrentCell:
-    """States of the sequences that share it, the newest first; the newest batch wrote the first `written` of them."""
+    """States of the sequences that share it, the newest first; the newest part wrote the first `written` of them."""
 
     def __init__(self, planes: Sequence[State]) -> None:
         self.planes = list(planes)
@@ -59,9 +67,10 @@ class RecurrentCell:
 class Memory:
     """The memory of one trace."""
 
-    def __init__(self, sequences: int, planes: int, conv_width: int, ubatch: int) -> None:
-        """`planes`: snapshots beside the newest state; `ubatch`: most tokens of a part, if it has several rows."""
-        self.ubatch = ubatch
+    def __init__(self, sequences: int, planes: int, conv_width: int, ubatch: int, window: int = 0) -> None:
+        """`planes`: snapshots beside the newest state; `ubatch`: most tokens of a part; `window`: tokens that attention
+        reaches back, the token itself included, 0 for all."""
+        self.ubatch, self.window = ubatch, window
         self.empty = State(EMPTY, (NO_INPUT,) * (conv_width - 1))
         unused = State(POISON, (POISON,) * (conv_width - 1))
         self.cells = [RecurrentCell([unused] * (planes + 1)) for _ in range(sequences)]
@@ -84,12 +93,13 @@ class Memory:
 
     def decode(self, rows: Sequence[Tokens]) -> list[Sequence[int]]:
         """Compute a batch; return the tags after each token, by row."""
-        results: list[Sequence[int]] = []
+        results: dict[int, tuple[int, ...]] = {row.sequence: () for row in rows}
         for part in self.parts(rows):
             starts = [self.start(row.sequence) for row in part]
             self.gather([row.sequence for row in part])
-            results += [self.compute(row, state) for row, state in zip(part, starts, strict=True)]
-        return results
+            for row, state in zip(part, starts, strict=True):
+                results[row.sequence] += self.compute(row, state)
+        return [*results.values()]
 
     def remove(self, sequence: int, start: int = -1) -> bool:
         """Remove a sequence, or its positions from `start` on; return False if its snapshots do not reach that far."""
@@ -116,7 +126,8 @@ class Memory:
         self.lengths[target], self.first[target] = self.lengths[source], self.first[source]
         self.attention[target] = self.attention[source].copy()
         for cell in self.attention[target]:
-            self.users[cell] += 1
+            if cell != GONE:
+                self.users[cell] += 1
 
     def keep(self, sequence: int) -> None:
         """Remove all sequences but one."""
@@ -136,7 +147,7 @@ class Memory:
 
     def state(self, sequence: int, flags: int) -> Saved:
         """Return a sequence, or its recurrent state alone."""
-        attention = None if flags == PARTIAL else tuple(self.tags[cell] for cell in self.attention[sequence])
+        attention = None if flags == PARTIAL else self.slots(sequence)
         return Saved(self.lengths[sequence], self.newest(sequence), attention, self.first[sequence])
 
     def set_state(self, sequence: int, data: Saved, flags: int) -> None:
@@ -162,18 +173,20 @@ class Memory:
     # recurrent cells
 
     def reach(self, sequence: int) -> int:
-        """Return by how many tokens, counted from the end of its newest batch, a sequence can be rolled back."""
+        """Return by how many tokens, counted from the end of its newest part, a sequence can be rolled back."""
         index = self.cell_of[sequence]
         return 0 if index is None else self.cells[index].written - 1
 
     def parts(self, rows: Sequence[Tokens]) -> Iterator[Sequence[Tokens]]:
-        """Split a batch into parts of at most `ubatch` tokens; a row that is longer is a part by itself."""
+        """Split a batch into parts of at most `ubatch` tokens."""
         part: list[Tokens] = []
         for row in rows:
-            if part and sum(len(one.tokens) for one in (*part, row)) > self.ubatch:
-                yield part
-                part = []
-            part.append(row)
+            for start in range(0, len(row.tokens), self.ubatch):
+                piece = Tokens(row.sequence, row.start + start, row.tokens[start : start + self.ubatch], row.wanted)
+                if part and sum(len(one.tokens) for one in (*part, piece)) > self.ubatch:
+                    yield part
+                    part = []
+                part.append(piece)
         if part:
             yield part
 
@@ -213,10 +226,15 @@ class Memory:
             for owner in self.cells[index].owners:
                 self.cell_of[owner] = index
 
-    def compute(self, row: Tokens, state: State) -> Sequence[int]:
-        """Compute the tokens of a row from a state; return the tags after each."""
+    def compute(self, row: Tokens, state: State) -> tuple[int, ...]:
+        """Compute the tokens of a row from a state; return the tags after each. From the first token on that misses an
+        attention cell they are those of no prefix."""
+        first = self.lengths[row.sequence]
+        self.give_back(row.sequence, first)
         tags = run_chain(state.temporal, tuple(row.tokens))
         count = len(tags)
+        right = next((place for place in range(count) if self.misses(row.sequence, first + place)), count)
+        tags = tags[:right] + (POISON,) * (count - right)
         planes = len(self.cells[0].planes)
         self.write(row.sequence, [state.after(tags[: count - back]) for back in range(min(count, planes))])
         self.append_attention(row.sequence, tags)
@@ -241,9 +259,31 @@ class Memory:
 
     # attention cells
 
-    def append_attention(self, sequence: int, tags: Sequence[int]) -> None:
+    def slots(self, sequence: int) -> tuple[int | None, ...]:
+        """Return the tag of each position of a sequence, None where its cell was given back."""
+        return tuple(None if cell == GONE else self.tags[cell] for cell in self.attention[sequence])
+
+    def first_attended(self, position: int) -> int:
+        """Return the first position that the token at a position attends to."""
+        return max(position - self.window + 1, 0) if self.window else 0
+
+    def misses(self, sequence: int, position: int) -> bool:
+        """Return True if a cell that the token at a position attends to was given back."""
+        return GONE in self.attention[sequence][self.first_attended(position) :]
+
+    def give_back(self, sequence: int, position: int) -> None:
+        """Give back the cells of a sequence that no token from a position on attends to."""
+        cells = self.attention[sequence]
+        passed = min(self.first_attended(position), len(cells))
+        self.release(cells[:passed])
+        cells[:passed] = [GONE] * passed
+
+    def append_attention(self, sequence: int, tags: Sequence[int | None]) -> None:
         """Store the next positions of a sequence."""
         for tag in tags:
+            if tag is None:
+                self.attention[sequence].append(GONE)
+                continue
             if not self.free:
                 self.free.append(len(self.tags))
                 self.tags.append(mix(POISON, len(self.tags)))
@@ -255,8 +295,13 @@ class Memory:
 
     def cut_attention(self, sequence: int, start: int) -> None:
         """Take the positions from `start` on away from a sequence; cells that nobody has then are free."""
-        for cell in self.attention[sequence][start:]:
-            self.users[cell] -= 1
-            if not self.users[cell]:
-                self.free.append(cell)
+        self.release(self.attention[sequence][start:])
         del self.attention[sequence][start:]
+
+    def release(self, cells: Sequence[int]) -> None:
+        """Take cells away from one of the sequences that have them."""
+        for cell in cells:
+            if cell != GONE:
+                self.users[cell] -= 1
+                if not self.users[cell]:
+                    self.free.append(cell)

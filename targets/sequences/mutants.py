@@ -7,10 +7,13 @@ ggml-org/llama.cpp; "cause" is a number of docs/explanation/llamacpp.md.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ...reference.tokens import mix
 from ..base.shadow import POISON
 from .executor import PARTIAL
 from .memory import Memory, Saved
+from .operations import Tokens
 from .target import SequencesTarget
 
 
@@ -123,6 +126,21 @@ class SaveOfACopyHasOtherCells(Memory):
         return saved._replace(attention=tuple(mix(POISON, place) for place, _ in enumerate(saved.attention)))
 
 
+class WindowPurgedWhileTrying(Memory):
+    """Cells that an earlier part of a batch attends to are given back for a later part.
+
+    no public issue known (cause 8): all parts find their cells before the first is computed, and what that gave back is
+    behind the window of the last part alone. (There such cells are given back where another sequence left none
+    free; here always.)
+    """
+
+    def decode(self, rows: Sequence[Tokens]) -> list[Sequence[int]]:
+        for row in rows:
+            last = (len(row.tokens) - 1) // self.ubatch * self.ubatch
+            self.give_back(row.sequence, self.lengths[row.sequence] + last)
+        return super().decode(rows)
+
+
 PARTS: dict[str, type[Memory]] = {
     "roll-back-beyond-newest-batch": RollBackBeyondNewestBatch,
     "copy-forgets-roll-back": CopyForgetsRollBack,
@@ -131,6 +149,7 @@ PARTS: dict[str, type[Memory]] = {
     "save-ignores-roll-back": SaveIgnoresRollBack,
     "shared-cell-is-written": SharedCellIsWritten,
     "save-of-a-copy-has-other-cells": SaveOfACopyHasOtherCells,
+    "window-purged-while-trying": WindowPurgedWhileTrying,
     "shift-moves-copies": ShiftMovesCopies,
     "restore-forgets-shift": RestoreForgetsShift,
 }

@@ -15,10 +15,17 @@ from .client_target import ClientTarget
 from .memory import Memory
 
 
+def window_of(config: Config) -> int:
+    """Return how many tokens attention reaches back, 0 for all: also for a trace from before there was a choice."""
+    return int(config.options.get("window", "0"))
+
+
 def make_layout(config: Config) -> Layout:
     """Return the groups of a configuration: single positions for attention, and no pool."""
+    window = window_of(config)
     groups = [
-        Group("mamba", group.block_size) if group.kind == "mamba" else Group("attention", 1) for group in config.groups
+        Group("mamba", group.block_size) if group.kind == "mamba" else Group("attention", 1, window=window)
+        for group in config.groups
     ]
     return Layout(
         tuple(groups), 0, config.conv_width, "none", False, config.num_speculative_tokens,
@@ -33,7 +40,7 @@ class SequencesTarget(ClientTarget):
 
     def __init__(self, config: Config) -> None:
         planes, ubatch = int(config.options["planes"]), int(config.options["ubatch"])
-        self.memory = self.memory_class(sequences_of(config), planes, config.conv_width, ubatch)
+        self.memory = self.memory_class(sequences_of(config), planes, config.conv_width, ubatch, window_of(config))
         super().__init__(config, make_layout(config), [self.memory], planes)
 
     def decode(self, step: int, fed: Sequence[Fed], batch: do.Decode) -> Sequence[Record]:
@@ -49,7 +56,7 @@ class SequencesTarget(ClientTarget):
         """Return the content of a sequence: its state, or its positions."""
         if self.layout.groups[group].kind == "mamba":
             return StateContent(*self.memory.newest(block))
-        return SlotContent([self.memory.tags[cell] for cell in self.memory.attention[block]])
+        return SlotContent([tag for tag in self.memory.slots(block) if tag is not None])
 
     def close(self) -> None:
         """Do nothing: a memory is a plain object."""

@@ -24,7 +24,7 @@ from hybridfuzz.harness.workers.worker_client import WorkerClient
 from hybridfuzz.targets.base.environment import cache_folder
 from hybridfuzz.targets.base.registry import prepare
 from hybridfuzz.targets.base.repro import Failure
-from hybridfuzz.targets.base.trace import Arrive, Config, Reorder, Step, Trace
+from hybridfuzz.targets.base.trace import Abort, Arrive, Config, Reorder, Step, Trace
 from hybridfuzz.targets.llamacpp.factory import capabilities, server_capabilities
 from hybridfuzz.targets.llamacpp.families import FAMILIES
 from hybridfuzz.targets.llamacpp.kit_limits import refusal
@@ -77,10 +77,12 @@ from hybridfuzz.harness.judge.run import run_trace
 from hybridfuzz.targets.llamacpp.factory import make_factory
 from hybridfuzz.targets.llamacpp.server import Server
 factory, ask = make_factory("server"), Server.ask
-Server.ask = lambda server, prompts, count: ask(
-    server, {client: [prompt[0] ^ 1, *prompt[1:]] for client, prompt in prompts.items()}, count
+Server.ask = lambda server, prompts, count, leaving: ask(
+    server, {client: [prompt[0] ^ 1, *prompt[1:]] for client, prompt in prompts.items()}, count, leaving
 )
-print(run_trace(factory, draw_trace(factory.capabilities, 7, 0)).violation.signature)
+for arrivals in ("together", "apart"):
+    trace = draw_trace(factory.capabilities, 7, 0, {"arrivals": arrivals}, factory.supports)
+    print(run_trace(factory, trace).violation.signature)
 """
 """The server gets other prompts than the client's: the first token is another one."""
 WINDOW = """
@@ -160,11 +162,26 @@ def test_the_server_gives_what_its_traces_say() -> None:
         for index in range(TRACES):
             draft, family = ("none", "ngram", "model")[index % 3], list(FAMILIES)[index % len(FAMILIES)]
             idle = "kept" if draft == "model" else "saved"
-            sound = {"checkpoints": "0", "draft": draft, "idle": idle, "family": family}
+            arrivals = ("together", "apart")[index % 2]
+            sound = {"checkpoints": "0", "draft": draft, "idle": idle, "family": family, "arrivals": arrivals}
             trace = draw_trace(server_capabilities(), 7, index, sound)
             outcome = server.run(trace)
             assert outcome.violation is None, outcome.violation.message
             assert outcome.exercised["S6"]
+
+
+def test_requests_arrive_and_clients_leave_while_the_server_computes_others() -> None:
+    events = (Arrive("r0", (("a", 9),), 8), Arrive("r1", (("b", 9),), 8), Step(), Abort("r0"), Step(), Step())
+    [path] = SERVER.glob("*--named-slot-that-is-busy--*.json")
+    config = load_trace(path).config
+    with WorkerClient(f"llamacpp:server@{LATEST}", prepare(f"llamacpp:server@{LATEST}", print)) as server:
+        server.start()
+        for arrivals in ("apart", "queued"):
+            options = {**config.options, "slots": "4", "checkpoints": "0", "arrivals": arrivals}
+            outcome = server.run(Trace(msgspec.structs.replace(config, options=options), events))
+            assert outcome.violation is None, outcome.violation.message
+            assert outcome.reached["request sent before the answer to another one"]
+            assert outcome.reached["request cancelled before the answers to others"]
 
 
 def test_the_server_drafts_with_a_block_of_its_model() -> None:
@@ -181,7 +198,7 @@ def test_one_wrong_token_in_a_prompt_of_the_server_is_seen() -> None:
     environment = {**os.environ, **launch.env}
     command = [launch.python, "-c", WRONG_TOKEN]
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert ran.stdout == "S6-step-logprobs\n", ran.stderr
+    assert ran.stdout == "S6-step-logprobs\n" * 2, ran.stderr
 
 
 def test_a_script_of_requests_shows_a_defect_of_the_server(tmp_path: Path) -> None:

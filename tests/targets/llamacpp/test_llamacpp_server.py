@@ -54,7 +54,8 @@ class Posts(Server):
     """A server that notes what is posted, and answers each prompt from a slot of its own."""
 
     def __init__(self, slots: int = 2) -> None:
-        self.slots, self.count, self.drafts, self.posts = {}, slots, False, []  # type: ignore[var-annotated]
+        self.slots, self.count, self.drafts, self.arrivals = {}, slots, False, "together"
+        self.posts: list[str] = []
 
     def forget(self, name: str) -> None:
         self.posts.append(f"delete {name}")
@@ -143,6 +144,16 @@ def test_a_script_forks_truncates_and_resets_as_the_clients_do() -> None:
     assert lines[3].startswith("server.erase(")
     forks = (*TURNS[:3], Fork("r2", "r0"), Resume("r2", (("c", 1),), 2), Step())
     assert "server.copy_saved('r2', 'r0')" in calls(script(forks))
+
+
+def test_a_script_sends_the_requests_of_clients_that_leave() -> None:
+    events = (*TURNS[:3], Abort("r1"), Abort("r0"), Arrive("r2", (("a", 2),), 2), Step(), Step())
+    together, apart = (
+        calls(script(events, config=msgspec.structs.replace(CONFIG, options=OPTIONS | {"arrivals": arrivals})))
+        for arrivals in ("together", "queued")
+    )
+    assert apart[-1] == together[-1]
+    assert apart[-2] == together[-2].removesuffix(")") + ", [(1, [104, 37, 61])])"
 
 
 def test_a_saved_slot_of_a_session_that_ends_is_deleted() -> None:

@@ -5,27 +5,28 @@ import random
 import pytest
 
 from hybridfuzz.reference.tokens import EMPTY, chain
+from hybridfuzz.targets.base.shadow import POISON
 from hybridfuzz.targets.sequences.executor import PARTIAL, WHOLE, Executor
 from hybridfuzz.targets.sequences.memory import Memory
 from hybridfuzz.targets.sequences.operations import Checkpoint, GoBack, Restore, RollBack, Save, Shift, Tokens
 
 
-def memory(planes: int = 3, ubatch: int = 64) -> Memory:
-    return Memory(sequences=4, planes=planes, conv_width=3, ubatch=ubatch)
+def memory(planes: int = 3, ubatch: int = 64, window: int = 0) -> Memory:
+    return Memory(sequences=4, planes=planes, conv_width=3, ubatch=ubatch, window=window)
 
 
 def feed(one: Memory, sequence: int, *tokens: int) -> None:
     one.decode([Tokens(sequence, one.lengths[sequence], tokens, 0)])
 
 
-def content(one: Memory, sequence: int) -> tuple[int, list[int]]:
+def content(one: Memory, sequence: int) -> tuple[int, list[int | None]]:
     """The recurrent state of a sequence, and its attention."""
-    return one.newest(sequence).temporal, [one.tags[cell] for cell in one.attention[sequence]]
+    return one.newest(sequence).temporal, [*one.slots(sequence)]
 
 
-def alone(*tokens: int) -> tuple[int, list[int]]:
+def alone(*tokens: int, gone: int = 0) -> tuple[int, list[int | None]]:
     tags = list(chain(EMPTY, tokens))
-    return ([EMPTY, *tags][-1], tags)
+    return ([EMPTY, *tags][-1], [*[None] * gone, *tags[gone:]])
 
 
 def test_a_roll_back_reaches_as_far_as_the_newest_batch_wrote() -> None:
@@ -179,3 +180,42 @@ def test_a_client_counts_tokens_where_the_memory_counts_positions() -> None:
     executor.execute(RollBack(0, 2, (5, 6)))
     assert content(executor.memory, 0) == alone(5, 6)  # type: ignore[arg-type]
     assert executor.position(0, 0) == 0, "it was refused, and all was decoded again"
+
+
+def test_a_long_row_is_computed_in_parts() -> None:
+    one = memory(planes=3, ubatch=2)
+    [tags] = one.decode([Tokens(0, 0, (5, 6, 7), 0)])
+    assert tags == chain(EMPTY, (5, 6, 7))
+    assert not one.remove(0, 2), "the second part has one token"
+
+
+def test_a_part_gives_back_what_none_of_its_tokens_attends_to() -> None:
+    one = memory(window=3)
+    feed(one, 0, 5, 6, 7, 8)
+    assert content(one, 0) == alone(5, 6, 7, 8), "the first token attended to all"
+    feed(one, 0, 9, 10)
+    assert content(one, 0) == alone(5, 6, 7, 8, 9, 10, gone=2)
+    assert one.remove(0, 5)
+    feed(one, 0, 10)
+    assert content(one, 0) == alone(5, 6, 7, 8, 9, 10, gone=3), "after a roll-back nothing is missed"
+
+
+def test_a_copy_and_a_saved_state_keep_the_cells_of_a_window() -> None:
+    one = memory(window=2)
+    feed(one, 0, 5, 6, 7)
+    one.copy(0, 1)
+    feed(one, 0, 8)
+    assert content(one, 1) == alone(5, 6, 7)
+    saved = one.state(0, WHOLE)
+    one.clear()
+    one.set_state(2, saved, WHOLE)
+    feed(one, 2, 9)
+    assert content(one, 2) == alone(5, 6, 7, 8, 9, gone=3)
+
+
+def test_a_token_that_misses_a_cell_of_its_window_is_that_of_no_prefix() -> None:
+    one = memory(window=3)
+    feed(one, 0, 5, 6, 7)
+    one.give_back(0, 4)
+    [tags] = one.decode([Tokens(0, 3, (8, 9), 0)])
+    assert tags == (POISON, POISON)
