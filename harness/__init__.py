@@ -23,6 +23,7 @@ exit_status         the exit statuses of the command line
 suggestions         the name that was meant
 units               durations, sizes and counts as people write them
 markup              pieces of HTML and SVG, quoted
+standard_streams    closed streams, full disks, and a line on a terminal while a command prints nothing
 quoting             text for Python, Markdown, XML, HTML, TOML and terminals
 
 From top to bottom: a wing imports only wings below it, and `reports` stands above all of them

@@ -13,46 +13,25 @@ import argparse
 import errno
 import importlib
 import io
-import os
 import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, NoReturn, TextIO
+from typing import NoReturn
 
 from .exit_status import CLEAN, INTERNAL, INTERRUPTED, USAGE
 from .quoting import terminal_line
-
-if TYPE_CHECKING:
-    from _typeshed import ReadableBuffer
+from .standard_streams import NO_SPACE, Elapsed, drop_output, open_standard_streams, outlast_full_disks
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that end the command."""
-NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 ENVIRONMENT = (
     *NO_SPACE, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENAMETOOLONG, errno.EACCES, errno.EPERM, errno.EROFS,
     errno.ELOOP,
 )  # fmt: skip
 """Errors of the system that no code of ours can cause or mend."""
-
-
-class Output(io.FileIO):
-    """A standard stream. What a full disk does not take is dropped, and the first error kept: the work goes on."""
-
-    lost: OSError | None = None
-
-    def write(self, data: ReadableBuffer, /) -> int:
-        """Write, or drop."""
-        if self.lost is None:
-            try:
-                return super().write(data)
-            except OSError as error:
-                if error.errno not in NO_SPACE:
-                    raise
-                self.lost = error
-        return memoryview(data).nbytes
 
 
 class Parser(argparse.ArgumentParser):
@@ -166,8 +145,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 stream.reconfigure(errors="replace")  # a terminal without a middle dot prints a question mark
         if not own:
             return run_line(list(arguments or ()))
-        output = outlast_full_disks()
-        status = run_line(sys.argv[1:])
+        elapsed = Elapsed()
+        output = outlast_full_disks(elapsed)
+        with elapsed.of(" ".join(sys.argv[1:2])):
+            status = run_line(sys.argv[1:])
         with suppress(BrokenPipeError):  # the work is done, and its status counts
             sys.stdout.flush()
         if output.lost:  # a result that is lost is no success
@@ -179,39 +160,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if own:  # the result is settled: a signal during the interpreter's exit does not change it
             for number in ENDING:
                 signal.signal(number, signal.SIG_IGN)
-
-
-def open_standard_streams() -> None:
-    """Connect a standard stream that the caller closed (`>&-`) with the null device.
-
-    Otherwise the next file or pipe gets its number, and Python's stream is None.
-    """
-    for number, name in enumerate(("stdin", "stdout", "stderr")):
-        try:
-            os.fstat(number)
-        except OSError:
-            null = os.open(os.devnull, os.O_RDWR)  # the lowest free number: this one
-            if null != number:
-                os.dup2(null, number)
-                os.close(null)
-        if getattr(sys, name) is None:
-            setattr(sys, name, os.fdopen(number, "r" if number == 0 else "w", closefd=False))
-
-
-def outlast_full_disks() -> Output:
-    """Make standard output and error streams that outlast a full disk; return what is below standard output."""
-    outputs = []
-    for name in ("stdout", "stderr"):
-        before: TextIO = getattr(sys, name)
-        before.flush()
-        raw = Output(before.fileno(), "w", closefd=False)
-        lines = name == "stderr" or raw.isatty()
-        stream = io.TextIOWrapper(
-            io.BufferedWriter(raw), encoding=before.encoding, errors="replace", line_buffering=lines
-        )
-        setattr(sys, name, stream)
-        outputs.append(raw)
-    return outputs[0]
 
 
 def run_line(arguments: Sequence[str]) -> int:
@@ -310,11 +258,6 @@ def run_command(options: argparse.Namespace) -> int:
     except BrokenPipeError:  # the work is done, and its status counts
         drop_output()
     return status
-
-
-def drop_output() -> None:
-    """Discard buffered output after its reader is gone, so that no traceback is printed at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def complain(message: str, status: int) -> int:

@@ -48,7 +48,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "draw",
         "campaign_events",
         "campaign_summary | defaults | exit_status | suggestions | units",
-        "markup",
+        "markup | standard_streams",
         "quoting",
     ),
     "targets.hybrid": (
