@@ -269,7 +269,8 @@ class Bench:
         script, bad = tried(place, written.scripts, self.launch, self.start)
         took = f"in {bad.seconds:.0f} s, {len(written.scripts)} to try"
         fails = f"fails as promised ({script.promise}; {took})"
-        found = [fails if bad.promised else f"does not fail ({took}):\n{bad.tail}\n"]
+        other = f"fails elsewhere, {bad.elsewhere}" if bad.elsewhere else "does not fail"
+        found = [fails if bad.promised else f"{other} ({took}):\n{bad.tail}\n"]
         assert "hybridfuzz" not in script.text, "a script of an engine needs nothing of ours"
         own = [self.patches[entry.title] for entry in self.entries if entry.patch and name in entry.traces][:1]
         good, fixed, needs_all = None, None, False

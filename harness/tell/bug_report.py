@@ -376,6 +376,9 @@ def _reproduction(case: ReproCase, with_script: bool) -> Iterator[str]:
         after = "within a second" if verdict.seconds < 1 else f"after {verdict.seconds:.0f} s"
         needs = markdown_text(" and ".join(script.needs.rsplit(", ", 1)))
         yield f"With {needs} installed{part}, on a CPU, `python repro.py` reproduces the failure {after}:\n"
+    elif verdict.elsewhere:
+        where = markdown_text(verdict.elsewhere)
+        yield f"**`repro.py` meets another defect first, {where}: do not rely on it.** Its output:\n"
     else:
         yield "**`repro.py` did not fail as promised when it was tried: do not rely on it.** Its output:\n"
     shown = verdict.tail.splitlines()[-OUTPUT_LINES_SHOWN:]

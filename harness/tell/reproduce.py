@@ -1,8 +1,9 @@
 """From a failing trace to the content of its report, and to a script that is run before it is handed out.
 
-1. `observe` runs the trace and sets options that the failure does not need to their usual values. It asks the target
-   which server options the configuration stands for, what clients would receive, whether other implementations fail,
-   and how much it matters.
+1. `observe` runs the trace, sets what the failure does not need to its usual value, and measures what it needs. Then
+   it drops the events that have nothing to do with it any more: what a report tells, what its script does and which
+   settings it names are of one trace. It asks the target which server options the configuration stands for, what
+   clients would receive, and whether other implementations fail.
 2. `write_script` writes the target's scripts in turn, until one fails as it promises.
 3. `write_engine_test` writes the script as a test of the engine's own tree, and runs it.
 4. `try_fix` runs trace and script again with a patch.
@@ -28,7 +29,8 @@ from ...targets.base.trace import Trace, TraceError
 from ..draw.trace_files import write_atomically
 from ..group.evidence import Place
 from ..group.known import Known
-from ..group.reach import answers_of, severity_of
+from ..group.reach import answers_of, nearest_of
+from ..group.reduce import without_idle_events
 from ..group.still_fails import UNEXPLAINED
 from ..judge.ranks import ranks_of
 from ..workers.worker_client import WorkerClient
@@ -40,6 +42,8 @@ from .usual_options import plainest
 from .versions import collected, system, versions_of
 
 SCRIPT = "repro.py"
+IDLE_SECONDS = 20.0
+"""Time for the events that the failure does not need any more."""
 NAME_LENGTH_MAX = 72
 LEADS_ON = frozenset([
     "a", "after", "an", "and", "by", "for", "from", "in", "no", "not", "of", "on", "that", "the", "to", "what", "while",
@@ -65,8 +69,11 @@ class Subject(Struct, frozen=True):
         return WorkerClient(self.spec, launch or self.launch, self.timeout, self.memory)
 
 
-def observe(subject: Subject, trace: Trace, places: Sequence[Place] = ()) -> ReproCase | None:
-    """Return the content of the report without a script, None for a trace that does not fail."""
+def observe(
+    subject: Subject, trace: Trace, places: Sequence[Place] = (), *, as_given: bool = False
+) -> ReproCase | None:
+    """Return the content of the report without a script, None for a trace that does not fail. `as_given`: nothing of
+    the trace is changed."""
     spec, launch, given = subject.spec, subject.launch, trace
     with subject.worker() as worker:
         capabilities = worker.start().capabilities
@@ -74,19 +81,24 @@ def observe(subject: Subject, trace: Trace, places: Sequence[Place] = ()) -> Rep
         violation = history.violation
         if violation is None:
             return None
-        if violation.oracle not in UNEXPLAINED:
-            plain = plainest(
-                trace, violation.signature, worker.run, capabilities, lambda one: unusual(spec, launch, one)
+        deployment, severity = describe(spec, trace, launch.version), None
+        if violation.oracle not in UNEXPLAINED and not as_given:
+            plain, signature = trace, violation.signature
+            plain = plainest(plain, signature, worker.run, capabilities, lambda one: unusual(spec, launch, one))
+            plain, severity = nearest_of(
+                plain, violation, worker, capabilities, deployment.implementations, lambda one: one.signature
             )
+            plain = without_idle_events(plain, signature, worker.run, IDLE_SECONDS)
             again = worker.explain(plain)[1] if plain != trace else history
-            if again.violation:
+            if again.violation and again.violation.signature == signature:
                 trace, history, violation = plain, again, again.violation
-        deployment = describe(spec, trace, launch.version)
+            else:
+                severity = None
+            deployment = describe(spec, trace, launch.version)
         answers = answers_of(worker, trace, violation)
         runs = list(_implementations(worker, trace, violation.signature, deployment))
-        severity = severity_of(trace, violation, worker, capabilities, deployment.implementations)
         passing = [f"on the {one.title}" for one in runs if one.result == "passes"]
-        passing += controls(trace, violation.request, worker, capabilities)
+        passing += controls(trace, history, worker, capabilities, lambda one: describe(spec, one, launch.version))
     versions = versions_of(launch, deployment.packages)
     return ReproCase(
         spec, launch, deployment, trace, history, violation, answers, runs, versions, system(),
@@ -98,6 +110,29 @@ def observe(subject: Subject, trace: Trace, places: Sequence[Place] = ()) -> Rep
         related=related(spec, launch.version, given, violation.signature),
         fixes=subject.fixes,
     )  # fmt: skip
+
+
+def reproduce(
+    subject: Subject, trace: Trace, folder: Path, places: Sequence[Place] = ()
+) -> tuple[ReproCase | None, str]:
+    """Return the content of the report with its script, and why there is no script, "" if there is one.
+
+    Where no script shows the failure with the settings and events that are left, the trace is taken as it is given.
+    """
+    why = ""
+    for as_given in (False, True):
+        case = observe(subject, trace, places, as_given=as_given)
+        if case is None:
+            break
+        try:
+            script, verdict = write_script(folder, case)
+        except TargetError as error:
+            why = str(error)
+        else:
+            why, case = "", structs.replace(case, script=script, verdict=verdict)
+        if case.trace == trace or (case.verdict and case.verdict.promised):
+            break
+    return case, why
 
 
 def unusual(spec: str, launch: Launch, trace: Trace) -> int:

@@ -13,7 +13,7 @@ import msgspec
 
 from ..base.inlined import Sources, import_block
 from ..base.protocol import TargetError
-from ..base.repro import MACHINERY, Failure, Script, python_comment
+from ..base.repro import DEVIATION, MACHINERY, Failure, Script, python_comment
 from ..base.trace import Config, Event, Step, Trace, Truncate
 from ..sequences import operations as do
 from ..sequences.client import Fed
@@ -95,9 +95,10 @@ def write_scripts(variant: str, trace: Trace, failure: Failure) -> list[Script]:
 
 
 def _text(config: Config, family: Family, failure: Failure, promise: str, *, agrees: bool) -> str:
-    events = [*failure.events, *(Step() for _ in range(STEPS_AFTER if failure.oracle != "M9" else 0))]
+    after = [Step() for _ in range(STEPS_AFTER if failure.oracle != "M9" else 0)]
     planes = planes_of(config, has_planes=True)
-    lines = list(_LibraryCalls(config, planes, agrees=agrees).lines(events))
+    calls = _LibraryCalls(config, planes, agrees=agrees)
+    lines = [*calls.lines(failure.events[:-1]), DEVIATION, *calls.lines([*failure.events[-1:], *after])]
     if promise == WRONG_POSITIONS:
         lines.append("llama.check_positions()")
     sizes = sizes_of(config, planes)

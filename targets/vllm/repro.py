@@ -18,7 +18,7 @@ from msgspec import structs
 
 from ...reference.layout import cdiv
 from ...reference.tokens import Truth, kind_of
-from ..base.client_script import HIDDEN, MORE_TOKENS, WAITING, WRONG_TOKENS, End, Frame, asked_again, asking, leaking
+from ..base.client_script import HIDDEN, MORE_TOKENS, WAITING, WRONG_TOKENS, End, Frame, asked_again, asking, leaking, marked
 from ..base.engine_tests import ENGINE, RUN_SCENARIO, EngineTest, docstring, scenario
 from ..base.inlined import Part, Sources
 from ..base.protocol import TargetError
@@ -243,8 +243,8 @@ def _script(failure: Failure, clients: _Clients, again: _Again, end: End) -> Scr
     config = _with_room(clients.config, max(map(len, again.prompts), default=0))
     model = json.loads((files(__package__) / "model" / "config.json").read_text(encoding="utf-8"))
     constants = textwrap.wrap(f"MODEL_CONFIG = {model!r}", 118, break_long_words=False, break_on_hyphens=False)
-    body = asking(list(_opening(config)), clients.lines, list(again.calls()), end)
-    return FRAME.script(failure.sentence, body, end, list(_parts(config, clients.structured)), constants)
+    body = asking(list(_opening(config)), marked(clients.lines), list(again.calls()), end)
+    return FRAME.script(failure, body, end, list(_parts(config, clients.structured)), constants)
 
 
 LICENSE = """\
