@@ -132,7 +132,12 @@ def severity_words(severity: Severity) -> str:
     head = ", ".join(filter(None, (severity.level, severity.effect or "the engine was not tested")))
     if severity.reach is None:
         return head + (f"; reach not measured: {severity.unmeasured}" if severity.unmeasured else "")
-    return "; ".join([head, *_reach_words(severity.reach)])
+    return f"{head}; {reach_words(severity.reach)}"
+
+
+def reach_words(reach: Reach) -> str:
+    """Return a reach in one line: "needs --speculative-config; synchronous scheduling"."""
+    return "; ".join(_reach_words(reach))
 
 
 def _reach_words(reach: Reach) -> Iterator[str]:

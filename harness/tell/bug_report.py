@@ -25,7 +25,7 @@ from ..campaign_summary import Severity
 from ..group.evidence import Place
 from ..group.finding_store import replay_command
 from ..group.known import FILES, Known
-from ..group.severity import severity_words
+from ..group.severity import reach_words
 from ..judge.oracles import rule_of
 from ..judge.violation import Violation
 from ..quoting import markdown_code, markdown_fence, markdown_text
@@ -132,7 +132,10 @@ class ReproCase(Struct, frozen=True):
     @property
     def headline(self) -> Headline:
         """Title and first paragraph."""
-        return headline_of(self.trace, self.history, self.violation, self.answers.rows, self.deployment.model)
+        deployment = self.deployment
+        return headline_of(
+            self.trace, self.history, self.violation, self.answers.rows, deployment.model, deployment.calls
+        )
 
 
 def report(case: ReproCase, *, has_picture: bool = False) -> str:
@@ -153,8 +156,9 @@ def _lines(case: ReproCase, has_picture: bool, with_script: bool, with_timeline:
     yield OWNER
     yield f"{markdown_text(f'{headline.impact} {_shown(case)}'.rstrip())}\n"
     yield f"**First deviation:** {markdown_text(case.violation.sentence)}.\n"
-    if case.severity:
-        yield f"**Severity and reach, by running it:** {markdown_text(severity_words(case.severity))}.\n"
+    if case.severity and case.severity.reach:
+        reach = markdown_text(reach_words(case.severity.reach))
+        yield f"**Reach, by running it with one setting changed at a time:** {reach}.\n"
     yield from _implementations(case)
     yield from _needed(case)
     yield "## Scenario\n"
@@ -170,7 +174,7 @@ def _lines(case: ReproCase, has_picture: bool, with_script: bool, with_timeline:
     if case.fix:
         yield "\n## A patch, before and after\n"
         yield from _fix(case, case.fix)
-    if explanation and explanation.story:
+    if explanation and explanation.story and case.history.marks:
         yield "\n## What happens\n"
         yield from _story(case, explanation, has_picture, with_timeline)
     if case.places:
@@ -217,6 +221,8 @@ def _implementations(case: ReproCase) -> Iterator[str]:
         name, result = markdown_text(default.title), markdown_text(default.result)
         if default.current:
             yield f"**Reproduced on the default: {name}.**\n"
+        elif default.result.startswith("fails in another way"):
+            yield f"**On the default, {name}, another failure comes first:** the same trace {result}.\n"
         elif default.result.startswith("fails"):
             yield f"**The default fails, too:** on {name} the same trace {result}.\n"
         else:
@@ -266,7 +272,8 @@ def _scenario(case: ReproCase) -> Iterator[str]:
         cells = [row.name, f"step {row.arrives}", prompt, shared, hit, chunks, row.new]
         yield f"| {' | '.join(markdown_text(str(cell)) for cell in cells)} |"
     yield ""
-    events = [f"{number}. {markdown_text(words)}" for number, words in enumerate(narrate(case.trace, case.history), 1)]
+    told = narrate(case.trace, case.history, case.deployment.calls)
+    events = [f"{number}. {markdown_text(words)}" for number, words in enumerate(told, 1)]
     yield from _collapsed("Every event", events) if len(events) > EVENTS_SHOWN else events
 
 
@@ -437,12 +444,12 @@ def _story(case: ReproCase, explanation: Explanation, has_picture: bool, with_ti
         yield from _collapsed("Blocks, step by step", [*picture, markdown_fence(table)])
 
 
-COLLECTED = "The output of the engine's own environment script"
+COLLECTED = "What the engine's bug form asks for of the environment"
 
 
 def _environment(case: ReproCase) -> Iterator[str]:
     deployment = case.deployment
-    release = f"{deployment.title} {case.launch.version}".strip()
+    release = deployment.release or f"{deployment.title} {case.launch.version}".strip()
     yield f"* {markdown_text(release)} (target {markdown_code(case.spec)})"
     for run in case.runs:
         if run.current:

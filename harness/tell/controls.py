@@ -29,6 +29,8 @@ from .script import failure_of
 
 REQUESTS_MAX = 6
 """Requests that are left out in turn."""
+MAY_BE_DECLINED = ("on the batch", "with consent")
+"""What an event may be that an engine declines with other settings: then nothing is done that could go wrong."""
 CONTROLS_MAX = 5
 """Controls that a report has."""
 
@@ -54,7 +56,7 @@ def controls(
     if violation is None:
         return
     found = (words for words, other in _others(trace, history, violation, capabilities, server)
-             if _is_control(engine, other, trace, history, violation))  # fmt: skip
+             if _is_control(engine, other, history, violation))  # fmt: skip
     yield from islice(found, CONTROLS_MAX)
 
 
@@ -66,16 +68,17 @@ def _others(
     server: Callable[[Trace], Deployment],
 ) -> Iterator[tuple[str, Trace]]:
     """Yield what differs, and the trace: settings as the stock server has them, then other options, then requests."""
+    is_done = not any(event.about.acts in MAY_BE_DECLINED for event in trace.events)
     for setting in capabilities.stock or ():
         # In another schedule the same events meet other steps.
-        if "async_depth" not in setting.stock and departs(setting, trace.config):
+        if "async_depth" not in setting.stock and departs(setting, trace.config) and is_done:
             name = setting_name(setting, trace.config)
             yield f"without {name}", _with(trace, apply_overrides(trace.config, setting.stock))
     here, stock = server(trace), {name for one in capabilities.stock or () for name in one.stock
                                   if departs(one, trace.config)}  # fmt: skip
     chosen = {name for one in here.implementations for name in one.options} | stock
     for name, values in capabilities.options.items():
-        for value in values if name not in chosen else ():
+        for value in values if name not in chosen and is_done else ():
             other = _with(trace, structs.replace(trace.config, options={**trace.config.options, name: value}))
             if value != trace.config.options.get(name) and (words := _differs(here, server(other))):
                 yield words, other
@@ -109,7 +112,7 @@ def _bystanders(trace: Trace, history: History, violation: Violation) -> list[st
     return [event.name for event in trace.events if isinstance(event, Arrive) and event.name not in involved]
 
 
-def _is_control(engine: Runner, other: Trace, trace: Trace, history: History, violation: Violation) -> bool:
+def _is_control(engine: Runner, other: Trace, history: History, violation: Violation) -> bool:
     """Return True for a trace that passes and does again what fails; False also for one that cannot run."""
     if other.config.num_blocks < other.config.smallest_pool():
         return False
@@ -117,10 +120,10 @@ def _is_control(engine: Runner, other: Trace, trace: Trace, history: History, vi
         outcome, after = engine.explain(other)
     except (TraceError, TargetError):
         return False
-    return outcome.violation is None and _does_again(trace, history, after, violation)
+    return outcome.violation is None and _does_again(history, after, violation)
 
 
-def _does_again(trace: Trace, before: History, after: History, violation: Violation) -> bool:
+def _does_again(before: History, after: History, violation: Violation) -> bool:
     failing = [one for one in before.request_steps if one.request == violation.request and one.step <= violation.step]
     own = [one for one in after.request_steps if one.request == violation.request]
     if failing:

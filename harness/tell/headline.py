@@ -6,11 +6,22 @@ trace. No title is written for one bug.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
-from ...targets.base.trace import Abort, Arrive, DummyRun, Evict, ExternalLoad, Preempt, ResetPrefixCache, Resume, Trace
+from ...targets.base.trace import (
+    Abort,
+    Arrive,
+    DummyRun,
+    Evict,
+    ExternalLoad,
+    Preempt,
+    ResetPrefixCache,
+    Resume,
+    Trace,
+    tag_of,
+)
 from ..judge.oracles import consequence_of
 from ..judge.verdict import owner_of
 from ..judge.violation import Violation
@@ -29,9 +40,15 @@ class Headline(Struct, frozen=True):
 
 
 def headline_of(
-    trace: Trace, history: History, violation: Violation, answers: Sequence[Answer], model: str = ""
+    trace: Trace,
+    history: History,
+    violation: Violation,
+    answers: Sequence[Answer],
+    model: str = "",
+    calls: Mapping[str, str] = {},
 ) -> Headline:
-    """Return the title of a report and its first paragraph. `model` is its kind, in words."""
+    """Return the title of a report and its first paragraph. `model` is its kind, in words; `calls` are names that the
+    engine has for events (`Deployment.calls`)."""
     what, follows = consequence_of(violation)
     details = [*_seen(answers)]
     wrong = [one for one in answers if one.wrong_from >= 0]
@@ -42,11 +59,14 @@ def headline_of(
             what = "Wrong tokens from a prefix-cache hit"
         elif late := next((one for one in answers if one.end not in ("", "aborted", "not finished")), None):
             details.append(f"Later the engine raises: {late.end}.")
+    if violation.field == "logprobs":
+        what, seen = _numbers(violation, what)
+        details.append(seen)
     if violation.oracle == "M8" and violation.field == "stall":
         what = _stall(trace, history, violation)
     if owner := _other_owner(trace, violation):
         details.append(f"{violation.request} reads memory of another request, {owner}.")
-    situation, events = [*_situation(trace, history, violation)], [*_events(trace, history, violation)]
+    situation, events = [*_situation(trace, history, violation)], [*_events(trace, history, violation, calls)]
     # A user of a server that stalls sees what happened before, not which request is the first to wait.
     circumstances = events if _stalls(violation) else [*situation, *events]
     settings = list(_settings(trace, model or "hybrid model"))
@@ -57,6 +77,22 @@ def headline_of(
         clean = f"In the run below {who} receives the right tokens." if is_clean else ""
         details = [text for text in (follows, clean) if text]
     return Headline(title, " ".join(details), tuple(_search_terms(trace, history, violation)))
+
+
+def is_same_token(violation: Violation) -> bool:
+    """Return True for wrong log-probabilities of which the same token is the largest."""
+    return violation.field == "logprobs" and violation.expected == violation.observed
+
+
+def _numbers(violation: Violation, what: str) -> tuple[str, str]:
+    """Return what is wrong with log-probabilities, and whether the token shows it."""
+    expected, observed = violation.expected_words, violation.observed_words
+    if is_same_token(violation):
+        return what, (
+            f"Expected are {expected}; found is {observed}. The token does not show it here: a client that reads "
+            "log-probabilities or samples does, or one whose two best tokens are close."
+        )
+    return "Wrong tokens", f"Expected are {expected}; found is {observed}. No error is raised."
 
 
 def _seen(answers: Sequence[Answer]) -> Iterator[str]:
@@ -132,7 +168,7 @@ def _situation(trace: Trace, history: History, violation: Violation) -> Iterator
             yield "after a prefix-cache hit"
 
 
-def _events(trace: Trace, history: History, violation: Violation) -> Iterator[str]:
+def _events(trace: Trace, history: History, violation: Violation, calls: Mapping[str, str]) -> Iterator[str]:
     """Yield the events that are left in the trace."""
     last = len(history.moments)
     happened = [type(event) for event in trace.events[:last]]
@@ -152,6 +188,7 @@ def _events(trace: Trace, history: History, violation: Violation) -> Iterator[st
         earlier.append("a failed load of a KV connector")
     elif loads:
         earlier.append("a KV connector's load" if len(loads) == 1 else "loads of a KV connector")
+    earlier += dict.fromkeys(calls[tag_of(event)] for event in trace.events[:last] if tag_of(event) in calls)
     if earlier:
         yield f"after {' and '.join(earlier)}"
 

@@ -10,7 +10,7 @@ from msgspec import Struct, structs
 
 from ...reference.tokens import Truth
 from ...targets.base.alphabet import Says, fields_with
-from ...targets.base.trace import Arrive, Config, DummyRun, Event, Prompt, Step, Trace
+from ...targets.base.trace import Arrive, Config, DummyRun, Event, Prompt, Step, Trace, tag_of
 from ..record.history import History, RequestStep
 from ..units import plural
 from .clauses import step_clause
@@ -81,9 +81,9 @@ def steps_of(history: History) -> Mapping[str, Sequence[RequestStep]]:
     return found
 
 
-def narrate(trace: Trace, history: History) -> Iterator[str]:
+def narrate(trace: Trace, history: History, calls: Mapping[str, str] = {}) -> Iterator[str]:
     """Yield one sentence for each event up to the violation, draining steps included; one for all steps in a row that
-    schedule nothing."""
+    schedule nothing. `calls` are names that the engine has for events (`Deployment.calls`)."""
     at: dict[int, list[RequestStep]] = {}
     for one in history.request_steps:
         at.setdefault(one.moment, []).append(one)
@@ -100,7 +100,8 @@ def narrate(trace: Trace, history: History) -> Iterator[str]:
         if idle:
             yield _idle(history, idle)
             idle = []
-        yield f"{_words(event, rows, trace.config)}."
+        call = calls.get(tag_of(event), "")
+        yield f"{_words(event, rows, trace.config)}{f' ({call})' if call else ''}."
     if idle:
         yield _idle(history, idle)
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from ...targets.base.engine_tests import EngineTest
 from ...targets.base.client_script import AGAIN, WRONG_SINCE
+from ...targets.base.engine_tests import EngineTest
 from ...targets.base.launch import Launch
 from ...targets.base.repro import Failure, Script
 from ...targets.base.trace import Step, Trace, Wake

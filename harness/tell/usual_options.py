@@ -55,6 +55,5 @@ def _fails(trace: Trace, signature: str, run: Callable[[Trace], Outcome]) -> boo
 
 def changes(before: Trace, after: Trace) -> list[str]:
     """Return the settings that differ, as `name=value`."""
-    old, new = (structs.asdict(one.config) for one in (before, after))
-    old, new = ({**one, **one.pop("options")} for one in (old, new))
+    old, new = ({**structs.asdict(one.config), **one.config.options, "options": {}} for one in (before, after))
     return [f"{name}={value}" for name, value in new.items() if old.get(name) != value]

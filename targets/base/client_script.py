@@ -43,7 +43,7 @@ WRONG_TOKENS = End(
     "AssertionError: clients receive wrong tokens",
     [
         "wrong = [turn.fault() for turn in engine.turns if not turn.is_right()]",
-        'assert not wrong, f"clients receive wrong tokens: {\', \'.join(wrong)}"',
+        "assert not wrong, f\"clients receive wrong tokens: {', '.join(wrong)}\"",
     ],
 )
 WAITING = End(

@@ -16,7 +16,18 @@ from msgspec import structs
 
 from ...reference.layout import cdiv
 from ...reference.tokens import Truth
-from ..base.client_script import HIDDEN, MORE_TOKENS, WAITING, WRONG_TOKENS, End, Frame, asked_again, asking, leaking, marked
+from ..base.client_script import (
+    HIDDEN,
+    MORE_TOKENS,
+    WAITING,
+    WRONG_TOKENS,
+    End,
+    Frame,
+    asked_again,
+    asking,
+    leaking,
+    marked,
+)
 from ..base.engine_tests import ENGINE, NOTE, RUN_SCENARIO, EngineTest, class_name, docstring, scenario
 from ..base.inlined import Part, Sources
 from ..base.protocol import TargetError

@@ -84,10 +84,14 @@ def forward(model, cache, tokens, rows, mask=None, positions=None):
         for row, right in alone.items():
             found = output.logits[row, -len(right) :].log_softmax(-1)
             distance = (found - right).abs().max().item()
+            worst = (found - right).abs().argmax().item()
+            number, alone_number = found.flatten()[worst].item(), right.flatten()[worst].item()
             assert distance <= {tolerance}, (
                 f"row {{row}}: greedy tokens {{found.argmax(-1).tolist()}}, alone {{right.argmax(-1).tolist()}}; "
-                f"log-probabilities differ from {promise} by {{distance:.2g}}"
+                f"log-probabilities differ from {promise} by {{distance:.2g}}: "
+                f"token {{worst % found.shape[-1]}} has {{number:.5g}}, alone {{alone_number:.5g}}"
             )
+            print(f"row {{row}}, after {{len(rows[row][0])}} tokens: log-probabilities differ by {{distance:.1g}}")
     return output[name]
 '''
 SCRIPT = '''\
