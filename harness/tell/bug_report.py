@@ -27,6 +27,7 @@ from ..group.finding_store import replay_command
 from ..group.known import FILES, Known
 from ..group.severity import reach_words
 from ..judge.oracles import rule_of
+from ..judge.oracles.real_model import FIELDS as FIELDS_OF_A_MODEL
 from ..judge.violation import Violation
 from ..quoting import markdown_code, markdown_fence, markdown_text
 from ..record.answers import AGAIN, Answer, Answers
@@ -174,7 +175,7 @@ def _lines(case: ReproCase, has_picture: bool, with_script: bool, with_timeline:
     if case.fix:
         yield "\n## A patch, before and after\n"
         yield from _fix(case, case.fix)
-    if explanation and explanation.story and case.history.marks:
+    if explanation and explanation.story and case.violation.field not in FIELDS_OF_A_MODEL:
         yield "\n## What happens\n"
         yield from _story(case, explanation, has_picture, with_timeline)
     if case.places:

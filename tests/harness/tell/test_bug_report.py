@@ -38,7 +38,7 @@ from hybridfuzz.targets.base.trace import AnyEvent, Arrive, DummyRun, ExternalLo
 CORPUS = Path(__file__).parents[3] / "corpus"
 LAUNCH = Launch(sys.executable, {})
 DETAILS = re.compile(
-    r"<details><summary>(Every event|The output of the engine's own environment script|"
+    r"<details><summary>(Every event|What the engine's bug form asks for of the environment|"
     r"Blocks, step by step|(repro\.py|fix\.patch) \(\d+ lines?\))</summary>|</details>"
 )
 """All HTML that a report may have."""
@@ -305,8 +305,8 @@ def test_the_engine_says_what_its_form_asks_for() -> None:
     assert collected(LAUNCH, ("-c", "raise SystemExit(1)")) == collected(LAUNCH, ()) == ""
     case = case_of("accepted-count-zero")
     text = report(structs.replace(case, collected="GPU ``` none"))
-    assert "environment script</summary>\n\n````text\nGPU ``` none\n````\n" in text
-    assert "environment script" not in report(case)
+    assert "of the environment</summary>\n\n````text\nGPU ``` none\n````\n" in text
+    assert "bug form asks" not in report(case)
 
 
 def test_places_are_shown_with_their_scores_and_never_guessed() -> None:
