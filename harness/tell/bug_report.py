@@ -13,15 +13,17 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
+from itertools import groupby
 
 from msgspec import Struct, structs
 
+from ...reference.tokens import CONTINUATION
 from ...targets.base.deployment import Deployment
 from ...targets.base.engine_tests import EngineTest
 from ...targets.base.launch import Launch
 from ...targets.base.repro import Script
-from ...targets.base.trace import Config, Trace
-from ..campaign_summary import Severity
+from ...targets.base.trace import Config, Prompt, Trace
+from ..campaign_summary import Reach, Severity
 from ..group.evidence import Place
 from ..group.finding_store import replay_command
 from ..group.known import FILES, Known
@@ -40,6 +42,9 @@ from .scenario import narrate, requests_of
 from .script import PACKAGE, ScriptVerdict
 from .timeline import build_timeline, plain_text
 
+SYNCHRONOUS = "synchronous"
+"""Of `Reach.scheduling`."""
+PASSES = "passes"
 FIXES = "fixes"
 """Folder, beside the report, of the patches that the engine has here."""
 LENGTH_MAX = 65_000
@@ -52,13 +57,15 @@ OUTPUT_LINES_SHOWN = 12
 """What clients receive is printed before the traceback."""
 EVENTS_SHOWN = 24
 """A longer scenario is collapsed."""
+FLAG_LENGTH_MAX = 60
+"""A longer flag is named without its value."""
 TOKENS_SHOWN = 12
 PLACES_SHOWN = 5
 ISSUE = re.compile(r"\\#(?=\d)")
 
 
 class OtherRun(Struct, frozen=True):
-    """The trace on one implementation of several. `result`: "passes", "fails (SIGNATURE)" or why it cannot run."""
+    """The trace on one implementation of several. `result`: `PASSES`, how it fails, or why it cannot run."""
 
     title: str
     default: bool
@@ -70,7 +77,7 @@ class TriedFix(Struct, frozen=True):
     """A patch that was tried.
 
     source  where it comes from, in words
-    result  the trace with the patch: "passes", "fails (SIGNATURE)" or why it cannot run
+    result  the trace with the patch: `PASSES`, how it fails, or why it cannot run
     script  the script with the patch, None without a script
     test    the test of the engine's own tree with the patch, None without one
     """
@@ -85,7 +92,7 @@ class TriedFix(Struct, frozen=True):
     def good(self) -> bool:
         """True if the trace passes, and the script and the test if there are any."""
         ran = [one for one in (self.script, self.test) if one]
-        return self.result == "passes" and all(one.status == 0 for one in ran)
+        return self.result == PASSES and all(one.status == 0 for one in ran)
 
 
 class ReproCase(Struct, frozen=True):
@@ -133,10 +140,11 @@ class ReproCase(Struct, frozen=True):
     @property
     def headline(self) -> Headline:
         """Title and first paragraph."""
-        deployment = self.deployment
+        deployment, reach = self.deployment, self.severity.reach if self.severity else None
         return headline_of(
-            self.trace, self.history, self.violation, self.answers.rows, deployment.model, deployment.calls
-        )
+            self.trace, self.history, self.violation, self.answers.rows, deployment.model, deployment.calls,
+            is_synchronous=bool(reach and reach.scheduling.get(SYNCHRONOUS)),
+        )  # fmt: skip
 
 
 def report(case: ReproCase, *, has_picture: bool = False) -> str:
@@ -152,13 +160,13 @@ def report(case: ReproCase, *, has_picture: bool = False) -> str:
 def _lines(case: ReproCase, has_picture: bool, with_script: bool, with_timeline: bool) -> Iterator[str]:
     headline = case.headline
     current = next((run for run in case.runs if run.current), None)
-    on = f", {current.title}" if current and any(run.result == "passes" for run in case.runs) else ""
+    on = f", {current.title}" if current and any(run.result == PASSES for run in case.runs) else ""
     yield f"# {case.deployment.title_begins}{markdown_text(headline.title + on)}\n"
     yield OWNER
     yield f"{markdown_text(f'{headline.impact} {_shown(case)}'.rstrip())}\n"
     yield f"**First deviation:** {markdown_text(case.violation.sentence)}.\n"
     if case.severity and case.severity.reach:
-        reach = markdown_text(reach_words(case.severity.reach))
+        reach = markdown_text(reach_words(_as_served(case.severity.reach, case.deployment)))
         yield f"**Reach, by running it with one setting changed at a time:** {reach}.\n"
     yield from _implementations(case)
     yield from _needed(case)
@@ -194,6 +202,14 @@ def _lines(case: ReproCase, has_picture: bool, with_script: bool, with_timeline:
         yield f"The settings, as its trace names them: {_settings(case)}."
 
 
+def _as_served(reach: Reach, server: Deployment) -> Reach:
+    """Return a reach whose flags have the values that the server has."""
+    served = {flag.partition(" ")[0]: flag for flag in server.shell[1:] if len(flag) <= FLAG_LENGTH_MAX}
+    needs, rare, untried = ([served.get(name, name) for name in names]
+                            for names in (reach.needs, reach.rare, reach.untried))  # fmt: skip
+    return structs.replace(reach, needs=needs, rare=rare, untried=untried)
+
+
 def _shown(case: ReproCase) -> str:
     """Return what the script shows if no client of the run does."""
     has_wrong = case.script and case.verdict and case.verdict.promised and "wrong tokens" in case.script.promise
@@ -225,9 +241,9 @@ def _implementations(case: ReproCase) -> Iterator[str]:
         elif default.result.startswith("fails in another way"):
             yield f"**On the default, {name}, another failure comes first:** the same trace {result}.\n"
         elif default.result.startswith("fails"):
-            yield f"**The default fails, too:** on {name} the same trace {result}.\n"
+            yield f"**The default fails, too: {name}.**\n"
         else:
-            result = "**passes**" if default.result == "passes" else result
+            result = "**passes**" if default.result == PASSES else result
             yield f"**Not the default:** on the default, {name}, the same trace {result}.\n"
     yield "| implementation | default | this trace |\n| --- | --- | --- |"
     for run in sorted(case.runs, key=lambda run: not run.default):
@@ -262,20 +278,31 @@ def _scenario(case: ReproCase) -> Iterator[str]:
     rows = requests_of(case.trace, case.history)
     if rows:
         heads = ["request", "arrives before", "prompt tokens", "shared prefix", "cache hit", "chunks", "new tokens"]
-        yield f"| {' | '.join(heads)} |\n| --- | --- | --- | --- | ---: | --- | ---: |"
+        idle = {"shared prefix": not any(row.shared for row in rows), "cache hit": all(row.hit <= 0 for row in rows),
+                "chunks": all(row.chunks == (row.prompt,) for row in rows)}  # fmt: skip
+        kept = [index for index, head in enumerate(heads) if not idle.get(head)]
+        rules = ["---", "---", "---", "---", "---:", "---", "---:"]
+        yield "\n".join(f"| {' | '.join(cells[index] for index in kept)} |" for cells in (heads, rules))
     for row in rows:
-        parts = ", ".join(f"{tokens} of {document}" for document, tokens in row.parts)
+        parts = ", ".join(f"{tokens} of {document}" for document, tokens in _named(row.parts))
         hit = f"{max(row.hit, 0)} + {row.load} loaded" if row.load else max(row.hit, 0)
-        prompt = f"{row.prompt} (document {row.parts[0][0]})" if len(row.parts) == 1 else f"{row.prompt} ({parts})"
+        is_plain = len(row.parts) == 1 and row.parts[0][0] != CONTINUATION
+        prompt = f"{row.prompt} (document {row.parts[0][0]})" if is_plain else f"{row.prompt} ({parts})"
         shared = f"{row.shared} with {row.shares_with}" if row.shared else "none"
         chunks = " + ".join(map(str, row.chunks)) or ("none" if row.hit >= 0 else "not admitted")
         chunks += " + …" if row.chunks and max(row.hit, 0) + sum(row.chunks) < row.prompt else ""
         cells = [row.name, f"step {row.arrives}", prompt, shared, hit, chunks, row.new]
-        yield f"| {' | '.join(markdown_text(str(cell)) for cell in cells)} |"
+        yield f"| {' | '.join(markdown_text(str(cells[index])) for index in kept)} |"
     yield ""
     told = narrate(case.trace, case.history, case.deployment.calls)
     events = [f"{number}. {markdown_text(words)}" for number, words in enumerate(told, 1)]
     yield from _collapsed("Every event", events) if len(events) > EVENTS_SHOWN else events
+
+
+def _named(parts: Prompt) -> Iterator[tuple[str, int]]:
+    """Yield the documents of a prompt with their tokens, in words: tokens of an answer may be in it."""
+    for document, run in groupby(parts, lambda part: part[0]):
+        yield ("what the model says next" if document == CONTINUATION else document), sum(part[1] for part in run)
 
 
 def _plain_options(case: ReproCase) -> Mapping[str, str]:
@@ -391,6 +418,8 @@ def _reproduction(case: ReproCase, with_script: bool) -> Iterator[str]:
         yield "**`repro.py` did not fail as promised when it was tried: do not rely on it.** Its output:\n"
     shown = verdict.tail.splitlines()[-OUTPUT_LINES_SHOWN:]
     yield markdown_fence("\n".join(["$ python repro.py", *shown]), "console") + "\n"
+    if script.more:
+        yield f"{script.more}\n"
     yield "`pytest test_repro.py` runs the same check as a test, which passes once the bug is fixed.\n"
     if case.test and case.tested and case.tested.promised:
         title = markdown_text(case.deployment.title)

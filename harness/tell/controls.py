@@ -60,6 +60,11 @@ def controls(
     yield from islice(found, CONTROLS_MAX)
 
 
+def may_decline(trace: Trace) -> bool:
+    """Return True for a trace of whose events an engine with other settings may decline one."""
+    return any(event.about.acts in MAY_BE_DECLINED for event in trace.events)
+
+
 def _others(
     trace: Trace,
     history: History,
@@ -68,7 +73,7 @@ def _others(
     server: Callable[[Trace], Deployment],
 ) -> Iterator[tuple[str, Trace]]:
     """Yield what differs, and the trace: settings as the stock server has them, then other options, then requests."""
-    is_done = not any(event.about.acts in MAY_BE_DECLINED for event in trace.events)
+    is_done = not may_decline(trace)
     for setting in capabilities.stock or ():
         # In another schedule the same events meet other steps.
         if "async_depth" not in setting.stock and departs(setting, trace.config) and is_done:
@@ -92,19 +97,21 @@ def _with(trace: Trace, config: Config) -> Trace:
 
 
 def _differs(one: Deployment, other: Deployment) -> str:
-    """Return how the commands of two servers of one model differ, "" if they do not, or if their models do."""
+    """Return how the commands of two servers of one model differ, if the other one has no more than further switches,
+    as for eager execution; else "", and if their models differ."""
     if (one.command, one.model, one.variables) != (other.command, other.model, other.variables):
         return ""
     gone = [flag for flag in one.shell[1:] if flag not in other.shell]
     new = [flag for flag in other.shell[1:] if flag not in one.shell]
-    if gone and new:
-        return f"with {' '.join(new)} instead of {' '.join(gone)}"
-    return f"with {' '.join(new)}" if new else f"without {' '.join(gone)}" if gone else ""
+    if any(" " in flag for flag in new):
+        return ""
+    return " ".join([*(["with", *new] if new else []), *(["without", *gone] if gone else [])])
 
 
 def _bystanders(trace: Trace, history: History, violation: Violation) -> list[str]:
-    """Return the requests that neither fail nor have written or own what is wrong; none where that is not known."""
-    if not violation.request or violation.field in FIELDS_OF_A_MODEL:
+    """Return the requests that neither fail nor have written or own what is wrong; none where that is not known, as of
+    requests that wait."""
+    if not violation.request or violation.block < 0 or violation.field in FIELDS_OF_A_MODEL:
         return []
     writers = [mark.who for mark in history.marks if mark.what == "write" and mark.block == violation.block]
     holder = failure_of(trace, history, violation).holder

@@ -46,9 +46,11 @@ def headline_of(
     answers: Sequence[Answer],
     model: str = "",
     calls: Mapping[str, str] = {},
+    *,
+    is_synchronous: bool = False,
 ) -> Headline:
     """Return the title of a report and its first paragraph. `model` is its kind, in words; `calls` are names that the
-    engine has for events (`Deployment.calls`)."""
+    engine has for events (`Deployment.calls`); `is_synchronous`: it fails with synchronous scheduling, too."""
     what, follows = consequence_of(violation)
     details = [*_seen(answers)]
     wrong = [one for one in answers if one.wrong_from >= 0]
@@ -69,14 +71,15 @@ def headline_of(
     situation, events = [*_situation(trace, history, violation)], [*_events(trace, history, violation, calls)]
     # A user of a server that stalls sees what happened before, not which request is the first to wait.
     circumstances = events if _stalls(violation) else [*situation, *events]
-    settings = list(_settings(trace, model or "hybrid model"))
+    settings = list(_settings(trace, model or "hybrid model", is_synchronous))
     title = " ".join([what, *circumstances]) + (f" ({', '.join(settings)})" if settings else "")
     if not details:
         is_clean = answers and not any(one.end not in ("", "aborted") for one in answers)
         who = "every client that stays" if any(one.end for one in answers) else "every client"
         clean = f"In the run below {who} receives the right tokens." if is_clean else ""
         details = [text for text in (follows, clean) if text]
-    return Headline(title, " ".join(details), tuple(_search_terms(trace, history, violation)))
+    called = dict.fromkeys(calls[tag_of(event)] for event in trace.events if tag_of(event) in calls)
+    return Headline(title, " ".join(details), (*_search_terms(trace, history, violation), *called))
 
 
 def is_same_token(violation: Violation) -> bool:
@@ -89,10 +92,10 @@ def _numbers(violation: Violation, what: str) -> tuple[str, str]:
     expected, observed = violation.expected_words, violation.observed_words
     if is_same_token(violation):
         return what, (
-            f"Expected are {expected}; found is {observed}. The token does not show it here: a client that reads "
-            "log-probabilities or samples does, or one whose two best tokens are close."
+            f"Expected: {expected}. Found: {observed}. The token does not show it here. A client that reads "
+            "log-probabilities sees it, and so does one that samples, or whose two best tokens are close."
         )
-    return "Wrong tokens", f"Expected are {expected}; found is {observed}. No error is raised."
+    return "Wrong tokens", f"Expected: {expected}. Found: {observed}. No error is raised."
 
 
 def _seen(answers: Sequence[Answer]) -> Iterator[str]:
@@ -221,13 +224,13 @@ def _has(steps: Sequence[RequestStep], number: int) -> bool:
     return any(one.step == number for one in steps)
 
 
-def _settings(trace: Trace, model: str) -> Iterator[str]:
+def _settings(trace: Trace, model: str, is_synchronous: bool) -> Iterator[str]:
     config = trace.config
     if any(group.kind == "mamba" for group in config.groups):
         yield model
     if config.num_speculative_tokens:
         yield "speculative decoding"
-    if config.async_depth:
+    if config.async_depth and not is_synchronous:
         yield "asynchronous scheduling"
     if config.policy == "priority":
         yield "priority scheduling"

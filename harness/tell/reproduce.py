@@ -34,8 +34,8 @@ from ..group.reduce import without_idle_events
 from ..group.still_fails import UNEXPLAINED
 from ..judge.ranks import ranks_of
 from ..workers.worker_client import WorkerClient
-from .bug_report import OtherRun, ReproCase, TriedFix
-from .controls import controls
+from .bug_report import PASSES, OtherRun, ReproCase, TriedFix
+from .controls import controls, may_decline
 from .related import RelatedEntry, related
 from .script import ScriptVerdict, failure_of, run_script, run_test
 from .usual_options import plainest
@@ -97,7 +97,8 @@ def observe(
             deployment = describe(spec, trace, launch.version)
         answers = answers_of(worker, trace, violation)
         runs = list(_implementations(worker, trace, violation.signature, deployment))
-        passing = [f"on the {one.title}" for one in runs if one.result == "passes"]
+        here = next((one.title for one in runs if one.current), "this one")
+        passing = [f"{one.title} instead of {here}" for one in runs if one.result == PASSES and not may_decline(trace)]
         passing += controls(trace, history, worker, capabilities, lambda one: describe(spec, one, launch.version))
     versions = versions_of(launch, deployment.packages)
     return ReproCase(
@@ -152,16 +153,15 @@ def _implementations(worker: WorkerClient, trace: Trace, signature: str, deploym
         yield OtherRun(one.title, one.default, current, _result(worker, chosen, signature))
 
 
-def _result(worker: WorkerClient, trace: Trace, signature: str = "") -> str:
-    """Return "passes", "fails (SIGNATURE)" or why the trace cannot run."""
+def _result(worker: WorkerClient, trace: Trace, signature: str) -> str:
+    """Return "passes", how the trace fails, with the same signature or another, or why it cannot run."""
     try:
         violation = worker.run(trace).violation
     except (TargetError, TraceError) as error:
         return f"cannot run: {str(error).removeprefix('configuration: ')}"
     if violation is None:
-        return "passes"
-    other = " in another way" if signature and violation.signature != signature else ""
-    return f"fails{other} ({violation.signature})"
+        return PASSES
+    return "fails, too" if violation.signature == signature else f"fails in another way: {violation.sentence}"
 
 
 def write_script(folder: Path, case: ReproCase) -> tuple[Script, ScriptVerdict]:
@@ -206,7 +206,7 @@ def try_fix(subject: Subject, folder: Path, case: ReproCase, patch: str, source:
     fixed = patched(subject.launch, [parse_patch(patch, "fix")])
     with subject.worker(fixed) as worker:
         worker.start()
-        result = _result(worker, case.trace)
+        result = _result(worker, case.trace, case.violation.signature)
     verdict = run_script(folder / SCRIPT, case.script, fixed) if case.script else None
     tested = run_test(folder, case.test, case.script, fixed) if case.test and case.script else None
     return TriedFix(patch, source, result, verdict, tested)

@@ -63,6 +63,7 @@ class Script(Struct, frozen=True):
 
     promise    text of the exception with which it ends when it fails as expected
     place      where that has to be
+    more       what else the script does, in a sentence for readers of a report
     needs      the packages that have to be importable, the engine's first, separated by ", "
     body       lines of the function that is about the failure, where a script has one
     machinery  what `body` uses, as the text of a module
@@ -74,6 +75,7 @@ class Script(Struct, frozen=True):
     body: Sequence[str] = ()
     machinery: str = ""
     place: Place = Place()
+    more: str = ""
 
     @property
     def first_line(self) -> int:

@@ -29,6 +29,9 @@ STEPS_AFTER = 8
 WRONG_LOGITS, WRONG_POSITIONS, DIED = "wrong logits", "wrong positions", "the process died"
 PROGRAM = """ `python repro.py FOLDER` also writes the
 calls as a C program, with the model that it loads."""
+IN_C = (
+    "`python repro.py FOLDER` also writes the same calls as a C program of llama.h, `FOLDER/repro.c`, with its model."
+)
 OPENING = '''\
 """{message}
 
@@ -89,7 +92,12 @@ def write_scripts(variant: str, trace: Trace, failure: Failure) -> list[Script]:
     family = FAMILIES[trace.config.options["family"]]
     cuts = any(isinstance(event, Truncate) for event in failure.events)
     return [
-        Script(_text(trace.config, family, failure, promise, agrees=agrees), f"{promise}", "xllamacpp")
+        Script(
+            _text(trace.config, family, failure, promise, agrees=agrees),
+            promise,
+            "xllamacpp, gguf, numpy",
+            more="" if promise == DIED else IN_C,
+        )  # fmt: skip
         for agrees in ((True, False) if cuts else (True,))
     ]
 

@@ -87,7 +87,7 @@ def write_scripts(trace: Trace, failure: Failure) -> list[Script]:
         "",
         CLOSING.format(options=options, died=DIED),
     ]
-    return [Script("\n".join(text), promise, "xllamacpp")]
+    return [Script("\n".join(text), promise, "xllamacpp, gguf, numpy")]
 
 
 class _ServerCalls(Calls):
