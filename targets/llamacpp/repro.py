@@ -97,7 +97,7 @@ def write_scripts(variant: str, trace: Trace, failure: Failure) -> list[Script]:
             promise,
             "xllamacpp, gguf, numpy",
             more="" if promise == DIED else IN_C,
-        )  # fmt: skip
+        )
         for agrees in ((True, False) if cuts else (True,))
     ]
 
