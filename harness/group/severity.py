@@ -135,14 +135,14 @@ def severity_words(severity: Severity) -> str:
     return f"{head}; {reach_words(severity.reach)}"
 
 
-def reach_words(reach: Reach) -> str:
-    """Return a reach in one line: "needs --speculative-config; synchronous scheduling"."""
-    return "; ".join(_reach_words(reach))
+def reach_words(reach: Reach, stock: str = "on the stock server") -> str:
+    """Return a reach in one line: "needs --speculative-config; synchronous scheduling". `stock`: it needs nothing."""
+    return "; ".join(_reach_words(reach, stock))
 
 
-def _reach_words(reach: Reach) -> Iterator[str]:
+def _reach_words(reach: Reach, stock: str) -> Iterator[str]:
     needs = [f"{name} (not tried without)" if name in reach.untried else name for name in reach.needs]
-    yield f"needs {', '.join(needs)}" if needs else "on the stock server"
+    yield f"needs {', '.join(needs)}" if needs else stock
     yield from _where(reach.scheduling, "scheduling")
     yield from _where(reach.implementations, "")
     if not reach.is_complete:

@@ -42,6 +42,7 @@ from .scenario import narrate, requests_of
 from .script import PACKAGE, ScriptVerdict
 from .timeline import build_timeline, plain_text
 
+NOTHING = "needs no setting that differs from the defaults"
 SYNCHRONOUS = "synchronous"
 """Of `Reach.scheduling`."""
 PASSES = "passes"
@@ -166,7 +167,7 @@ def _lines(case: ReproCase, has_picture: bool, with_script: bool, with_timeline:
     yield f"{markdown_text(f'{headline.impact} {_shown(case)}'.rstrip())}\n"
     yield f"**First deviation:** {markdown_text(case.violation.sentence)}.\n"
     if case.severity and case.severity.reach:
-        reach = markdown_text(reach_words(_as_served(case.severity.reach, case.deployment)))
+        reach = markdown_text(reach_words(_as_served(case.severity.reach, case.deployment), NOTHING))
         yield f"**Reach, by running it with one setting changed at a time:** {reach}.\n"
     yield from _implementations(case)
     yield from _needed(case)

@@ -20,6 +20,14 @@ TAGS = (
     "read what the masks show",
 )
 DEVICES = ("for offload: an accelerator, the host's memory and two streams, simulated on a CPU",)
+ENVIRONMENT = """\
+import sys
+from types import SimpleNamespace
+sys.modules.setdefault("typer", SimpleNamespace(Argument=lambda **_: None))
+from transformers.cli.system import env
+env()
+"""
+"""`transformers env`, whose command line wants typer; the environments made here have none."""
 CALLS = {
     "crop": "Cache.crop",
     "select": "Cache.batch_select_indices",
@@ -58,4 +66,5 @@ def deployment(variant: str, trace: Trace, version: str, device: str = "") -> De
         search=(family.model_type, "cache") if family else (),
         has_sizes=False,
         calls=CALLS,
+        environment=("-c", ENVIRONMENT),
     )
