@@ -143,14 +143,14 @@ def reach_words(reach: Reach, stock: str = "on the stock server") -> str:
 def _reach_words(reach: Reach, stock: str) -> Iterator[str]:
     needs = [f"{name} (not tried without)" if name in reach.untried else name for name in reach.needs]
     yield f"needs {', '.join(needs)}" if needs else stock
-    yield from _where(reach.scheduling, "scheduling")
-    yield from _where(reach.implementations, "")
+    yield from where(reach.scheduling, "scheduling")
+    yield from where(reach.implementations, "")
     if not reach.is_complete:
         yield "not all settings were tried"
 
 
-def _where(results: Mapping[str, bool], noun: str) -> Iterator[str]:
-    """Yield where a trace fails and where it does not."""
+def where(results: Mapping[str, bool], noun: str) -> Iterator[str]:
+    """Yield where a trace fails and where it does not, in words; nothing if that is one place."""
     fails = [name for name, failed in results.items() if failed]
     passes = [name for name, failed in results.items() if not failed]
     if len(results) > 1 and fails:

@@ -27,14 +27,14 @@ from ..campaign_summary import Reach, Severity
 from ..group.evidence import Place
 from ..group.finding_store import replay_command
 from ..group.known import FILES, Known
-from ..group.severity import reach_words
+from ..group.severity import reach_words, where
 from ..judge.oracles import rule_of
 from ..judge.oracles.real_model import FIELDS as FIELDS_OF_A_MODEL
 from ..judge.violation import Violation
 from ..quoting import markdown_code, markdown_fence, markdown_text
 from ..record.answers import AGAIN, Answer, Answers
 from ..record.history import History
-from ..units import plural
+from ..units import listed, plural
 from .explain import Explanation, explain
 from .headline import Headline, headline_of
 from .related import RelatedEntry, public_reports
@@ -105,6 +105,7 @@ class ReproCase(Struct, frozen=True):
     system    operating system and architecture
     collected  what the engine's own tool says of its environment, "" without one
     usual     values of options that need no mention
+    graphs    whether the trace fails "eagerly" and "with captured graphs"; {} where only one of them was run
     controls  runs that differ from the trace in one factor, and pass
     places    suspicious functions of the engine, most suspicious first; () if they were not computed
     related   entries of known bugs that match
@@ -126,6 +127,7 @@ class ReproCase(Struct, frozen=True):
     versions: Mapping[str, str] = {}
     system: str = ""
     collected: str = ""
+    graphs: Mapping[str, bool] = {}
     controls: Sequence[str] = ()
     usual: Mapping[str, str] = {}
     places: Sequence[Place] = ()
@@ -144,7 +146,7 @@ class ReproCase(Struct, frozen=True):
         deployment, reach = self.deployment, self.severity.reach if self.severity else None
         return headline_of(
             self.trace, self.history, self.violation, self.answers.rows, deployment.model, deployment.calls,
-            is_synchronous=bool(reach and reach.scheduling.get(SYNCHRONOUS)),
+            is_synchronous=bool(reach and reach.scheduling.get(SYNCHRONOUS)), is_varied=bool(self.answers.variation),
         )  # fmt: skip
 
 
@@ -167,7 +169,8 @@ def _lines(case: ReproCase, has_picture: bool, with_script: bool, with_timeline:
     yield f"{markdown_text(f'{headline.impact} {_shown(case)}'.rstrip())}\n"
     yield f"**First deviation:** {markdown_text(case.violation.sentence)}.\n"
     if case.severity and case.severity.reach:
-        reach = markdown_text(reach_words(_as_served(case.severity.reach, case.deployment), NOTHING))
+        words = reach_words(_as_served(case.severity.reach, case.deployment), NOTHING)
+        reach = markdown_text("; ".join([words, *where(case.graphs, "")]))
         yield f"**Reach, by running it with one setting changed at a time:** {reach}.\n"
     yield from _implementations(case)
     yield from _needed(case)
@@ -211,10 +214,14 @@ def _as_served(reach: Reach, server: Deployment) -> Reach:
     return structs.replace(reach, needs=needs, rare=rare, untried=untried)
 
 
+def _shows_tokens(case: ReproCase) -> bool:
+    """Return True if the script prints wrong tokens: a run of other prompts has others."""
+    return bool(case.script and case.verdict and case.verdict.promised and "wrong tokens" in case.script.promise)
+
+
 def _shown(case: ReproCase) -> str:
     """Return what the script shows if no client of the run does."""
-    has_wrong = case.script and case.verdict and case.verdict.promised and "wrong tokens" in case.script.promise
-    if has_wrong and case.answers.rows and all(one.wrong_from < 0 for one in case.answers.rows):
+    if _shows_tokens(case) and case.answers.rows and all(one.wrong_from < 0 for one in case.answers.rows):
         return "In repro.py, a client that sends the same tokens again, or asks for more, receives wrong ones."
     return ""
 
@@ -371,10 +378,9 @@ def _expected(case: ReproCase, explanation: Explanation | None) -> Iterator[str]
     if case.controls:
         yield "\n**Controls.** Each differs from the scenario in one thing only, and passes:\n"
         yield from (f"* {markdown_text(control)}" for control in case.controls)
-    if not case.answers.rows:
+    if not case.answers.rows or (case.answers.variation and _shows_tokens(case)):
         return
     varied = f"; {case.answers.variation}" if case.answers.variation else ""
-    varied += ", so not those that `repro.py` prints" if varied and case.script else ""
     about = f"What clients receive if the run goes on after the deviation (token ids of the stand-in model{varied}):"
     yield f"\n{markdown_text(about)}\n"
     yield "| request | expected | observed | |\n| --- | --- | --- | --- |"
@@ -410,7 +416,7 @@ def _reproduction(case: ReproCase, with_script: bool) -> Iterator[str]:
     if verdict.promised:
         part = " (the built-in target is part of it)" if script.needs == PACKAGE else ""
         after = "within a second" if verdict.seconds < 1 else f"after {verdict.seconds:.0f} s"
-        needs = markdown_text(" and ".join(script.needs.rsplit(", ", 1)))
+        needs = markdown_text(listed(script.needs.split(", ")))
         yield f"With {needs} installed{part}, on a CPU, `python repro.py` reproduces the failure {after}:\n"
     elif verdict.elsewhere:
         where = markdown_text(verdict.elsewhere)

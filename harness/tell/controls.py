@@ -109,13 +109,14 @@ def _differs(one: Deployment, other: Deployment) -> str:
 
 
 def _bystanders(trace: Trace, history: History, violation: Violation) -> list[str]:
-    """Return the requests that neither fail nor have written or own what is wrong; none where that is not known, as of
-    requests that wait."""
+    """Return the requests that neither fail nor had a part in the block that is wrong or was copied there; none where
+    that is not known, as of requests that wait."""
     if not violation.request or violation.block < 0 or violation.field in FIELDS_OF_A_MODEL:
         return []
-    writers = [mark.who for mark in history.marks if mark.what == "write" and mark.block == violation.block]
-    holder = failure_of(trace, history, violation).holder
-    involved = {violation.request, holder, owner_of(violation.observed), *writers}
+    sources = {mark.other for mark in history.marks if mark.what == "copy" and mark.block == violation.block}
+    blocks = {violation.block, *sources}
+    users = [mark.who for mark in history.marks if mark.what in ("alloc", "hit", "write") and mark.block in blocks]
+    involved = {violation.request, failure_of(trace, history, violation).holder, owner_of(violation.observed), *users}
     return [event.name for event in trace.events if isinstance(event, Arrive) and event.name not in involved]
 
 

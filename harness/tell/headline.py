@@ -27,6 +27,7 @@ from ..judge.verdict import owner_of
 from ..judge.violation import Violation
 from ..record.answers import Answer
 from ..record.history import History, RequestStep
+from ..units import listed
 from .scenario import requests_of, steps_of
 
 
@@ -48,11 +49,13 @@ def headline_of(
     calls: Mapping[str, str] = {},
     *,
     is_synchronous: bool = False,
+    is_varied: bool = False,
 ) -> Headline:
     """Return the title of a report and its first paragraph. `model` is its kind, in words; `calls` are names that the
-    engine has for events (`Deployment.calls`); `is_synchronous`: it fails with synchronous scheduling, too."""
+    engine has for events (`Deployment.calls`); `is_synchronous`: it fails with synchronous scheduling, too;
+    `is_varied`: the answers are of other prompts than the trace's."""
     what, follows = consequence_of(violation)
-    details = [*_seen(answers)]
+    details = [*_seen(answers, is_varied)]
     wrong = [one for one in answers if one.wrong_from >= 0]
     if violation.oracle != "CRASH":
         if any(not one.again for one in wrong):
@@ -98,19 +101,17 @@ def _numbers(violation: Violation, what: str) -> tuple[str, str]:
     return "Wrong tokens", f"Expected: {expected}. Found: {observed}. No error is raised."
 
 
-def _seen(answers: Sequence[Answer]) -> Iterator[str]:
+def _seen(answers: Sequence[Answer], is_varied: bool) -> Iterator[str]:
     """Yield a sentence for the first wrong answer, and for requests that do not end."""
     if one := next((one for one in answers if one.wrong_from >= 0), None):
         at = one.wrong_from
         got = _token(one.observed, at)
         again = "A later request with the same prefix" if one.again else f"The client of {one.request}"
-        yield (
-            f"{again} receives wrong tokens: token {at + 1} is {got}, expected {_token(one.expected, at)}. "
-            "No error is raised."
-        )
+        which = f": token {at + 1} is {got}, expected {_token(one.expected, at)}"
+        yield f"{again} receives wrong tokens{f', from token {at + 1} on' if is_varied else which}. No error is raised."
     stuck = [one.request for one in answers if one.end == "not finished" and not one.again]
     if stuck:
-        them = f"{' and '.join(stuck)} {'wait' if len(stuck) > 1 else 'waits'}"
+        them = f"{listed(stuck)} {'wait' if len(stuck) > 1 else 'waits'}"
         after = ", and so do requests that are sent later" if _are_stuck_again(answers) else ""
         yield f"{them} until the client gives up{after}. No error is raised."
 
@@ -193,7 +194,7 @@ def _events(trace: Trace, history: History, violation: Violation, calls: Mapping
         earlier.append("a KV connector's load" if len(loads) == 1 else "loads of a KV connector")
     earlier += dict.fromkeys(calls[tag_of(event)] for event in trace.events[:last] if tag_of(event) in calls)
     if earlier:
-        yield f"after {' and '.join(earlier)}"
+        yield f"after {listed(earlier)}"
 
 
 def _search_terms(trace: Trace, history: History, violation: Violation) -> Iterator[str]:

@@ -22,10 +22,12 @@ from ...targets.base.engine_tests import EngineTest
 from ...targets.base.launch import Launch
 from ...targets.base.patched_copy import patched
 from ...targets.base.patches import parse_patch
-from ...targets.base.protocol import TargetError
+from ...targets.base.protocol import Capabilities, TargetError
 from ...targets.base.registry import describe, write_scripts, write_test
 from ...targets.base.repro import Script
 from ...targets.base.trace import Trace, TraceError
+from ..draw.near_stock import GRAPH_SIZES
+from ..draw.overrides import apply_overrides
 from ..draw.trace_files import write_atomically
 from ..group.evidence import Place
 from ..group.known import Known
@@ -42,6 +44,7 @@ from .usual_options import plainest
 from .versions import collected, system, versions_of
 
 SCRIPT = "repro.py"
+FAILS_TOO = "fails, too"
 IDLE_SECONDS = 20.0
 """Time for the events that the failure does not need any more."""
 NAME_LENGTH_MAX = 72
@@ -97,6 +100,7 @@ def observe(
             deployment = describe(spec, trace, launch.version)
         answers = answers_of(worker, trace, violation)
         runs = list(_implementations(worker, trace, violation.signature, deployment))
+        graphs = dict(_graphs(subject, worker, trace, violation.signature, capabilities))
         here = next((one.title for one in runs if one.current), "this one")
         passing = [f"{one.title} instead of {here}" for one in runs if one.result == PASSES and not may_decline(trace)]
         passing += controls(trace, history, worker, capabilities, lambda one: describe(spec, one, launch.version))
@@ -104,6 +108,7 @@ def observe(
     return ReproCase(
         spec, launch, deployment, trace, history, violation, answers, runs, versions, system(),
         severity=severity,
+        graphs=graphs,
         collected=collected(launch, deployment.environment),
         controls=passing,
         usual=capabilities.usual_options,
@@ -153,6 +158,22 @@ def _implementations(worker: WorkerClient, trace: Trace, signature: str, deploym
         yield OtherRun(one.title, one.default, current, _result(worker, chosen, signature))
 
 
+def _graphs(
+    subject: Subject, worker: WorkerClient, trace: Trace, signature: str, capabilities: Capabilities
+) -> Iterator[tuple[str, bool]]:
+    """Yield whether the trace fails eagerly and with captured graphs, if its servers differ and it runs on both."""
+    config = trace.config
+    stock = next((one.stock for one in capabilities.stock or () if "graphs" in one.stock), {})
+    captured = structs.replace(apply_overrides(config, stock), graph_sizes=config.graph_sizes or GRAPH_SIZES[0])
+    eager = structs.replace(config, graph_sizes=())
+    runs = {"eagerly": eager, "with captured graphs": captured}
+    traces = {words: structs.replace(trace, config=one) for words, one in runs.items()}
+    if len({describe(subject.spec, one, subject.launch.version).flags for one in traces.values()}) == len(traces):
+        for words, one in traces.items():
+            if (result := _result(worker, one, signature)) in (PASSES, FAILS_TOO):
+                yield words, result == FAILS_TOO
+
+
 def _result(worker: WorkerClient, trace: Trace, signature: str) -> str:
     """Return "passes", how the trace fails, with the same signature or another, or why it cannot run."""
     try:
@@ -161,7 +182,7 @@ def _result(worker: WorkerClient, trace: Trace, signature: str) -> str:
         return f"cannot run: {str(error).removeprefix('configuration: ')}"
     if violation is None:
         return PASSES
-    return "fails, too" if violation.signature == signature else f"fails in another way: {violation.sentence}"
+    return FAILS_TOO if violation.signature == signature else f"fails in another way: {violation.sentence}"
 
 
 def write_script(folder: Path, case: ReproCase) -> tuple[Script, ScriptVerdict]:

@@ -12,7 +12,7 @@ from ...reference.tokens import Truth
 from ...targets.base.alphabet import Says, fields_with
 from ...targets.base.trace import Arrive, Config, DummyRun, Event, Prompt, Step, Trace, tag_of
 from ..record.history import History, RequestStep
-from ..units import plural
+from ..units import listed, plural
 from .clauses import step_clause
 
 
@@ -112,7 +112,7 @@ def _idle(history: History, moments: Sequence[int]) -> str:
     steps = sorted({step for moment in moments for step in history.moments[moment].steps} - ran)
     where = "A step" if not steps else f"Step {steps[0]}" if len(steps) == 1 else f"Steps {steps[0]} to {steps[-1]}"
     waiting = history.moments[moments[0]].waiting
-    who = f" while {' and '.join(waiting)} {'wait' if len(waiting) > 1 else 'waits'}" if waiting else ""
+    who = f" while {listed(waiting)} {'wait' if len(waiting) > 1 else 'waits'}" if waiting else ""
     return f"{where}: nothing is scheduled{who}."
 
 
