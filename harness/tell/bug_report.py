@@ -146,7 +146,8 @@ class ReproCase(Struct, frozen=True):
         deployment, reach = self.deployment, self.severity.reach if self.severity else None
         return headline_of(
             self.trace, self.history, self.violation, self.answers.rows, deployment.model, deployment.calls,
-            is_synchronous=bool(reach and reach.scheduling.get(SYNCHRONOUS)), is_varied=bool(self.answers.variation),
+            is_synchronous=bool(reach and reach.scheduling.get(SYNCHRONOUS)),
+            has_numbers=not (self.answers.variation or _shows_tokens(self)),
         )  # fmt: skip
 
 
@@ -381,9 +382,11 @@ def _expected(case: ReproCase, explanation: Explanation | None) -> Iterator[str]
     if not case.answers.rows or (case.answers.variation and _shows_tokens(case)):
         return
     varied = f"; {case.answers.variation}" if case.answers.variation else ""
-    about = f"What clients receive if the run goes on after the deviation (token ids of the stand-in model{varied}):"
-    yield f"\n{markdown_text(about)}\n"
-    yield "| request | expected | observed | |\n| --- | --- | --- | --- |"
+    is_printed = _shows_tokens(case)
+    what = "`repro.py` prints the tokens" if is_printed else markdown_text(f"token ids of the stand-in model{varied}")
+    yield f"\nWhat clients receive if the run goes on after the deviation ({what}):\n"
+    heads = ["request", *(["expected", "observed"] if not is_printed else []), ""]
+    yield f"| {' | '.join(heads)} |\n|{' --- |' * len(heads)}"
     turns = Counter[str]()
     for answer in case.answers.rows:
         turns[answer.request] += not answer.again
@@ -391,7 +394,7 @@ def _expected(case: ReproCase, explanation: Explanation | None) -> Iterator[str]
         name = answer.request + turn
         if answer.again:
             name = f"{answer.request.removesuffix(AGAIN)} (its prompt and answer sent again)"
-        cells = [name, _tokens(answer.expected), _tokens(answer.observed)]
+        cells = [name, *([] if is_printed else [_tokens(answer.expected), _tokens(answer.observed)])]
         yield f"| {' | '.join(markdown_text(cell) for cell in cells)} | {_grade(answer)} |"
 
 

@@ -49,13 +49,13 @@ def headline_of(
     calls: Mapping[str, str] = {},
     *,
     is_synchronous: bool = False,
-    is_varied: bool = False,
+    has_numbers: bool = True,
 ) -> Headline:
     """Return the title of a report and its first paragraph. `model` is its kind, in words; `calls` are names that the
     engine has for events (`Deployment.calls`); `is_synchronous`: it fails with synchronous scheduling, too;
-    `is_varied`: the answers are of other prompts than the trace's."""
+    `has_numbers` is False if the answers are not those that a reader sees."""
     what, follows = consequence_of(violation)
-    details = [*_seen(answers, is_varied)]
+    details = [*_seen(answers, has_numbers)]
     wrong = [one for one in answers if one.wrong_from >= 0]
     if violation.oracle != "CRASH":
         if any(not one.again for one in wrong):
@@ -101,14 +101,15 @@ def _numbers(violation: Violation, what: str) -> tuple[str, str]:
     return "Wrong tokens", f"Expected: {expected}. Found: {observed}. No error is raised."
 
 
-def _seen(answers: Sequence[Answer], is_varied: bool) -> Iterator[str]:
+def _seen(answers: Sequence[Answer], has_numbers: bool) -> Iterator[str]:
     """Yield a sentence for the first wrong answer, and for requests that do not end."""
     if one := next((one for one in answers if one.wrong_from >= 0), None):
         at = one.wrong_from
         got = _token(one.observed, at)
         again = "A later request with the same prefix" if one.again else f"The client of {one.request}"
-        which = f": token {at + 1} is {got}, expected {_token(one.expected, at)}"
-        yield f"{again} receives wrong tokens{f', from token {at + 1} on' if is_varied else which}. No error is raised."
+        numbers = f": token {at + 1} is {got}, expected {_token(one.expected, at)}"
+        which = numbers if has_numbers else f", from token {at + 1} on"
+        yield f"{again} receives wrong tokens{which}. No error is raised."
     stuck = [one.request for one in answers if one.end == "not finished" and not one.again]
     if stuck:
         them = f"{listed(stuck)} {'wait' if len(stuck) > 1 else 'waits'}"

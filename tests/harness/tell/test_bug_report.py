@@ -131,6 +131,18 @@ def test_calls_of_the_engine_are_told_by_their_names() -> None:
     assert next(iter(narrate(trace, case.history, calls))).endswith(" (llama_memory_seq_keep).")
 
 
+def test_tokens_stand_once_where_the_script_prints_them() -> None:
+    """The table had others than the script: of other prompts, or of another stand-in."""
+    case = case_of("accepted-count-zero")
+    script = Script("pass\n", "AssertionError: clients receive wrong tokens", "nothing")
+    alone, shown = report(case), report(structs.replace(case, script=script, verdict=VERDICT))
+    assert "| request | expected | observed |  |" in alone and ": token 1 is " in alone
+    assert "| request |  |" in shown and "`repro.py` prints the tokens" in shown
+    assert "receives wrong tokens, from token " in shown
+    varied = structs.replace(case.answers, variation="other prompts")
+    assert "What clients receive" not in report(structs.replace(case, script=script, verdict=VERDICT, answers=varied))
+
+
 def test_a_script_that_meets_another_defect_is_called_so() -> None:
     verdict = ScriptVerdict(False, 1, 0.1, "AssertionError: x", "in line 3, before the call")
     case = structs.replace(case_of("accepted-count-zero"), verdict=verdict, script=Script("pass\n", "x", "nothing"))
