@@ -208,11 +208,11 @@ def _lines(case: ReproCase, has_picture: bool, with_script: bool, with_timeline:
 
 
 def _as_served(reach: Reach, server: Deployment) -> Reach:
-    """Return a reach whose flags have the values that the server has."""
+    """Return a reach whose flags have the values that the server has; the implementations have a table."""
     served = {flag.partition(" ")[0]: flag for flag in server.shell[1:] if len(flag) <= FLAG_LENGTH_MAX}
     needs, rare, untried = ([served.get(name, name) for name in names]
                             for names in (reach.needs, reach.rare, reach.untried))  # fmt: skip
-    return structs.replace(reach, needs=needs, rare=rare, untried=untried)
+    return structs.replace(reach, needs=needs, rare=rare, untried=untried, implementations={})
 
 
 def _shows_tokens(case: ReproCase) -> bool:

@@ -23,7 +23,7 @@ from ..group.reach import setting_name
 from ..judge.oracles.real_model import FIELDS as FIELDS_OF_A_MODEL
 from ..judge.outcome import Outcome
 from ..judge.verdict import owner_of
-from ..judge.violation import Violation
+from ..judge.violation import Violation, wanted_depth
 from ..record.history import History, RequestStep
 from .script import failure_of
 
@@ -135,7 +135,9 @@ def _does_again(before: History, after: History, violation: Violation) -> bool:
     failing = [one for one in before.request_steps if one.request == violation.request and one.step <= violation.step]
     own = [one for one in after.request_steps if one.request == violation.request]
     if failing:
-        return _hits(failing) == _hits(own) and any(_covers(one, failing[-1].start) for one in own)
+        depth = wanted_depth(violation)
+        position = failing[-1].start if depth < 0 else depth
+        return _hits(failing) == _hits(own) and any(_covers(one, position) for one in own)
     if violation.request:  # it was never scheduled
         return bool(own)
     keys = [mark.content for mark in before.marks if mark.what == "hash" and mark.block == violation.block]

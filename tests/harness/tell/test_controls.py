@@ -127,3 +127,13 @@ def test_the_only_request_is_not_left_out() -> None:
     engine = Engine({"r0"}, {})
     assert controls_of(engine, HISTORY, alone, Capabilities(frozenset(), (), frozenset(), ())) == []
     assert engine.runs == 0
+
+
+def test_the_position_of_a_state_is_that_of_its_tokens() -> None:
+    """Ahead of its results, an engine plans with a draft that is rejected: without drafts it never comes as far."""
+    ahead = structs.replace(VIOLATION, expected=StateOf(Prefix("r0"), 8))
+    steps_ahead = [HIT, structs.replace(LATER, start=9)]
+    history = History(violation=ahead, request_steps=steps_ahead)
+    assert controls_of(Engine(set(), {"policy": "priority"}), history) == ["without --scheduling-policy"]
+    planned = structs.replace(history, violation=VIOLATION)
+    assert controls_of(Engine(set(), {"policy": "priority"}), planned) == []
