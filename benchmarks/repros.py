@@ -87,6 +87,8 @@ themselves when their scripts mended Triton's interpreter. What is not good:
 One cause has no script: that of vLLM which only a GPU shows (`resampled-count-race`). The rows of packaged traces were
 counted before cause 32 of vLLM and causes 7 to 9 of llama.cpp were packaged; scripts of these are written, too.
 
+The rows were counted when a script was good that failed with the promised message at any place.
+
 One script of each of vLLM, SGLang and transformers also ran in a new virtual environment that has the engine's release
 and `targets/ENGINE/requirements.txt` (`pip install --no-deps`) and nothing of ours, in an empty folder, with `env -i`:
 each fails as promised. With all requirements of vLLM, which are CUDA's, none was run.

@@ -30,6 +30,7 @@ from ..draw.near_stock import GRAPH_SIZES
 from ..draw.overrides import apply_overrides
 from ..draw.trace_files import write_atomically
 from ..group.evidence import Place
+from ..group.finding_store import OutputError
 from ..group.known import Known
 from ..group.reach import answers_of, nearest_of
 from ..group.reduce import without_idle_events
@@ -124,6 +125,7 @@ def reproduce(
     """Return the content of the report with its script, and why there is no script, "" if there is one.
 
     Where no script shows the failure with the settings and events that are left, the trace is taken as it is given.
+    Raises OutputError if the folder cannot be written.
     """
     why = ""
     for as_given in (False, True):
@@ -131,7 +133,11 @@ def reproduce(
         if case is None:
             break
         try:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / SCRIPT).unlink(missing_ok=True)  # of an earlier run
             script, verdict = write_script(folder, case)
+        except OSError as error:
+            raise unwritable(folder, error) from error
         except TargetError as error:
             why = str(error)
         else:
@@ -139,6 +145,11 @@ def reproduce(
         if case.trace == trace or (case.verdict and case.verdict.promised):
             break
     return case, why
+
+
+def unwritable(folder: Path, error: OSError) -> OutputError:
+    """Return the complaint about a folder that cannot be written."""
+    return OutputError(f"cannot write to {folder}: {error.strerror}; choose another with -o")
 
 
 def unusual(spec: str, launch: Launch, trace: Trace) -> int:

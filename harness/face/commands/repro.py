@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from ....targets.base.launch import Launch
     from ....targets.base.trace import Trace
     from ...group.evidence import Place
-    from ...group.finding_store import OutputError
     from ...tell.bug_report import ReproCase, TriedFix
     from ...tell.related import RelatedEntry
     from ...tell.reproduce import Subject
@@ -60,7 +59,7 @@ def run(options: argparse.Namespace) -> int:
     from ...exit_status import CLEAN, INTERNAL, USAGE
     from ...group.severity import severity_words
     from ...tell.repro_folder import write_folder
-    from ...tell.reproduce import reproduce, write_engine_test
+    from ...tell.reproduce import reproduce, unwritable, write_engine_test
     from ...tell.usual_options import changes
     from ...units import plural
     from .common import print_json, printer, runs_clean
@@ -71,11 +70,7 @@ def run(options: argparse.Namespace) -> int:
     subject = subject_of(options, trace)
     if subject and waits_to_be_reduced(options.trace):
         trace = reduced(subject, trace, options.reduce)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        case, why = reproduce(subject, trace, folder, places(options.trace)) if subject else (None, "")
-    except OSError as error:
-        raise unwritable(folder, error) from error
+    case, why = reproduce(subject, trace, folder, places(options.trace)) if subject else (None, "")
     if subject is None or case is None:
         raise runs_clean(options, "reproduce")
     violation, script, verdict, test, tested = case.violation, case.script, case.verdict, None, None
@@ -123,13 +118,6 @@ def run(options: argparse.Namespace) -> int:
         result = {"exit_reason": reason, "signature": violation.signature, "folder": str(folder)}
         print_json({**result, "lines": lines, "seconds": seconds})
     return CLEAN if good else INTERNAL if verdict else USAGE
-
-
-def unwritable(folder: Path, error: OSError) -> OutputError:
-    """Return the complaint about a folder that cannot be written."""
-    from ...group.finding_store import OutputError
-
-    return OutputError(f"cannot write to {folder}: {error.strerror}; choose another with -o")
 
 
 def subject_of(options: argparse.Namespace, trace: Trace) -> Subject | None:
@@ -197,6 +185,7 @@ def witness(spec: str, trace: Trace, folder: Path, line: Callable[[str], None]) 
     from ....targets.base.registry import confirmation
     from ...draw.trace_files import write_atomically
     from ...exit_status import CLEAN
+    from ...tell.reproduce import unwritable
 
     text = confirmation(spec).witness(trace)
     try:

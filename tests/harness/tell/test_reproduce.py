@@ -41,3 +41,9 @@ def test_report_and_script_have_only_what_the_reach_names(hybridfuzz: Cli, tmp_p
     assert "priority" not in reach and "speculation" in reach
     assert "priority" not in text and "priority" not in (tmp_path / "out/repro.py").read_text().partition("target =")[0]
     assert load_trace(tmp_path / "out/trace.json").config.policy == "fcfs"
+
+
+def test_a_clean_trace_leaves_no_folder(hybridfuzz: Cli, tmp_path: Path) -> None:
+    [file] = CORPUS.glob("finished-row-not-cleared--*.json")
+    assert hybridfuzz("repro", file, "--target", "hybrid", "-o", "out").status == 2
+    assert not (tmp_path / "out").exists()
