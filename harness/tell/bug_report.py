@@ -248,7 +248,7 @@ def _implementations(case: ReproCase) -> Iterator[str]:
         if default.current:
             yield f"**Reproduced on the default: {name}.**\n"
         elif default.result.startswith("fails in another way"):
-            yield f"**On the default, {name}, another failure comes first:** the same trace {result}.\n"
+            yield f"**On the default, {name}, the same trace fails in another way.**\n"
         elif default.result.startswith("fails"):
             yield f"**The default fails, too: {name}.**\n"
         else:
