@@ -106,7 +106,8 @@ def _text(config: Config, family: Family, failure: Failure, promise: str, *, agr
     after = [Step() for _ in range(STEPS_AFTER if failure.oracle != "M9" else 0)]
     planes = planes_of(config, has_planes=True)
     calls = _LibraryCalls(config, planes, agrees=agrees)
-    lines = [*calls.lines(failure.events[:-1]), DEVIATION, *calls.lines([*failure.events[-1:], *after])]
+    mark = [DEVIATION] if promise != DIED else []  # where a process died is not known
+    lines = [*calls.lines(failure.events[:-1]), *mark, *calls.lines([*failure.events[-1:], *after])]
     if promise == WRONG_POSITIONS:
         lines.append("llama.check_positions()")
     sizes = sizes_of(config, planes)

@@ -64,7 +64,8 @@ def write_scripts(trace: Trace, failure: Failure) -> list[Script]:
             # A process that died has left no history.
             promise, events = DIED, (*trace.events, Step())
     calls = _ServerCalls(config, planes=0)
-    lines = [*calls.lines(events[:-1]), DEVIATION, *calls.lines(events[-1:])]
+    # Where a process died is not known.
+    lines = [*calls.lines(events[:-1]), *([DEVIATION] if promise != DIED else []), *calls.lines(events[-1:])]
     options = {name: value for name, value in config.options.items() if name not in ("family", "ahead", "idle")}
     opening = OPENING.format(
         message=python_comment(failure.sentence),

@@ -66,6 +66,7 @@ def test_a_process_that_died_is_a_script_of_the_whole_trace() -> None:
     [script] = write_scripts("", Trace(CONFIG, EVENTS), failure)
     compile(script.text, "repro.py", "exec")
     assert script.promise == "the process died"
+    assert DEVIATION not in script.text, "where it died is not known"
     assert "llama.seq_cp(0, 1)" in script.text
     assert "the process died of signal {-status}" in script.text
 
