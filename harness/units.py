@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from argparse import ArgumentTypeError
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -147,6 +147,11 @@ def spell(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60:02} s"
     return f"{whole // 3600} h {whole % 3600 // 60:02} min"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return names in a sentence: "a, b and c"."""
+    return " and ".join(one for one in (", ".join(names[:-1]), *names[-1:]) if one)
 
 
 def plural(number: int, noun: str) -> str:

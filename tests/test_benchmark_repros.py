@@ -57,7 +57,7 @@ def test_a_script_that_passes_only_with_all_fixes_is_counted_as_such(
     bench.entries = [SimpleNamespace(title="own", patch="own.patch", traces=[NAME])]
     bench.patches = {"own": OWN, "other": OTHER}
     script = SimpleNamespace(text="", promise="wrong tokens")
-    bad = SimpleNamespace(promised=True, seconds=1.0, status=1, tail="")
+    bad = SimpleNamespace(promised=True, seconds=1.0, status=1, tail="", elsewhere="")
     monkeypatch.setattr(repros, "tried", lambda *_: (script, bad))
     monkeypatch.setattr(repros, "patched", lambda launch, fixes: fixes)
     monkeypatch.setattr(

@@ -11,7 +11,7 @@ the trace is also tried with further steps (`with_more_steps`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from msgspec import structs
@@ -20,7 +20,7 @@ from ...targets.base.deployment import Implementation
 from ...targets.base.protocol import Capabilities, TargetError
 from ...targets.base.registry import describe
 from ...targets.base.stock import Setting
-from ...targets.base.trace import AnyEvent, Config, Step, Trace, TraceError, needed_events
+from ...targets.base.trace import AnyEvent, Config, Step, Trace, TraceError, needed_events, tag_of
 from ..campaign_summary import Reach, Severity
 from ..draw.near_stock import departs, value_of
 from ..draw.overrides import apply_overrides
@@ -42,6 +42,10 @@ PASSES = 2
 """Rounds over the settings: what one could not do without may be spared once another is reset."""
 
 
+Likeness = Callable[[Violation], object]
+"""What two failures share that count as the same."""
+
+
 class Engine(Runner, Protocol):
     """The part of a worker that is used here."""
 
@@ -60,15 +64,29 @@ def severity_of(
 ) -> Severity:
     """Return the severity of a failing, reduced trace, measured for at most `seconds`, and at most twice that for the
     answers of its clients. `implementations` are those of the target's parts (`deployment.Deployment`)."""
+    return nearest_of(trace, violation, engine, capabilities, implementations, _likeness, seconds)[1]
+
+
+def nearest_of(
+    trace: Trace,
+    violation: Violation,
+    engine: Engine,
+    capabilities: Capabilities,
+    implementations: Sequence[Implementation],
+    likeness: Likeness,
+    seconds: float = SECONDS,
+) -> tuple[Trace, Severity]:
+    """Return the trace that fails nearest to the stock server, and `severity_of` it. Failures with one `likeness` are
+    the same."""
     declared = client_of(violation)
     if capabilities.stock is None:
-        return Severity("", declared, unmeasured="the target declares no stock server")
+        return trace, Severity("", declared, unmeasured="the target declares no stock server")
     if not declared or violation.oracle in UNEXPLAINED:
-        return Severity("", declared, unmeasured="each run takes the time limit" if declared else "")
+        return trace, Severity("", declared, unmeasured="each run takes the time limit" if declared else "")
     tried = Investigation(engine, capabilities, seconds)
-    nearest, reach = _Reaching(tried, violation, capabilities, implementations).measure(trace)
+    nearest, reach = _Reaching(tried, violation, capabilities, implementations, likeness).measure(trace)
     effect = effect_of(violation, answers_of(engine, nearest, violation))
-    return Severity(level_of(effect, reach), effect, reach)
+    return nearest, Severity(level_of(effect, reach), effect, reach)
 
 
 def severity_on(
@@ -105,8 +123,10 @@ class _Reaching:
         violation: Violation,
         capabilities: Capabilities,
         implementations: Sequence[Implementation],
+        likeness: Likeness,
     ) -> None:
         self._tried = tried
+        self._likeness = likeness
         self._violation = violation
         self._capabilities = capabilities
         self._implementations = implementations
@@ -118,7 +138,7 @@ class _Reaching:
     def measure(self, trace: Trace) -> tuple[Trace, Reach]:
         """Return the trace that fails nearest to the stock server, and its reach."""
         self._failed.add(trace.config.async_depth > 0)
-        nearest = self._fails_with(trace, self._settings) or self._without_each(trace)
+        nearest = self._without_each(self._fails_with(trace, self._settings) or trace)
         left = self._departures(nearest)
         names = list(dict.fromkeys(setting_name(one, nearest.config) for one in left))
         rare = {setting_name(one, nearest.config) for one in left if _is_rare(one, nearest.config)}
@@ -139,18 +159,19 @@ class _Reaching:
         return self._tried.out_of_time or self._tried.runs >= RUNS_MAX
 
     def _without_each(self, trace: Trace) -> Trace:
-        """Return the trace without the settings that it can do without."""
+        """Return the trace without the settings that it can do without, and without the events that need them."""
         for _ in range(PASSES):
             before = trace
             for setting in self._settings:
-                if not self._is_over and departs(setting, trace.config):
+                is_there = departs(setting, trace.config) or setting.events & needed_events(trace.events)
+                if is_there and not self._is_over:
                     trace = self._fails_with(trace, [setting]) or trace
             if trace == before:
                 break
         return trace
 
     def _fails_with(self, trace: Trace, settings: Sequence[Setting]) -> Trace | None:
-        """Return the trace with settings reset, if it fails still, else None.
+        """Return the trace with settings reset, if it fails still, else None. Without a single one its events go, too.
 
         It may get a larger pool, if another configuration needs one, and other steps, if they are scheduled otherwise.
         """
@@ -158,6 +179,8 @@ class _Reaching:
         for setting in settings:
             if departs(setting, trace.config):
                 config = apply_overrides(config, setting.stock)
+        gone = settings[0].events if len(settings) == 1 else frozenset[str]()
+        trace = structs.replace(trace, events=tuple(event for event in trace.events if tag_of(event) not in gone))
         failed = None
         for blocks in (0, MORE_BLOCKS):
             pool = max(config.num_blocks, config.smallest_pool()) + blocks
@@ -176,7 +199,7 @@ class _Reaching:
         outcome = self._tried.result(trace)
         if outcome is None:
             return None
-        is_same = outcome.violation is not None and _likeness(outcome.violation) == _likeness(self._violation)
+        is_same = outcome.violation is not None and self._likeness(outcome.violation) == self._likeness(self._violation)
         self._failed |= {trace.config.async_depth > 0} if is_same else set()
         return is_same
 

@@ -39,6 +39,14 @@ Accepts = Callable[[Violation], bool]
 Entries = tuple[str, ...] | dict[str, object]
 
 
+def without_idle_events(trace: Trace, signature: str, run: Run, seconds: float) -> Trace:
+    """Return the trace without the events and requests that the failure does not need, as far as the time goes."""
+    reducer = Reducer(trace, signature, run, seconds, lambda trace: None)
+    reducer.drop_events()
+    reducer.drop_requests()
+    return reducer.best
+
+
 class Reducer:
     """One reduction; `best` always fails with the wanted signature."""
 

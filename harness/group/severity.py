@@ -132,20 +132,25 @@ def severity_words(severity: Severity) -> str:
     head = ", ".join(filter(None, (severity.level, severity.effect or "the engine was not tested")))
     if severity.reach is None:
         return head + (f"; reach not measured: {severity.unmeasured}" if severity.unmeasured else "")
-    return "; ".join([head, *_reach_words(severity.reach)])
+    return f"{head}; {reach_words(severity.reach)}"
 
 
-def _reach_words(reach: Reach) -> Iterator[str]:
+def reach_words(reach: Reach, stock: str = "on the stock server") -> str:
+    """Return a reach in one line: "needs --speculative-config; synchronous scheduling". `stock`: it needs nothing."""
+    return "; ".join(_reach_words(reach, stock))
+
+
+def _reach_words(reach: Reach, stock: str) -> Iterator[str]:
     needs = [f"{name} (not tried without)" if name in reach.untried else name for name in reach.needs]
-    yield f"needs {', '.join(needs)}" if needs else "on the stock server"
-    yield from _where(reach.scheduling, "scheduling")
-    yield from _where(reach.implementations, "")
+    yield f"needs {', '.join(needs)}" if needs else stock
+    yield from where(reach.scheduling, "scheduling")
+    yield from where(reach.implementations, "")
     if not reach.is_complete:
         yield "not all settings were tried"
 
 
-def _where(results: Mapping[str, bool], noun: str) -> Iterator[str]:
-    """Yield where a trace fails and where it does not."""
+def where(results: Mapping[str, bool], noun: str) -> Iterator[str]:
+    """Yield where a trace fails and where it does not, in words; nothing if that is one place."""
     fails = [name for name, failed in results.items() if failed]
     passes = [name for name, failed in results.items() if not failed]
     if len(results) > 1 and fails:

@@ -353,7 +353,9 @@ RELATIONS: Mapping[str, Sentence] = {
     "logprobs-fills": _logprobs("depend on what unused memory holds", "the same bits", "others"),
     "logprobs": _logprobs(
         "differ by {distance:.3g} from those of the same tokens alone (tolerance {tolerance:g}); greedy token "
-        "{observed}, alone {expected}"
+        "{observed}, alone {expected}",
+        "those of the same tokens alone, within {tolerance:g}; greedy token {expected}",
+        "a difference of {distance:.3g}; greedy token {observed}",
     ),
     # Side by side (D2)
     "answers-differ": Sentence(

@@ -13,25 +13,28 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
+from itertools import groupby
 
 from msgspec import Struct, structs
 
+from ...reference.tokens import CONTINUATION
 from ...targets.base.deployment import Deployment
 from ...targets.base.engine_tests import EngineTest
 from ...targets.base.launch import Launch
 from ...targets.base.repro import Script
-from ...targets.base.trace import Config, Trace
-from ..campaign_summary import Severity
+from ...targets.base.trace import Config, Prompt, Trace
+from ..campaign_summary import Reach, Severity
 from ..group.evidence import Place
 from ..group.finding_store import replay_command
 from ..group.known import FILES, Known
-from ..group.severity import severity_words
+from ..group.severity import reach_words, where
 from ..judge.oracles import rule_of
+from ..judge.oracles.real_model import FIELDS as FIELDS_OF_A_MODEL
 from ..judge.violation import Violation
 from ..quoting import markdown_code, markdown_fence, markdown_text
 from ..record.answers import AGAIN, Answer, Answers
 from ..record.history import History
-from ..units import plural
+from ..units import listed, plural
 from .explain import Explanation, explain
 from .headline import Headline, headline_of
 from .related import RelatedEntry, public_reports
@@ -39,6 +42,10 @@ from .scenario import narrate, requests_of
 from .script import PACKAGE, ScriptVerdict
 from .timeline import build_timeline, plain_text
 
+NOTHING = "needs no setting that differs from the defaults"
+SYNCHRONOUS = "synchronous"
+"""Of `Reach.scheduling`."""
+PASSES = "passes"
 FIXES = "fixes"
 """Folder, beside the report, of the patches that the engine has here."""
 LENGTH_MAX = 65_000
@@ -51,13 +58,15 @@ OUTPUT_LINES_SHOWN = 12
 """What clients receive is printed before the traceback."""
 EVENTS_SHOWN, EVENTS_MAX = 24, 100
 """A longer scenario is collapsed; of one that is longer than the second, the middle is left out."""
+FLAG_LENGTH_MAX = 60
+"""A longer flag is named without its value."""
 TOKENS_SHOWN = 12
 PLACES_SHOWN = 5
 ISSUE = re.compile(r"\\#(?=\d)")
 
 
 class OtherRun(Struct, frozen=True):
-    """The trace on one implementation of several. `result`: "passes", "fails (SIGNATURE)" or why it cannot run."""
+    """The trace on one implementation of several. `result`: `PASSES`, how it fails, or why it cannot run."""
 
     title: str
     default: bool
@@ -69,7 +78,7 @@ class TriedFix(Struct, frozen=True):
     """A patch that was tried.
 
     source  where it comes from, in words
-    result  the trace with the patch: "passes", "fails (SIGNATURE)" or why it cannot run
+    result  the trace with the patch: `PASSES`, how it fails, or why it cannot run
     script  the script with the patch, None without a script
     test    the test of the engine's own tree with the patch, None without one
     """
@@ -84,7 +93,7 @@ class TriedFix(Struct, frozen=True):
     def good(self) -> bool:
         """True if the trace passes, and the script and the test if there are any."""
         ran = [one for one in (self.script, self.test) if one]
-        return self.result == "passes" and all(one.status == 0 for one in ran)
+        return self.result == PASSES and all(one.status == 0 for one in ran)
 
 
 class ReproCase(Struct, frozen=True):
@@ -96,6 +105,7 @@ class ReproCase(Struct, frozen=True):
     system    operating system and architecture
     collected  what the engine's own tool says of its environment, "" without one
     usual     values of options that need no mention
+    graphs    whether the trace fails "eagerly" and "with captured graphs"; {} where only one of them was run
     controls  runs that differ from the trace in one factor, and pass
     places    suspicious functions of the engine, most suspicious first; () if they were not computed
     related   entries of known bugs that match
@@ -117,6 +127,7 @@ class ReproCase(Struct, frozen=True):
     versions: Mapping[str, str] = {}
     system: str = ""
     collected: str = ""
+    graphs: Mapping[str, bool] = {}
     controls: Sequence[str] = ()
     usual: Mapping[str, str] = {}
     places: Sequence[Place] = ()
@@ -132,7 +143,12 @@ class ReproCase(Struct, frozen=True):
     @property
     def headline(self) -> Headline:
         """Title and first paragraph."""
-        return headline_of(self.trace, self.history, self.violation, self.answers.rows, self.deployment.model)
+        deployment, reach = self.deployment, self.severity.reach if self.severity else None
+        return headline_of(
+            self.trace, self.history, self.violation, self.answers.rows, deployment.model, deployment.calls,
+            is_synchronous=bool(reach and reach.scheduling.get(SYNCHRONOUS)),
+            has_numbers=not (self.answers.variation or _shows_tokens(self)),
+        )  # fmt: skip
 
 
 def report(case: ReproCase, *, has_picture: bool = False) -> str:
@@ -148,13 +164,15 @@ def report(case: ReproCase, *, has_picture: bool = False) -> str:
 def _lines(case: ReproCase, has_picture: bool, with_script: bool, with_timeline: bool) -> Iterator[str]:
     headline = case.headline
     current = next((run for run in case.runs if run.current), None)
-    on = f", {current.title}" if current and any(run.result == "passes" for run in case.runs) else ""
+    on = f", {current.title}" if current and any(run.result == PASSES for run in case.runs) else ""
     yield f"# {case.deployment.title_begins}{markdown_text(headline.title + on)}\n"
     yield OWNER
     yield f"{markdown_text(f'{headline.impact} {_shown(case)}'.rstrip())}\n"
     yield f"**First deviation:** {markdown_text(case.violation.sentence)}.\n"
-    if case.severity:
-        yield f"**Severity and reach, by running it:** {markdown_text(severity_words(case.severity))}.\n"
+    if case.severity and case.severity.reach:
+        words = reach_words(_as_served(case.severity.reach, case.deployment), NOTHING)
+        reach = markdown_text("; ".join([words, *where(case.graphs, "")]))
+        yield f"**Reach, by running it with one setting changed at a time:** {reach}.\n"
     yield from _implementations(case)
     yield from _needed(case)
     yield "## Scenario\n"
@@ -170,7 +188,7 @@ def _lines(case: ReproCase, has_picture: bool, with_script: bool, with_timeline:
     if case.fix:
         yield "\n## A patch, before and after\n"
         yield from _fix(case, case.fix)
-    if explanation and explanation.story:
+    if explanation and explanation.story and case.violation.field not in FIELDS_OF_A_MODEL:
         yield "\n## What happens\n"
         yield from _story(case, explanation, has_picture, with_timeline)
     if case.places:
@@ -189,10 +207,22 @@ def _lines(case: ReproCase, has_picture: bool, with_script: bool, with_timeline:
         yield f"The settings, as its trace names them: {_settings(case)}."
 
 
+def _as_served(reach: Reach, server: Deployment) -> Reach:
+    """Return a reach whose flags have the values that the server has; the implementations have a table."""
+    served = {flag.partition(" ")[0]: flag for flag in server.shell[1:] if len(flag) <= FLAG_LENGTH_MAX}
+    needs, rare, untried = ([served.get(name, name) for name in names]
+                            for names in (reach.needs, reach.rare, reach.untried))  # fmt: skip
+    return structs.replace(reach, needs=needs, rare=rare, untried=untried, implementations={})
+
+
+def _shows_tokens(case: ReproCase) -> bool:
+    """Return True if the script prints wrong tokens: a run of other prompts has others."""
+    return bool(case.script and case.verdict and case.verdict.promised and "wrong tokens" in case.script.promise)
+
+
 def _shown(case: ReproCase) -> str:
     """Return what the script shows if no client of the run does."""
-    has_wrong = case.script and case.verdict and case.verdict.promised and "wrong tokens" in case.script.promise
-    if has_wrong and case.answers.rows and all(one.wrong_from < 0 for one in case.answers.rows):
+    if _shows_tokens(case) and case.answers.rows and all(one.wrong_from < 0 for one in case.answers.rows):
         return "In repro.py, a client that sends the same tokens again, or asks for more, receives wrong ones."
     return ""
 
@@ -217,10 +247,12 @@ def _implementations(case: ReproCase) -> Iterator[str]:
         name, result = markdown_text(default.title), markdown_text(default.result)
         if default.current:
             yield f"**Reproduced on the default: {name}.**\n"
+        elif default.result.startswith("fails in another way"):
+            yield f"**On the default, {name}, the same trace fails in another way.**\n"
         elif default.result.startswith("fails"):
-            yield f"**The default fails, too:** on {name} the same trace {result}.\n"
+            yield f"**The default fails, too: {name}.**\n"
         else:
-            result = "**passes**" if default.result == "passes" else result
+            result = "**passes**" if default.result == PASSES else result
             yield f"**Not the default:** on the default, {name}, the same trace {result}.\n"
     yield "| implementation | default | this trace |\n| --- | --- | --- |"
     for run in sorted(case.runs, key=lambda run: not run.default):
@@ -255,22 +287,34 @@ def _scenario(case: ReproCase) -> Iterator[str]:
     rows = requests_of(case.trace, case.history)
     if rows:
         heads = ["request", "arrives before", "prompt tokens", "shared prefix", "cache hit", "chunks", "new tokens"]
-        yield f"| {' | '.join(heads)} |\n| --- | --- | --- | --- | ---: | --- | ---: |"
+        idle = {"shared prefix": not any(row.shared for row in rows), "cache hit": all(row.hit <= 0 for row in rows),
+                "chunks": all(row.chunks == (row.prompt,) for row in rows)}  # fmt: skip
+        kept = [index for index, head in enumerate(heads) if not idle.get(head)]
+        rules = ["---", "---", "---", "---", "---:", "---", "---:"]
+        yield "\n".join(f"| {' | '.join(cells[index] for index in kept)} |" for cells in (heads, rules))
     for row in rows:
-        parts = ", ".join(f"{tokens} of {document}" for document, tokens in row.parts)
+        parts = ", ".join(f"{tokens} of {document}" for document, tokens in _named(row.parts))
         hit = f"{max(row.hit, 0)} + {row.load} loaded" if row.load else max(row.hit, 0)
-        prompt = f"{row.prompt} (document {row.parts[0][0]})" if len(row.parts) == 1 else f"{row.prompt} ({parts})"
+        is_plain = len(row.parts) == 1 and row.parts[0][0] != CONTINUATION
+        prompt = f"{row.prompt} (document {row.parts[0][0]})" if is_plain else f"{row.prompt} ({parts})"
         shared = f"{row.shared} with {row.shares_with}" if row.shared else "none"
         chunks = " + ".join(map(str, row.chunks)) or ("none" if row.hit >= 0 else "not admitted")
         chunks += " + …" if row.chunks and max(row.hit, 0) + sum(row.chunks) < row.prompt else ""
         cells = [row.name, f"step {row.arrives}", prompt, shared, hit, chunks, row.new]
-        yield f"| {' | '.join(markdown_text(str(cell)) for cell in cells)} |"
+        yield f"| {' | '.join(markdown_text(str(cells[index])) for index in kept)} |"
     yield ""
-    events = [f"{number}. {markdown_text(words)}" for number, words in enumerate(narrate(case.trace, case.history), 1)]
+    told = narrate(case.trace, case.history, case.deployment.calls)
+    events = [f"{number}. {markdown_text(words)}" for number, words in enumerate(told, 1)]
     if len(events) > EVENTS_MAX:
         left_out = len(events) - EVENTS_MAX
         events[EVENTS_MAX // 2 : -EVENTS_MAX // 2] = ["", f"({left_out} more.)", ""]
     yield from _collapsed("Every event", events) if len(events) > EVENTS_SHOWN else events
+
+
+def _named(parts: Prompt) -> Iterator[tuple[str, int]]:
+    """Yield the documents of a prompt with their tokens, in words: tokens of an answer may be in it."""
+    for document, run in groupby(parts, lambda part: part[0]):
+        yield ("what the model says next" if document == CONTINUATION else document), sum(part[1] for part in run)
 
 
 def _plain_options(case: ReproCase) -> Mapping[str, str]:
@@ -338,13 +382,14 @@ def _expected(case: ReproCase, explanation: Explanation | None) -> Iterator[str]
     if case.controls:
         yield "\n**Controls.** Each differs from the scenario in one thing only, and passes:\n"
         yield from (f"* {markdown_text(control)}" for control in case.controls)
-    if not case.answers.rows:
+    if not case.answers.rows or (case.answers.variation and _shows_tokens(case)):
         return
     varied = f"; {case.answers.variation}" if case.answers.variation else ""
-    varied += ", so not those that `repro.py` prints" if varied and case.script else ""
-    about = f"What clients receive if the run goes on after the deviation (token ids of the stand-in model{varied}):"
-    yield f"\n{markdown_text(about)}\n"
-    yield "| request | expected | observed | |\n| --- | --- | --- | --- |"
+    is_printed = _shows_tokens(case)
+    what = "`repro.py` prints the tokens" if is_printed else markdown_text(f"token ids of the stand-in model{varied}")
+    yield f"\nWhat clients receive if the run goes on after the deviation ({what}):\n"
+    heads = ["request", *(["expected", "observed"] if not is_printed else []), ""]
+    yield f"| {' | '.join(heads)} |\n|{' --- |' * len(heads)}"
     turns = Counter[str]()
     for answer in case.answers.rows:
         turns[answer.request] += not answer.again
@@ -352,7 +397,7 @@ def _expected(case: ReproCase, explanation: Explanation | None) -> Iterator[str]
         name = answer.request + turn
         if answer.again:
             name = f"{answer.request.removesuffix(AGAIN)} (its prompt and answer sent again)"
-        cells = [name, _tokens(answer.expected), _tokens(answer.observed)]
+        cells = [name, *([] if is_printed else [_tokens(answer.expected), _tokens(answer.observed)])]
         yield f"| {' | '.join(markdown_text(cell) for cell in cells)} | {_grade(answer)} |"
 
 
@@ -377,12 +422,17 @@ def _reproduction(case: ReproCase, with_script: bool) -> Iterator[str]:
     if verdict.promised:
         part = " (the built-in target is part of it)" if script.needs == PACKAGE else ""
         after = "within a second" if verdict.seconds < 1 else f"after {verdict.seconds:.0f} s"
-        needs = markdown_text(" and ".join(script.needs.rsplit(", ", 1)))
+        needs = markdown_text(listed(script.needs.split(", ")))
         yield f"With {needs} installed{part}, on a CPU, `python repro.py` reproduces the failure {after}:\n"
+    elif verdict.elsewhere:
+        where = markdown_text(verdict.elsewhere)
+        yield f"**`repro.py` meets another defect first, {where}: do not rely on it.** Its output:\n"
     else:
         yield "**`repro.py` did not fail as promised when it was tried: do not rely on it.** Its output:\n"
     shown = verdict.tail.splitlines()[-OUTPUT_LINES_SHOWN:]
     yield markdown_fence("\n".join(["$ python repro.py", *shown]), "console") + "\n"
+    if script.more:
+        yield f"{script.more}\n"
     yield "`pytest test_repro.py` runs the same check as a test, which passes once the bug is fixed.\n"
     if case.test and case.tested and case.tested.promised:
         title = markdown_text(case.deployment.title)
@@ -437,12 +487,12 @@ def _story(case: ReproCase, explanation: Explanation, has_picture: bool, with_ti
         yield from _collapsed("Blocks, step by step", [*picture, markdown_fence(table)])
 
 
-COLLECTED = "The output of the engine's own environment script"
+COLLECTED = "What the engine's bug form asks for of the environment"
 
 
 def _environment(case: ReproCase) -> Iterator[str]:
     deployment = case.deployment
-    release = f"{deployment.title} {case.launch.version}".strip()
+    release = deployment.release or f"{deployment.title} {case.launch.version}".strip()
     yield f"* {markdown_text(release)} (target {markdown_code(case.spec)})"
     for run in case.runs:
         if run.current:

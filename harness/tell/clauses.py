@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct, field
 
 from ..record.history import History, Mark, RequestStep
-from ..units import plural
+from ..units import listed, plural
 
 
 class Status(Struct):
@@ -17,7 +17,7 @@ class Status(Struct):
 
     def describe(self) -> str:
         """Return a relative clause: ", which is free and is published as state@16 of document a"."""
-        held = f"belongs to {' and '.join(self.holders)}" if self.holders else "is free"
+        held = f"belongs to {listed([*self.holders])}" if self.holders else "is free"
         return f", which {held}" + (f" and is published as {self.key}" if self.key else "")
 
 

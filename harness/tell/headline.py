@@ -6,16 +6,28 @@ trace. No title is written for one bug.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
-from ...targets.base.trace import Abort, Arrive, DummyRun, Evict, ExternalLoad, Preempt, ResetPrefixCache, Resume, Trace
+from ...targets.base.trace import (
+    Abort,
+    Arrive,
+    DummyRun,
+    Evict,
+    ExternalLoad,
+    Preempt,
+    ResetPrefixCache,
+    Resume,
+    Trace,
+    tag_of,
+)
 from ..judge.oracles import consequence_of
 from ..judge.verdict import owner_of
 from ..judge.violation import Violation
 from ..record.answers import Answer
 from ..record.history import History, RequestStep
+from ..units import listed
 from .scenario import requests_of, steps_of
 
 
@@ -29,11 +41,21 @@ class Headline(Struct, frozen=True):
 
 
 def headline_of(
-    trace: Trace, history: History, violation: Violation, answers: Sequence[Answer], model: str = ""
+    trace: Trace,
+    history: History,
+    violation: Violation,
+    answers: Sequence[Answer],
+    model: str = "",
+    calls: Mapping[str, str] = {},
+    *,
+    is_synchronous: bool = False,
+    has_numbers: bool = True,
 ) -> Headline:
-    """Return the title of a report and its first paragraph. `model` is its kind, in words."""
+    """Return the title of a report and its first paragraph. `model` is its kind, in words; `calls` are names that the
+    engine has for events (`Deployment.calls`); `is_synchronous`: it fails with synchronous scheduling, too;
+    `has_numbers` is False if the answers are not those that a reader sees."""
     what, follows = consequence_of(violation)
-    details = [*_seen(answers)]
+    details = [*_seen(answers, has_numbers)]
     wrong = [one for one in answers if one.wrong_from >= 0]
     if violation.oracle != "CRASH":
         if any(not one.again for one in wrong):
@@ -42,36 +64,55 @@ def headline_of(
             what = "Wrong tokens from a prefix-cache hit"
         elif late := next((one for one in answers if one.end not in ("", "aborted", "not finished")), None):
             details.append(f"Later the engine raises: {late.end}.")
+    if violation.field == "logprobs":
+        what, seen = _numbers(violation, what)
+        details.append(seen)
     if violation.oracle == "M8" and violation.field == "stall":
         what = _stall(trace, history, violation)
     if owner := _other_owner(trace, violation):
         details.append(f"{violation.request} reads memory of another request, {owner}.")
-    situation, events = [*_situation(trace, history, violation)], [*_events(trace, history, violation)]
+    situation, events = [*_situation(trace, history, violation)], [*_events(trace, history, violation, calls)]
     # A user of a server that stalls sees what happened before, not which request is the first to wait.
     circumstances = events if _stalls(violation) else [*situation, *events]
-    settings = list(_settings(trace, model or "hybrid model"))
+    settings = list(_settings(trace, model or "hybrid model", is_synchronous))
     title = " ".join([what, *circumstances]) + (f" ({', '.join(settings)})" if settings else "")
     if not details:
         is_clean = answers and not any(one.end not in ("", "aborted") for one in answers)
         who = "every client that stays" if any(one.end for one in answers) else "every client"
         clean = f"In the run below {who} receives the right tokens." if is_clean else ""
         details = [text for text in (follows, clean) if text]
-    return Headline(title, " ".join(details), tuple(_search_terms(trace, history, violation)))
+    called = dict.fromkeys(calls[tag_of(event)] for event in trace.events if tag_of(event) in calls)
+    return Headline(title, " ".join(details), (*_search_terms(trace, history, violation), *called))
 
 
-def _seen(answers: Sequence[Answer]) -> Iterator[str]:
+def is_same_token(violation: Violation) -> bool:
+    """Return True for wrong log-probabilities of which the same token is the largest."""
+    return violation.field == "logprobs" and violation.expected == violation.observed
+
+
+def _numbers(violation: Violation, what: str) -> tuple[str, str]:
+    """Return what is wrong with log-probabilities, and whether the token shows it."""
+    expected, observed = violation.expected_words, violation.observed_words
+    if is_same_token(violation):
+        return what, (
+            f"Expected: {expected}. Found: {observed}. The token does not show it here. A client that reads "
+            "log-probabilities sees it, and so does one that samples, or whose two best tokens are close."
+        )
+    return "Wrong tokens", f"Expected: {expected}. Found: {observed}. No error is raised."
+
+
+def _seen(answers: Sequence[Answer], has_numbers: bool) -> Iterator[str]:
     """Yield a sentence for the first wrong answer, and for requests that do not end."""
     if one := next((one for one in answers if one.wrong_from >= 0), None):
         at = one.wrong_from
         got = _token(one.observed, at)
         again = "A later request with the same prefix" if one.again else f"The client of {one.request}"
-        yield (
-            f"{again} receives wrong tokens: token {at + 1} is {got}, expected {_token(one.expected, at)}. "
-            "No error is raised."
-        )
+        numbers = f": token {at + 1} is {got}, expected {_token(one.expected, at)}"
+        which = numbers if has_numbers else f", from token {at + 1} on"
+        yield f"{again} receives wrong tokens{which}. No error is raised."
     stuck = [one.request for one in answers if one.end == "not finished" and not one.again]
     if stuck:
-        them = f"{' and '.join(stuck)} {'wait' if len(stuck) > 1 else 'waits'}"
+        them = f"{listed(stuck)} {'wait' if len(stuck) > 1 else 'waits'}"
         after = ", and so do requests that are sent later" if _are_stuck_again(answers) else ""
         yield f"{them} until the client gives up{after}. No error is raised."
 
@@ -132,7 +173,7 @@ def _situation(trace: Trace, history: History, violation: Violation) -> Iterator
             yield "after a prefix-cache hit"
 
 
-def _events(trace: Trace, history: History, violation: Violation) -> Iterator[str]:
+def _events(trace: Trace, history: History, violation: Violation, calls: Mapping[str, str]) -> Iterator[str]:
     """Yield the events that are left in the trace."""
     last = len(history.moments)
     happened = [type(event) for event in trace.events[:last]]
@@ -152,8 +193,9 @@ def _events(trace: Trace, history: History, violation: Violation) -> Iterator[st
         earlier.append("a failed load of a KV connector")
     elif loads:
         earlier.append("a KV connector's load" if len(loads) == 1 else "loads of a KV connector")
+    earlier += dict.fromkeys(calls[tag_of(event)] for event in trace.events[:last] if tag_of(event) in calls)
     if earlier:
-        yield f"after {' and '.join(earlier)}"
+        yield f"after {listed(earlier)}"
 
 
 def _search_terms(trace: Trace, history: History, violation: Violation) -> Iterator[str]:
@@ -184,13 +226,13 @@ def _has(steps: Sequence[RequestStep], number: int) -> bool:
     return any(one.step == number for one in steps)
 
 
-def _settings(trace: Trace, model: str) -> Iterator[str]:
+def _settings(trace: Trace, model: str, is_synchronous: bool) -> Iterator[str]:
     config = trace.config
     if any(group.kind == "mamba" for group in config.groups):
         yield model
     if config.num_speculative_tokens:
         yield "speculative decoding"
-    if config.async_depth:
+    if config.async_depth and not is_synchronous:
         yield "asynchronous scheduling"
     if config.policy == "priority":
         yield "priority scheduling"

@@ -24,6 +24,7 @@ from .bug_report import FIXES, ReproCase, report
 PYTEST = '''\
 """Runs repro.py. Fails while the bug is present; skipped where the engine is not installed."""
 
+import re
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -36,8 +37,8 @@ import pytest
 def test_repro():
     script = Path(__file__).with_name("repro.py")
     ended = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False)
-    errors = ended.stderr.splitlines() or ["it printed nothing"]
-    told = errors[-1].removeprefix("AssertionError: ")
+    told = (re.findall(r"^(?:\\[rank\\d+\\]: ?)?AssertionError: (.*)", ended.stderr, re.MULTILINE) or
+            ended.stderr.splitlines() or ["it printed nothing"])[-1]
     assert ended.returncode == 0, f"{{told}}\\n{{ended.stdout[-4000:]}}\\n{{ended.stderr[-4000:]}}"
 '''
 

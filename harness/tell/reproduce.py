@@ -1,8 +1,9 @@
 """From a failing trace to the content of its report, and to a script that is run before it is handed out.
 
-1. `observe` runs the trace and sets options that the failure does not need to their usual values. It asks the target
-   which server options the configuration stands for, what clients would receive, whether other implementations fail,
-   and how much it matters.
+1. `observe` runs the trace, sets what the failure does not need to its usual value, and measures what it needs. Then
+   it drops the events that have nothing to do with it any more: what a report tells, what its script does and which
+   settings it names are of one trace. It asks the target which server options the configuration stands for, what
+   clients would receive, and whether other implementations fail.
 2. `write_script` writes the target's scripts in turn, until one fails as it promises.
 3. `write_engine_test` writes the script as a test of the engine's own tree, and runs it.
 4. `try_fix` runs trace and script again with a patch.
@@ -21,25 +22,32 @@ from ...targets.base.engine_tests import EngineTest
 from ...targets.base.launch import Launch
 from ...targets.base.patched_copy import patched
 from ...targets.base.patches import parse_patch
-from ...targets.base.protocol import TargetError
+from ...targets.base.protocol import Capabilities, TargetError
 from ...targets.base.registry import describe, write_scripts, write_test
 from ...targets.base.repro import Script
 from ...targets.base.trace import Trace, TraceError
+from ..draw.near_stock import GRAPH_SIZES
+from ..draw.overrides import apply_overrides
 from ..draw.trace_files import write_atomically
 from ..group.evidence import Place
+from ..group.finding_store import OutputError
 from ..group.known import Known
-from ..group.reach import answers_of, severity_of
+from ..group.reach import answers_of, nearest_of
+from ..group.reduce import without_idle_events
 from ..group.still_fails import UNEXPLAINED
 from ..judge.ranks import ranks_of
 from ..workers.worker_client import WorkerClient
-from .bug_report import OtherRun, ReproCase, TriedFix
-from .controls import controls
+from .bug_report import PASSES, OtherRun, ReproCase, TriedFix
+from .controls import controls, may_decline
 from .related import RelatedEntry, related
 from .script import ScriptVerdict, failure_of, run_script, run_test
 from .usual_options import plainest
 from .versions import collected, system, versions_of
 
 SCRIPT = "repro.py"
+FAILS_TOO = "fails, too"
+IDLE_SECONDS = 20.0
+"""Time for the events that the failure does not need any more."""
 NAME_LENGTH_MAX = 72
 LEADS_ON = frozenset([
     "a", "after", "an", "and", "by", "for", "from", "in", "no", "not", "of", "on", "that", "the", "to", "what", "while",
@@ -65,8 +73,11 @@ class Subject(Struct, frozen=True):
         return WorkerClient(self.spec, launch or self.launch, self.timeout, self.memory)
 
 
-def observe(subject: Subject, trace: Trace, places: Sequence[Place] = ()) -> ReproCase | None:
-    """Return the content of the report without a script, None for a trace that does not fail."""
+def observe(
+    subject: Subject, trace: Trace, places: Sequence[Place] = (), *, as_given: bool = False
+) -> ReproCase | None:
+    """Return the content of the report without a script, None for a trace that does not fail. `as_given`: nothing of
+    the trace is changed."""
     spec, launch, given = subject.spec, subject.launch, trace
     with subject.worker() as worker:
         capabilities = worker.start().capabilities
@@ -74,23 +85,31 @@ def observe(subject: Subject, trace: Trace, places: Sequence[Place] = ()) -> Rep
         violation = history.violation
         if violation is None:
             return None
-        if violation.oracle not in UNEXPLAINED:
-            plain = plainest(
-                trace, violation.signature, worker.run, capabilities, lambda one: unusual(spec, launch, one)
+        deployment, severity = describe(spec, trace, launch.version), None
+        if violation.oracle not in UNEXPLAINED and not as_given:
+            plain, signature = trace, violation.signature
+            plain = plainest(plain, signature, worker.run, capabilities, lambda one: unusual(spec, launch, one))
+            plain, severity = nearest_of(
+                plain, violation, worker, capabilities, deployment.implementations, lambda one: one.signature
             )
+            plain = without_idle_events(plain, signature, worker.run, IDLE_SECONDS)
             again = worker.explain(plain)[1] if plain != trace else history
-            if again.violation:
+            if again.violation and again.violation.signature == signature:
                 trace, history, violation = plain, again, again.violation
-        deployment = describe(spec, trace, launch.version)
+            else:
+                severity = None
+            deployment = describe(spec, trace, launch.version)
         answers = answers_of(worker, trace, violation)
         runs = list(_implementations(worker, trace, violation.signature, deployment))
-        severity = severity_of(trace, violation, worker, capabilities, deployment.implementations)
-        passing = [f"on the {one.title}" for one in runs if one.result == "passes"]
-        passing += controls(trace, violation.request, worker, capabilities)
+        graphs = dict(_graphs(subject, worker, trace, violation.signature, capabilities))
+        here = next((one.title for one in runs if one.current), "this one")
+        passing = [f"{one.title} instead of {here}" for one in runs if one.result == PASSES and not may_decline(trace)]
+        passing += controls(trace, history, worker, capabilities, lambda one: describe(spec, one, launch.version))
     versions = versions_of(launch, deployment.packages)
     return ReproCase(
         spec, launch, deployment, trace, history, violation, answers, runs, versions, system(),
         severity=severity,
+        graphs=graphs,
         collected=collected(launch, deployment.environment),
         controls=passing,
         usual=capabilities.usual_options,
@@ -98,6 +117,39 @@ def observe(subject: Subject, trace: Trace, places: Sequence[Place] = ()) -> Rep
         related=related(spec, launch.version, given, violation.signature),
         fixes=subject.fixes,
     )  # fmt: skip
+
+
+def reproduce(
+    subject: Subject, trace: Trace, folder: Path, places: Sequence[Place] = ()
+) -> tuple[ReproCase | None, str]:
+    """Return the content of the report with its script, and why there is no script, "" if there is one.
+
+    Where no script shows the failure with the settings and events that are left, the trace is taken as it is given.
+    Raises OutputError if the folder cannot be written.
+    """
+    why = ""
+    for as_given in (False, True):
+        case = observe(subject, trace, places, as_given=as_given)
+        if case is None:
+            break
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / SCRIPT).unlink(missing_ok=True)  # of an earlier run
+            script, verdict = write_script(folder, case)
+        except OSError as error:
+            raise unwritable(folder, error) from error
+        except TargetError as error:
+            why = str(error)
+        else:
+            why, case = "", structs.replace(case, script=script, verdict=verdict)
+        if case.trace == trace or (case.verdict and case.verdict.promised):
+            break
+    return case, why
+
+
+def unwritable(folder: Path, error: OSError) -> OutputError:
+    """Return the complaint about a folder that cannot be written."""
+    return OutputError(f"cannot write to {folder}: {error.strerror}; choose another with -o")
 
 
 def unusual(spec: str, launch: Launch, trace: Trace) -> int:
@@ -117,16 +169,31 @@ def _implementations(worker: WorkerClient, trace: Trace, signature: str, deploym
         yield OtherRun(one.title, one.default, current, _result(worker, chosen, signature))
 
 
-def _result(worker: WorkerClient, trace: Trace, signature: str = "") -> str:
-    """Return "passes", "fails (SIGNATURE)" or why the trace cannot run."""
+def _graphs(
+    subject: Subject, worker: WorkerClient, trace: Trace, signature: str, capabilities: Capabilities
+) -> Iterator[tuple[str, bool]]:
+    """Yield whether the trace fails eagerly and with captured graphs, if its servers differ and it runs on both."""
+    config = trace.config
+    stock = next((one.stock for one in capabilities.stock or () if "graphs" in one.stock), {})
+    captured = structs.replace(apply_overrides(config, stock), graph_sizes=config.graph_sizes or GRAPH_SIZES[0])
+    eager = structs.replace(config, graph_sizes=())
+    runs = {"eagerly": eager, "with captured graphs": captured}
+    traces = {words: structs.replace(trace, config=one) for words, one in runs.items()}
+    if len({describe(subject.spec, one, subject.launch.version).flags for one in traces.values()}) == len(traces):
+        for words, one in traces.items():
+            if (result := _result(worker, one, signature)) in (PASSES, FAILS_TOO):
+                yield words, result == FAILS_TOO
+
+
+def _result(worker: WorkerClient, trace: Trace, signature: str) -> str:
+    """Return "passes", how the trace fails, with the same signature or another, or why it cannot run."""
     try:
         violation = worker.run(trace).violation
     except (TargetError, TraceError) as error:
         return f"cannot run: {str(error).removeprefix('configuration: ')}"
     if violation is None:
-        return "passes"
-    other = " in another way" if signature and violation.signature != signature else ""
-    return f"fails{other} ({violation.signature})"
+        return PASSES
+    return FAILS_TOO if violation.signature == signature else f"fails in another way: {violation.sentence}"
 
 
 def write_script(folder: Path, case: ReproCase) -> tuple[Script, ScriptVerdict]:
@@ -171,7 +238,7 @@ def try_fix(subject: Subject, folder: Path, case: ReproCase, patch: str, source:
     fixed = patched(subject.launch, [parse_patch(patch, "fix")])
     with subject.worker(fixed) as worker:
         worker.start()
-        result = _result(worker, case.trace)
+        result = _result(worker, case.trace, case.violation.signature)
     verdict = run_script(folder / SCRIPT, case.script, fixed) if case.script else None
     tested = run_test(folder, case.test, case.script, fixed) if case.test and case.script else None
     return TriedFix(patch, source, result, verdict, tested)

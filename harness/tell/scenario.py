@@ -10,9 +10,9 @@ from msgspec import Struct, structs
 
 from ...reference.tokens import Truth
 from ...targets.base.alphabet import Says, fields_with
-from ...targets.base.trace import Arrive, Config, DummyRun, Event, Prompt, Step, Trace
+from ...targets.base.trace import Arrive, Config, DummyRun, Event, Prompt, Step, Trace, tag_of
 from ..record.history import History, RequestStep
-from ..units import plural
+from ..units import listed, plural
 from .clauses import step_clause
 
 
@@ -90,9 +90,9 @@ def steps_of(history: History) -> Mapping[str, Sequence[RequestStep]]:
     return found
 
 
-def narrate(trace: Trace, history: History) -> Iterator[str]:
+def narrate(trace: Trace, history: History, calls: Mapping[str, str] = {}) -> Iterator[str]:
     """Yield one sentence for each event up to the violation, draining steps included; one for all steps in a row that
-    schedule nothing."""
+    schedule nothing. `calls` are names that the engine has for events (`Deployment.calls`)."""
     at: dict[int, list[RequestStep]] = {}
     for one in history.request_steps:
         at.setdefault(one.moment, []).append(one)
@@ -109,7 +109,8 @@ def narrate(trace: Trace, history: History) -> Iterator[str]:
         if idle:
             yield _idle(history, idle)
             idle = []
-        yield f"{_words(event, rows, trace.config)}."
+        call = calls.get(tag_of(event), "")
+        yield f"{_words(event, rows, trace.config)}{f' ({call})' if call else ''}."
     if idle:
         yield _idle(history, idle)
 
@@ -120,7 +121,7 @@ def _idle(history: History, moments: Sequence[int]) -> str:
     steps = sorted({step for moment in moments for step in history.moments[moment].steps} - ran)
     where = "A step" if not steps else f"Step {steps[0]}" if len(steps) == 1 else f"Steps {steps[0]} to {steps[-1]}"
     waiting = history.moments[moments[0]].waiting
-    who = f" while {' and '.join(waiting)} {'wait' if len(waiting) > 1 else 'waits'}" if waiting else ""
+    who = f" while {listed(waiting)} {'wait' if len(waiting) > 1 else 'waits'}" if waiting else ""
     return f"{where}: nothing is scheduled{who}."
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from ...targets.base.client_script import AGAIN, WRONG_SINCE
 from ...targets.base.engine_tests import EngineTest
 from ...targets.base.launch import Launch
 from ...targets.base.repro import Failure, Script
@@ -39,12 +40,18 @@ Run = Callable[[Path, Script, Launch], Ended]
 
 
 class ScriptVerdict(Struct, frozen=True):
-    """Result of a script. `promised`: it failed with the promised message; `tail`: the end of its output."""
+    """Result of a script.
+
+    promised   it failed with the promised message, and where the finding is
+    tail       the end of its output
+    elsewhere  where it failed with that message instead, "" if it did not
+    """
 
     promised: bool
     status: int
     seconds: float
     tail: str
+    elsewhere: str = ""
 
 
 def failure_of(trace: Trace, history: History, violation: Violation) -> Failure:
@@ -88,8 +95,35 @@ def run_script(path: Path, script: Script, launch: Launch, run: Run | None = Non
     status, seconds, out, lines = (
         run(path, script, launch) if run else _run([str(path.absolute())], None, script, launch)
     )
-    promised = status == 1 and any(script.promise in line for line in _exception(lines))
-    return ScriptVerdict(promised, status, seconds, _tail([*out, *lines], path.absolute().parent))
+    is_shown = status == 1 and any(script.promise in line for line in _exception(lines))
+    elsewhere = _elsewhere(lines, script, path) if is_shown else ""
+    tail = _tail([*out, *lines], path.absolute().parent)
+    return ScriptVerdict(is_shown and not elsewhere, status, seconds, tail, elsewhere)
+
+
+CALL = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+), in (?P<function>\S+)')
+BODY = ("reproduce", "<module>")
+"""Functions that may hold the calls of a script, the inner one first."""
+
+
+def _elsewhere(lines: Sequence[str], script: Script, path: Path) -> str:
+    """Return where a script failed if that is not where the finding is, "" if it is."""
+    place, frames = script.place, [found for line in lines if (found := CALL.search(line))]
+    own = {one["function"]: int(one["line"]) for one in reversed(frames) if Path(one["file"]).name == path.name}
+    line = next((own[name] for name in BODY if name in own), script.first_line)
+    if line < script.first_line:
+        return f"in line {line}, before the call that the report is about (line {script.first_line})"
+    if place.function and place.function not in {one["function"].strip("<>") for one in frames}:
+        return f"in {frames[-1]['function'] if frames else 'no function'}, not in {place.function}"
+    wrong = [(name, int(step)) for line in _exception(lines) for name, step in WRONG_SINCE.findall(line)]
+    if not wrong:
+        return ""
+    first, since = min(wrong, key=lambda one: one[1])
+    if since < place.step:
+        return f"in step {since}, with a token of {first}; the report is about step {place.step}"
+    if place.client and not any(name == place.client or name.startswith(AGAIN) for name, _ in wrong):
+        return f"with tokens of {first}; the report is about {place.client}"
+    return ""
 
 
 FRAME = re.compile(r"(?:\[rank\d+\]:)? {2}")

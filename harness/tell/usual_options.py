@@ -54,6 +54,6 @@ def _fails(trace: Trace, signature: str, run: Callable[[Trace], Outcome]) -> boo
 
 
 def changes(before: Trace, after: Trace) -> list[str]:
-    """Return the options that differ, as `name=value`."""
-    old = before.config.options
-    return [f"{name}={value}" for name, value in after.config.options.items() if old.get(name) != value]
+    """Return the settings that differ, as `name=value`."""
+    old, new = ({**structs.asdict(one.config), **one.config.options, "options": {}} for one in (before, after))
+    return [f"{name}={value}" for name, value in new.items() if old.get(name) != value]

@@ -6,14 +6,19 @@ Behind the line `MACHINERY` is what is copied (`inlined`); nothing there is abou
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
 from .inlined import Part, import_block
-from .repro import MACHINERY, Script, python_comment
+from .repro import DEVIATION, MACHINERY, Failure, Place, Script, python_comment
 
+AGAIN = "again "
+"""Begins the names of clients that send tokens once more."""
+WRONG_SINCE = re.compile(r"([\w.]+(?: \d+)?) \(since step (\d+)\)")
+"""A client that a script names, and the first step with a wrong token of it."""
 MORE_TOKENS = 4
 """New tokens of a client that sends its tokens once more, and further ones of a longer answer: a wrong state gives the
 right token once in 126 times."""
@@ -37,8 +42,8 @@ class End(NamedTuple):
 WRONG_TOKENS = End(
     "AssertionError: clients receive wrong tokens",
     [
-        "wrong = [turn.name for turn in engine.turns if not turn.is_right()]",
-        'assert not wrong, f"clients receive wrong tokens: {wrong}"',
+        "wrong = [turn.fault() for turn in engine.turns if not turn.is_right()]",
+        "assert not wrong, f\"clients receive wrong tokens: {', '.join(wrong)}\"",
     ],
 )
 WAITING = End(
@@ -58,6 +63,13 @@ UNENDED = End(
 )
 
 
+def place_of(failure: Failure, end: End) -> Place:
+    """Return where a script with this end has to fail. What is wrong in a cache, any client may meet."""
+    if failure.oracle == "CRASH":
+        return Place(function=failure.field.partition("-")[2])
+    return Place(failure.step, "" if failure.oracle in HIDDEN else failure.request) if end == WRONG_TOKENS else Place()
+
+
 def leaking(where: str) -> End:
     """Return the end of a script about what is left in the memory `where`."""
     return End(
@@ -75,8 +87,13 @@ def asked_again(again: Sequence[Sequence[int]], cache: str) -> Iterator[str]:
     if again:
         yield f"# {cache} holds wrong content by now, which a client meets that sends the same tokens."
     for index, tokens in enumerate(again):
-        yield f"engine.add('again {index}', {list(tokens)}, new_tokens={MORE_TOKENS})"
+        yield f"engine.add('{AGAIN}{index}', {list(tokens)}, new_tokens={MORE_TOKENS})"
         yield "engine.finish()"
+
+
+def marked(calls: Sequence[str]) -> list[str]:
+    """Return the calls of a trace, of whose events the last one fails."""
+    return [*calls[:-1], DEVIATION, *calls[-1:]]
 
 
 def folded(lines: Sequence[str]) -> Iterator[str]:
@@ -125,7 +142,7 @@ class Frame(NamedTuple):
     prepare: str
 
     def script(
-        self, message: str, body: Sequence[str], end: End, parts: Sequence[Part], constants: Sequence[str] = ()
+        self, failure: Failure, body: Sequence[str], end: End, parts: Sequence[Part], constants: Sequence[str] = ()
     ) -> Script:
         """Return a script: `body` is that of `reproduce()`, `constants` are lines that the second part uses."""
         imports = import_block(parts, "import os", "import warnings")
@@ -147,7 +164,7 @@ class Frame(NamedTuple):
         )
         text = "\n".join(
             [
-                f'"""{python_comment(message)}\n\n{self.about}"""\n',
+                f'"""{python_comment(failure.sentence)}\n\n{self.about}"""\n',
                 "from __future__ import annotations\n\n",
                 "def reproduce():",
                 *(f"    {line}".rstrip() for line in body),
@@ -162,4 +179,5 @@ class Frame(NamedTuple):
                 "",
             ]
         )
-        return Script(text, end.promise, self.needs, body, f"# {self.note.rstrip()}\n{machinery}")
+        whole = f"# {self.note.rstrip()}\n{machinery}"
+        return Script(text, end.promise, self.needs, body, whole, place_of(failure, end))

@@ -29,6 +29,8 @@ class Deployment(Struct, frozen=True):
     """The configuration of a server that corresponds to a trace, and what the adapter replaces.
 
     title      the engine's name
+    release    its version as its tracker names it, "" for the title and the version
+    calls      tag of an event -> what the engine calls it, for events that are a call of its interface
     command    the serve command, with a model of the kind that the trace needs
     flags      command-line arguments of a server of ordinary size
     sizes      command-line arguments with the trace's miniature sizes, which no server has
@@ -65,6 +67,8 @@ class Deployment(Struct, frozen=True):
     title_begins: str = ""
     environment: tuple[str, ...] = ()
     has_sizes: bool = True
+    release: str = ""
+    calls: Mapping[str, str] = {}
 
     @property
     def shell(self) -> list[str]:

@@ -17,6 +17,8 @@ from .trace import Event
 SCENARIO = "def reproduce("
 MACHINERY = "# ---- Machinery."
 """Begins the line behind which nothing of a script is about its failure."""
+DEVIATION = "# The deviation that is reported is of the next call:"
+"""The line of a script before which it must not fail: what fails earlier is another defect."""
 
 
 class Failure(Struct, frozen=True):
@@ -43,10 +45,25 @@ class Failure(Struct, frozen=True):
     sentence: str = ""
 
 
+class Place(Struct, frozen=True):
+    """Where a script has to fail: elsewhere it meets another defect. `DEVIATION` marks the first call that may fail.
+
+    step      the first step in which a client can receive a wrong token, -1 for any
+    client    the client that has to receive wrong ones, unless one does that asks again; "" for any
+    function  the function that raises, "" for an assertion of the script
+    """
+
+    step: int = -1
+    client: str = ""
+    function: str = ""
+
+
 class Script(Struct, frozen=True):
     """A Python script that fails where the bug is and passes where it is not.
 
     promise    text of the exception with which it ends when it fails as expected
+    place      where that has to be
+    more       what else the script does, in a sentence for readers of a report
     needs      the packages that have to be importable, the engine's first, separated by ", "
     body       lines of the function that is about the failure, where a script has one
     machinery  what `body` uses, as the text of a module
@@ -57,6 +74,14 @@ class Script(Struct, frozen=True):
     needs: str
     body: Sequence[str] = ()
     machinery: str = ""
+    place: Place = Place()
+    more: str = ""
+
+    @property
+    def first_line(self) -> int:
+        """The number of the line `DEVIATION`, 0 without one."""
+        lines = self.text.splitlines()
+        return next((number for number, line in enumerate(lines, 1) if line.strip() == DEVIATION), 0)
 
     @property
     def scenario(self) -> str:

@@ -5,6 +5,7 @@ Only copied into scripts.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -61,12 +62,15 @@ class Llama:
             if right is None:
                 continue
             held, found = self.held[row.sequence], log_softmax(logits)
+            worst = np.unravel_index(np.abs(found - right).argmax(), found.shape)
             distance = float(np.abs(found - right).max())
             greedy, alone = found.argmax(-1).tolist(), right.argmax(-1).tolist()
             assert distance < 0.01, (
                 f"wrong logits of sequence {row.sequence} after {len(held)} tokens: greedy tokens {greedy}, "
-                f"alone {alone}; log-probabilities differ by {distance:.2g}"
+                f"alone {alone}; log-probabilities differ by {distance:.2g}: token {worst[-1]} has {found[worst]:.5g}, "
+                f"alone {right[worst]:.5g}"
             )
+            sys.stdout.write(f"sequence {row.sequence}, after {len(held)} tokens: they differ by {distance:.1g}\n")
 
     def alone(self, tokens: Sequence[int]) -> Any:
         """Return the log-probabilities after each of these tokens, in a context that has nothing else."""

@@ -13,7 +13,7 @@ import msgspec
 
 from ..base.inlined import Sources, import_block
 from ..base.protocol import TargetError
-from ..base.repro import MACHINERY, Failure, Script, python_comment
+from ..base.repro import DEVIATION, MACHINERY, Failure, Script, python_comment
 from ..base.trace import Config, Event, Step, Trace, Truncate
 from ..sequences import operations as do
 from ..sequences.client import Fed
@@ -29,6 +29,9 @@ STEPS_AFTER = 8
 WRONG_LOGITS, WRONG_POSITIONS, DIED = "wrong logits", "wrong positions", "the process died"
 PROGRAM = """ `python repro.py FOLDER` also writes the
 calls as a C program, with the model that it loads."""
+IN_C = (
+    "`python repro.py FOLDER` also writes the same calls as a C program of llama.h, `FOLDER/repro.c`, with its model."
+)
 OPENING = '''\
 """{message}
 
@@ -89,15 +92,22 @@ def write_scripts(variant: str, trace: Trace, failure: Failure) -> list[Script]:
     family = FAMILIES[trace.config.options["family"]]
     cuts = any(isinstance(event, Truncate) for event in failure.events)
     return [
-        Script(_text(trace.config, family, failure, promise, agrees=agrees), f"{promise}", "xllamacpp")
+        Script(
+            _text(trace.config, family, failure, promise, agrees=agrees),
+            promise,
+            "xllamacpp, gguf, numpy",
+            more="" if promise == DIED else IN_C,
+        )
         for agrees in ((True, False) if cuts else (True,))
     ]
 
 
 def _text(config: Config, family: Family, failure: Failure, promise: str, *, agrees: bool) -> str:
-    events = [*failure.events, *(Step() for _ in range(STEPS_AFTER if failure.oracle != "M9" else 0))]
+    after = [Step() for _ in range(STEPS_AFTER if failure.oracle != "M9" else 0)]
     planes = planes_of(config, has_planes=True)
-    lines = list(_LibraryCalls(config, planes, agrees=agrees).lines(events))
+    calls = _LibraryCalls(config, planes, agrees=agrees)
+    mark = [DEVIATION] if promise != DIED else []  # where a process died is not known
+    lines = [*calls.lines(failure.events[:-1]), *mark, *calls.lines([*failure.events[-1:], *after])]
     if promise == WRONG_POSITIONS:
         lines.append("llama.check_positions()")
     sizes = sizes_of(config, planes)

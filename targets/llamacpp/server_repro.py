@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from ..base.inlined import Sources, import_block
 from ..base.protocol import TargetError
-from ..base.repro import MACHINERY, Failure, Script, python_comment
+from ..base.repro import DEVIATION, MACHINERY, Failure, Script, python_comment
 from ..base.trace import Config, Event, Step, Trace, Truncate
 from ..sequences import operations as do
 from .families import FAMILIES
@@ -63,16 +63,19 @@ def write_scripts(trace: Trace, failure: Failure) -> list[Script]:
         if promise.startswith("SIG"):
             # A process that died has left no history.
             promise, events = DIED, (*trace.events, Step())
+    calls = _ServerCalls(config, planes=0)
+    # Where a process died is not known.
+    lines = [*calls.lines(events[:-1]), *([DEVIATION] if promise != DIED else []), *calls.lines(events[-1:])]
     options = {name: value for name, value in config.options.items() if name not in ("family", "ahead", "idle")}
     opening = OPENING.format(
         message=python_comment(failure.sentence),
         settings=", ".join(f"{name}={value}" for name, value in options.items()),
-        body="\n".join(f"    {line}" for line in _ServerCalls(config, planes=0).lines(events)),
+        body="\n".join(f"    {line}" for line in lines),
     )
     parts = Sources("hybridfuzz.targets.llamacpp").definitions(
         ("families.py", "Family"), ("checked_server.py", "CheckedServer")
     )
-    lines = [
+    text = [
         opening.rstrip("\n"),
         "",
         "",
@@ -85,7 +88,7 @@ def write_scripts(trace: Trace, failure: Failure) -> list[Script]:
         "",
         CLOSING.format(options=options, died=DIED),
     ]
-    return [Script("\n".join(lines), promise, "xllamacpp")]
+    return [Script("\n".join(text), promise, "xllamacpp, gguf, numpy")]
 
 
 class _ServerCalls(Calls):

@@ -16,7 +16,18 @@ from msgspec import structs
 
 from ...reference.layout import cdiv
 from ...reference.tokens import Truth
-from ..base.client_script import HIDDEN, MORE_TOKENS, WAITING, WRONG_TOKENS, End, Frame, asked_again, asking, leaking
+from ..base.client_script import (
+    HIDDEN,
+    MORE_TOKENS,
+    WAITING,
+    WRONG_TOKENS,
+    End,
+    Frame,
+    asked_again,
+    asking,
+    leaking,
+    marked,
+)
 from ..base.engine_tests import ENGINE, NOTE, RUN_SCENARIO, EngineTest, class_name, docstring, scenario
 from ..base.inlined import Part, Sources
 from ..base.protocol import TargetError
@@ -171,11 +182,11 @@ def _script(failure: Failure, clients: _Clients, again: _Again) -> Script:
     end = ENDS.get(shown(failure), End(failure.field.partition("-")[0], []))
     config = _with_room(clients.config, max(map(len, again.prompts), default=0))
     sizes = sizes_of(config)
-    calls, last = clients.lines, list(again.calls())
+    calls, last = marked(clients.lines), list(again.calls())
     if again.at_once:
         calls, last = [*calls, *last], []
     body = asking(list(_opening(sizes, config, clients.sessions)), calls, last, end)
-    return FRAME.script(failure.sentence, body, end, list(_parts(sizes, clients.sessions)))
+    return FRAME.script(failure, body, end, list(_parts(sizes, clients.sessions)))
 
 
 TEST = '''\

@@ -20,6 +20,23 @@ TAGS = (
     "read what the masks show",
 )
 DEVICES = ("for offload: an accelerator, the host's memory and two streams, simulated on a CPU",)
+ENVIRONMENT = """\
+import sys
+from types import SimpleNamespace
+sys.modules.setdefault("typer", SimpleNamespace(Argument=lambda **_: None))
+from transformers.cli.system import env
+env()
+"""
+"""`transformers env`, whose command line wants typer; the environments made here have none."""
+CALLS = {
+    "crop": "Cache.crop",
+    "select": "Cache.batch_select_indices",
+    "reorder": "Cache.reorder_cache",
+    "repeat": "Cache.batch_repeat_interleave",
+    "reset": "Cache.reset",
+    "fork": "copy.deepcopy of a cache",
+}
+"""Tag of an event -> the call that it is."""
 CLIENTS = {
     "generate": "position ids passed, as generate() does",
     "loop": "forwards without position ids",
@@ -48,4 +65,6 @@ def deployment(variant: str, trace: Trace, version: str, device: str = "") -> De
         model=f"model type {family.model_type}" if family else "",
         search=(family.model_type, "cache") if family else (),
         has_sizes=False,
+        calls=CALLS,
+        environment=("-c", ENVIRONMENT),
     )

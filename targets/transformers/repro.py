@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from ..base.engine_tests import EngineTest, class_name, docstring, indented
 from ..base.inlined import Sources, import_block
 from ..base.protocol import EngineError, TargetError
-from ..base.repro import Failure, Script, python_comment
+from ..base.repro import DEVIATION, Failure, Place, Script, python_comment
 from ..base.trace import (
     Abort,
     Arrive,
@@ -84,10 +84,14 @@ def forward(model, cache, tokens, rows, mask=None, positions=None):
         for row, right in alone.items():
             found = output.logits[row, -len(right) :].log_softmax(-1)
             distance = (found - right).abs().max().item()
+            worst = (found - right).abs().argmax().item()
+            number, alone_number = found.flatten()[worst].item(), right.flatten()[worst].item()
             assert distance <= {tolerance}, (
                 f"row {{row}}: greedy tokens {{found.argmax(-1).tolist()}}, alone {{right.argmax(-1).tolist()}}; "
-                f"log-probabilities differ from {promise} by {{distance:.2g}}"
+                f"log-probabilities differ from {promise} by {{distance:.2g}}: "
+                f"token {{worst % found.shape[-1]}} has {{number:.5g}}, alone {{alone_number:.5g}}"
             )
+            print(f"row {{row}}, after {{len(rows[row][0])}} tokens: log-probabilities differ by {{distance:.1g}}")
     return output[name]
 '''
 SCRIPT = '''\
@@ -141,8 +145,10 @@ def write_scripts(variant: str, trace: Trace, failure: Failure) -> list[Script]:
     # What our layers find to be impossible is an error or a wrong number of the model.
     promise = raised if raised and (offloads or raised != EngineError.__name__) else PROMISE
     names = [name for name in ("DynamicCache", "StaticCache") if f" {name}(" in _begin(config)]
-    events = [*failure.events, *(Step() for _ in range(STEPS_AFTER if promise == PROMISE else 0))]
-    calls = [line for line in _Script(config, family, declines=not raised).lines(events) if line != ENDED]
+    script, after = _Script(config, family, declines=not raised), STEPS_AFTER if promise == PROMISE else 0
+    calls = [*script.lines(failure.events[:-1]), DEVIATION]
+    calls += script.lines([*failure.events[-1:], *(Step() for _ in range(after))])
+    calls = [line for line in calls if line != ENDED]
     parked = any("kept[" in line for line in calls)
     declines = MAY_DECLINE in calls
     if offloads:
@@ -178,7 +184,8 @@ def write_scripts(variant: str, trace: Trace, failure: Failure) -> list[Script]:
         machinery=machinery,
         body="\n".join(indented(body, 0, WIDTH)),
     )
-    return [Script(text, promise, "transformers, torch", body, machinery)]
+    place = Place(function="" if promise == PROMISE else failure.field.partition("-")[2])
+    return [Script(text, promise, "transformers, torch", body, machinery, place)]
 
 
 WIDTH = 119

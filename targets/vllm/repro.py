@@ -29,6 +29,7 @@ from ..base.client_script import (
     asked_again,
     asking,
     leaking,
+    marked,
 )
 from ..base.engine_tests import ENGINE, RUN_SCENARIO, EngineTest, docstring, scenario
 from ..base.inlined import Part, Sources
@@ -257,8 +258,9 @@ def _script(failure: Failure, clients: _Clients, again: _Again, end: End) -> Scr
     config = _with_room(clients.config, max(map(len, again.prompts), default=0))
     model = json.loads((files(__package__) / "model" / "config.json").read_text(encoding="utf-8"))
     constants = textwrap.wrap(f"MODEL_CONFIG = {model!r}", 118, break_long_words=False, break_on_hyphens=False)
-    body = asking(list(_opening(config)), clients.lines, list(again.calls()), end)
-    return FRAME.script(failure.sentence, body, end, list(_parts(config, clients.structured)), constants)
+    calls = clients.lines if end == UNENDED else marked(clients.lines)  # no single call fails
+    body = asking(list(_opening(config)), calls, list(again.calls()), end)
+    return FRAME.script(failure, body, end, list(_parts(config, clients.structured)), constants)
 
 
 LICENSE = """\

@@ -55,14 +55,13 @@ def run(options: argparse.Namespace) -> int:
     """Run the trace, write the script, run it, write the rest."""
     from msgspec import structs
 
-    from ....targets.base.protocol import TargetError
     from ...draw.trace_files import load_trace
     from ...exit_status import CLEAN, INTERNAL, USAGE
-    from ...group.finding_store import OutputError
     from ...group.severity import severity_words
     from ...tell.repro_folder import write_folder
-    from ...tell.reproduce import observe, write_engine_test, write_script
+    from ...tell.reproduce import reproduce, unwritable, write_engine_test
     from ...tell.usual_options import changes
+    from ...units import plural
     from .common import print_json, printer, runs_clean
 
     trace, line, folder = load_trace(options.trace), printer(options.json), options.out
@@ -71,35 +70,35 @@ def run(options: argparse.Namespace) -> int:
     subject = subject_of(options, trace)
     if subject and waits_to_be_reduced(options.trace):
         trace = reduced(subject, trace, options.reduce)
-    case = observe(subject, trace, places(options.trace)) if subject else None
+    case, why = reproduce(subject, trace, folder, places(options.trace)) if subject else (None, "")
     if subject is None or case is None:
         raise runs_clean(options, "reproduce")
-    violation, script, verdict, test, tested = case.violation, None, None, None, None
+    violation, script, verdict, test, tested = case.violation, case.script, case.verdict, None, None
     if changed := changes(trace, case.trace):
         line(f"the failure does not need other values than {', '.join(changed)}: the report has these")
+    if len(case.trace.events) < len(trace.events):
+        line(f"nor does it need more than {plural(len(case.trace.events), 'event')} of {len(trace.events)}")
     line(violation.signature)
     line(violation.message)
     if case.severity:
         line(severity_words(case.severity))
+    if why:
+        line(f"no stand-alone script: {why}")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        try:
-            script, verdict = write_script(folder, case)
-        except TargetError as error:
-            line(f"no stand-alone script: {error}")
         if options.kind == "pytest" and script:
             test, tested = write_engine_test(folder, case, script)
-        case = structs.replace(case, script=script, verdict=verdict, test=test, tested=tested)
+        case = structs.replace(case, test=test, tested=tested)
         case = structs.replace(case, fix=tried_fix(options.patch, subject, folder, case))
         write_folder(folder, case)
     except OSError as error:
-        raise OutputError(f"cannot write to {folder}: {error.strerror}; choose another with -o") from error
+        raise unwritable(folder, error) from error
     good = verdict is not None and verdict.promised
     if good and verdict:
         line(f"repro.py fails as promised ({verdict.seconds:.1f} s); to run it again:")
         line(f"  {again(case.launch, folder / 'repro.py')}")
     elif verdict:
-        line(f"repro.py does NOT fail as promised (exit status {verdict.status}): REPORT.md says so, too")
+        why = f"it meets another defect, {verdict.elsewhere}" if verdict.elsewhere else f"exit status {verdict.status}"
+        line(f"repro.py does NOT fail as promised ({why}): REPORT.md says so, too")
         for row in verdict.tail.splitlines():
             line(row)
     if test and tested:
@@ -186,14 +185,14 @@ def witness(spec: str, trace: Trace, folder: Path, line: Callable[[str], None]) 
     from ....targets.base.registry import confirmation
     from ...draw.trace_files import write_atomically
     from ...exit_status import CLEAN
-    from ...group.finding_store import OutputError
+    from ...tell.reproduce import unwritable
 
     text = confirmation(spec).witness(trace)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(folder / "witness.py", text.encode())
     except OSError as error:
-        raise OutputError(f"cannot write to {folder}: {error.strerror}; choose another with -o") from error
+        raise unwritable(folder, error) from error
     line(f"wrote {folder / 'witness.py'}: not run; it needs the engine and a GPU, and exits with 1 where the defect is")
     return CLEAN
 

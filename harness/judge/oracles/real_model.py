@@ -15,10 +15,15 @@ from ....reference.request import Life
 from ....targets.base.observe import RealForward, RealRow
 from ..violation import Violation
 from .base import Context, Oracle
-from .rules import Rule
+from .rules import Consequence, Rule
 
 FIELDS = frozenset({"logprobs", "logprobs-nan", "logprobs-fills", "logprobs-bits", "state-fills", "state-bits"})
 """Fields of the violations: only a real model's numbers show them."""
+
+WRONG_NUMBERS = Consequence(
+    "Wrong log-probabilities", "The model computes other log-probabilities than for the same tokens alone.",
+    "wrong tokens",
+)  # fmt: skip
 
 
 class RealNumbers(Oracle):
@@ -37,9 +42,15 @@ class RealNumbers(Oracle):
         ),
         Rule(
             "S6",
-            "Log-probabilities are those of the same tokens alone in an empty engine, within a tolerance; with "
-            "batch-invariant kernels they have the bits of the same steps alone.",
-            fields=frozenset({"logprobs", "logprobs-bits"}),
+            "Log-probabilities are those of the same tokens alone in an empty engine, within a tolerance.",
+            consequence=WRONG_NUMBERS,
+            fields=frozenset({"logprobs"}),
+        ),
+        Rule(
+            "S6",
+            "With batch-invariant kernels, log-probabilities have the bits of the same steps alone.",
+            consequence=WRONG_NUMBERS,
+            fields=frozenset({"logprobs-bits"}),
         ),
         Rule(
             "S1",

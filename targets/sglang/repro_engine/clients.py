@@ -31,17 +31,27 @@ class Turn:
     def __init__(self, name, truth, new_tokens, stop_token):
         truth.tag(truth.prompt_length + new_tokens)
         self.name, self.prompt = name, truth.tokens[: truth.prompt_length]
-        self.received, self.end = [], "still waits for tokens"
+        self.received, self.end, self.wrong_since = [], "still waits for tokens", None
         self.expected = truth.tokens[truth.prompt_length :][:new_tokens]
         if stop_token in self.expected:
             del self.expected[self.expected.index(stop_token) + 1 :]
 
     def is_right(self):
-        """Return True if the client got its tokens; one that aborts gets the first of them."""
-        return self.received == self.expected[: len(self.received) if self.end == "aborted" else None]
+        """Return True if the client got its tokens, as far as it got any: one that aborts gets the first of them."""
+        return self.received == self.expected[: None if self.end == "ended" else len(self.received)]
+
+    def note(self, step):
+        """Remember the first step that delivered something wrong."""
+        if self.wrong_since is None and not self.is_right():
+            self.wrong_since = step
+
+    def fault(self):
+        """Return whose tokens are wrong, and since when."""
+        return f"{self.name} (since step {self.wrong_since})"
 
     def __str__(self):
-        verdict = "right" if self.is_right() else f"expected {self.expected}"
+        waits = self.end.startswith("still waits")
+        verdict = "right" if self.is_right() and not waits else f"expected {self.expected}"
         return f"{self.name}: prompt {self.prompt}, received {self.received}, {verdict}; {self.end}"
 
 
@@ -75,13 +85,15 @@ class Engine:
         if not self.server.scheduler.busy:
             self.server.tick()
             return False
-        batch = self.server.plan(**asked)
+        number, batch = self.server.steps, self.server.plan(**asked)
         outputs, ended = self.server.turn(batch)
         for name, tokens in outputs:
             self.last[name].received += tokens
         for name in ended:
             if self.last[name].end != "aborted":
                 self.last[name].end = "ended"
+        for turn in self.last.values():
+            turn.note(number)
         return bool(batch)
 
     def abort(self, name):

@@ -47,12 +47,21 @@ class Turn:
         truth.reach(end)
         self.name, self.prompt = name, truth.tokens[: truth.prompt_length]
         self.received, self.expected = [], truth.tokens[truth.prompt_length : end]
-        self.end = "still waits for tokens"
+        self.end, self.wrong_since = "still waits for tokens", None
 
     def is_right(self):
         """Return True if the client got its tokens; one whose request was aborted gets the first of them."""
         count = len(self.expected) if self.end == "ended" else len(self.received)
         return self.received == self.expected[:count]
+
+    def note(self, step):
+        """Remember the first step that delivered something wrong."""
+        if self.wrong_since is None and not self.is_right():
+            self.wrong_since = step
+
+    def fault(self):
+        """Return whose tokens are wrong, and since when."""
+        return f"{self.name} (since step {self.wrong_since})"
 
     def __str__(self):
         waits = self.end.startswith("still waits")
@@ -215,6 +224,8 @@ class Serving:
         for names, end in ((record.finished, "ended"), (record.failed, "ended with an error")):
             for name in names:
                 self.last[name].end = end
+        for turn in self.last.values():
+            turn.note(record.step)
 
     def written(self, step, group):
         """Return the blocks in which the layers of a group store something for no request in a step."""

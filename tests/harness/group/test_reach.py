@@ -9,7 +9,14 @@ from support import arrive, make_trace
 
 from hybridfuzz.harness.campaign_summary import Reach, Severity
 from hybridfuzz.harness.draw.trace_files import load_trace
-from hybridfuzz.harness.group.reach import MORE_BLOCKS, RUNS_MAX, answers_of, severity_of, with_more_steps
+from hybridfuzz.harness.group.reach import (
+    MORE_BLOCKS,
+    RUNS_MAX,
+    answers_of,
+    nearest_of,
+    severity_of,
+    with_more_steps,
+)
 from hybridfuzz.harness.group.severity import effect_of
 from hybridfuzz.harness.judge.outcome import Outcome
 from hybridfuzz.harness.judge.run import run_trace
@@ -21,7 +28,7 @@ from hybridfuzz.targets.base.deployment import Implementation
 from hybridfuzz.targets.base.protocol import Capabilities
 from hybridfuzz.targets.base.registry import FOLDERS, load_factory
 from hybridfuzz.targets.base.stock import Setting
-from hybridfuzz.targets.base.trace import Config, Step, Trace, TraceError
+from hybridfuzz.targets.base.trace import Config, ExternalLoad, Step, Trace, TraceError
 from hybridfuzz.targets.hybrid.factory import CAPABILITIES
 
 STOCK = (
@@ -253,3 +260,15 @@ def test_the_stock_server_of_the_built_in_target_is_the_default_configuration() 
         for name, value in setting.stock.items():
             if name in Config.__struct_fields__:
                 assert str(getattr(plain, name)).lower() == value, setting
+
+
+def test_events_of_a_setting_go_with_it() -> None:
+    """A load of a KV connector stayed behind, where it did nothing, when the connector was reset; a report told it."""
+    stock = (Setting("--connector", {"mode": "plain"}, events=frozenset({"external_load"})),)
+    able = structs.replace(ABLE, stock=stock)
+    failing = structs.replace(trace(), events=(*trace().events, ExternalLoad("r0", 4)))
+    nearest, severity = nearest_of(failing, FAILURE, Engine(always), able, (), lambda one: one.signature)
+    assert nearest.events == trace().events and severity.reach and severity.reach.needs == []
+    needed = Engine(lambda run: run.events == 3)
+    nearest, severity = nearest_of(failing, FAILURE, needed, able, (), lambda one: one.signature)
+    assert nearest.events == failing.events and severity.reach and severity.reach.needs == ["--connector"]

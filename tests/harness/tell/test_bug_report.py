@@ -18,6 +18,7 @@ from hybridfuzz.harness.group.evidence import Place
 from hybridfuzz.harness.judge.oracles import consequence, consequence_of, oracle_ids
 from hybridfuzz.harness.judge.target_exception import crash_violation
 from hybridfuzz.harness.judge.verdict import Prefix, StateOf
+from hybridfuzz.harness.judge.violation import Violation
 from hybridfuzz.harness.record.answers import Answer, Answers, collect_answers
 from hybridfuzz.harness.record.history import History, Moment, RequestStep
 from hybridfuzz.harness.record.recorder import record_history
@@ -33,12 +34,12 @@ from hybridfuzz.targets.base.launch import Launch
 from hybridfuzz.targets.base.protocol import EngineError
 from hybridfuzz.targets.base.registry import describe, load_factory
 from hybridfuzz.targets.base.repro import MACHINERY, Script
-from hybridfuzz.targets.base.trace import AnyEvent, Arrive, DummyRun, ExternalLoad, Preempt, Step
+from hybridfuzz.targets.base.trace import AnyEvent, Arrive, DummyRun, ExternalLoad, Preempt, Select, Step
 
 CORPUS = Path(__file__).parents[3] / "corpus"
 LAUNCH = Launch(sys.executable, {})
 DETAILS = re.compile(
-    r"<details><summary>(Every event|The output of the engine's own environment script|"
+    r"<details><summary>(Every event|What the engine's bug form asks for of the environment|"
     r"Blocks, step by step|(repro\.py|fix\.patch) \(\d+ lines?\))</summary>|</details>"
 )
 """All HTML that a report may have."""
@@ -106,6 +107,46 @@ def test_wrong_tokens_come_first() -> None:
     assert symptom.title.startswith("Wrong tokens ")
     assert "speculative decoding" in symptom.title
     assert re.search(r"receives wrong tokens: token \d+ is \d+, expected \d+\.", symptom.impact)
+
+
+def test_numbers_of_which_the_token_is_the_same_are_no_wrong_tokens() -> None:
+    """The title said so beside two equal tokens."""
+    case = case_of("accepted-count-zero")
+    details = {"position": 3, "distance": 4.15, "tolerance": 0.002}
+    same = Violation("S6", "logprobs", relation="logprobs", details=details, expected=7, observed=7, request="r0")
+    other = structs.replace(same, observed=9)
+    told, differs = (headline_of(case.trace, case.history, one, ()) for one in (same, other))
+    assert told.title.startswith("Wrong log-probabilities ") and "The token does not show it here." in told.impact
+    assert "Found: a difference of 4.15; greedy token 7." in told.impact
+    assert differs.title.startswith("Wrong tokens ")
+    assert "greedy token 7" in differs.impact and "greedy token 9" in differs.impact
+
+
+def test_calls_of_the_engine_are_told_by_their_names() -> None:
+    case = case_of("finished-row-not-cleared")
+    trace = structs.replace(case.trace, events=(Select(("r0",)), *case.trace.events))
+    calls = {"select": "llama_memory_seq_keep"}
+    symptom = headline_of(trace, case.history, case.violation, (), calls=calls)
+    assert "after llama_memory_seq_keep" in symptom.title and "llama_memory_seq_keep" in symptom.search
+    assert next(iter(narrate(trace, case.history, calls))).endswith(" (llama_memory_seq_keep).")
+
+
+def test_tokens_stand_once_where_the_script_prints_them() -> None:
+    """The table had others than the script: of other prompts, or of another stand-in."""
+    case = case_of("accepted-count-zero")
+    script = Script("pass\n", "AssertionError: clients receive wrong tokens", "nothing")
+    alone, shown = report(case), report(structs.replace(case, script=script, verdict=VERDICT))
+    assert "| request | expected | observed |  |" in alone and ": token 1 is " in alone
+    assert "| request |  |" in shown and "`repro.py` prints the tokens" in shown
+    assert "receives wrong tokens, from token " in shown
+    varied = structs.replace(case.answers, variation="other prompts")
+    assert "What clients receive" not in report(structs.replace(case, script=script, verdict=VERDICT, answers=varied))
+
+
+def test_a_script_that_meets_another_defect_is_called_so() -> None:
+    verdict = ScriptVerdict(False, 1, 0.1, "AssertionError: x", "in line 3, before the call")
+    case = structs.replace(case_of("accepted-count-zero"), verdict=verdict, script=Script("pass\n", "x", "nothing"))
+    assert "**`repro.py` meets another defect first, in line 3, before the call: do not rely on it.**" in report(case)
 
 
 def test_a_poisoned_cache_is_told_by_the_request_that_hits_it() -> None:
@@ -322,8 +363,8 @@ def test_the_engine_says_what_its_form_asks_for() -> None:
     assert collected(LAUNCH, ("-c", "raise SystemExit(1)")) == collected(LAUNCH, ()) == ""
     case = case_of("accepted-count-zero")
     text = report(structs.replace(case, collected="GPU ``` none"))
-    assert "environment script</summary>\n\n````text\nGPU ``` none\n````\n" in text
-    assert "environment script" not in report(case)
+    assert "of the environment</summary>\n\n````text\nGPU ``` none\n````\n" in text
+    assert "bug form asks" not in report(case)
 
 
 def test_places_are_shown_with_their_scores_and_never_guessed() -> None:

@@ -1,16 +1,21 @@
 """Controls of a report: what is named was left out in a run that passes; what was not run is not named."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import pytest
+from msgspec import structs
 from support import arrive, make_trace, steps
 
 from hybridfuzz.harness.judge.outcome import Outcome
+from hybridfuzz.harness.judge.verdict import Prefix, StateOf
 from hybridfuzz.harness.judge.violation import Violation
+from hybridfuzz.harness.record.history import History, Mark, RequestStep
 from hybridfuzz.harness.tell.controls import controls
+from hybridfuzz.targets.base.deployment import Deployment
 from hybridfuzz.targets.base.protocol import Capabilities, TargetError
 from hybridfuzz.targets.base.stock import Setting
-from hybridfuzz.targets.base.trace import Arrive, Trace
+from hybridfuzz.targets.base.trace import Arrive, Crop, Trace
 
 TRACE = make_trace(
     arrive("r0", 8), arrive("r1", 9), arrive("r2", 3), *steps(3), num_speculative_tokens=2, policy="priority"
@@ -20,47 +25,115 @@ STOCK = (
     Setting("--scheduling-policy", {"policy": "fcfs"}),
     Setting("--async-scheduling", {"async_depth": "1"}),
 )
-VIOLATION = Violation("S3", "it is wrong", step=1, event=1)
+ABLE = Capabilities(frozenset(), (), frozenset(), (), stock=STOCK)
+VIOLATION = Violation("S3", "temporal", "it is wrong", step=1, event=1, request="r0", block=3, group=0)
+HIT = RequestStep(0, 0, "r0", 4, 4, 0, admitted=True, hit=4)
+LATER = RequestStep(1, 1, "r0", 8, 1, 0, admitted=False, hit=0)
+HISTORY = History(violation=VIOLATION, request_steps=[HIT, LATER])
 
 
+@dataclass
 class Engine:
-    """Fails where all of its requests and settings are there; cannot run what it refuses."""
+    """Fails where all of its requests and settings are there; cannot run what it refuses. `passing`: the steps of a run
+    that passes."""
 
-    def __init__(self, needs: set[str], settings: Mapping[str, object], refuses: str = "") -> None:
-        self.needs, self.settings, self.refuses = needs, settings, refuses
-        self.runs = 0
+    needs: set[str]
+    settings: Mapping[str, object]
+    refuses: str = ""
+    passing: tuple[RequestStep, ...] = (HIT, LATER)
+    runs: int = 0
 
-    def run(self, trace: Trace) -> Outcome:
+    def explain(self, trace: Trace) -> tuple[Outcome, History]:
         self.runs += 1
         names = {event.name for event in trace.events if isinstance(event, Arrive)}
         if self.refuses and self.refuses not in names:
             raise TargetError("refused")
-        fails = self.needs <= names and all(getattr(trace.config, key) == one for key, one in self.settings.items())
-        return Outcome(VIOLATION if fails else None, 1, 1, {}, {}, 0)
+        fails = self.needs <= names and all(
+            getattr(trace.config, key, trace.config.options.get(key)) == one for key, one in self.settings.items()
+        )
+        return Outcome(VIOLATION if fails else None, 1, 1, {}, {}, 0), History(request_steps=[*self.passing])
+
+
+def server(trace: Trace) -> Deployment:
+    graphs, mixer = (trace.config.options.get(name, "") for name in ("graphs", "mixer"))
+    return Deployment("An engine", ("serve", mixer), ("--enforce-eager",) if graphs == "none" else ())
+
+
+def controls_of(
+    engine: Engine, history: History = HISTORY, trace: Trace = TRACE, able: Capabilities = ABLE
+) -> list[str]:
+    return list(controls(trace, history, engine, able, server))
 
 
 @pytest.mark.parametrize(
     ("engine", "expected"),
     [
-        (Engine({"r0"}, {}), ["without r0"]),
-        (Engine({"r0", "r2"}, {"policy": "priority"}), ["without r0", "without r2", "without --scheduling-policy"]),
-        (Engine({"r0", "r1"}, {}, refuses="r1"), ["without r0"]),
+        (Engine({"r0", "r2"}, {"policy": "priority"}), ["without --scheduling-policy", "without r2"]),
+        (Engine({"r0", "r1"}, {}, refuses="r1"), []),
         (Engine(set(), {"num_speculative_tokens": 2}), ["without --speculative-config"]),
         (Engine(set(), {}), []),
     ],
 )
 def test_a_control_is_a_run_that_passes(engine: Engine, expected: list[str]) -> None:
-    assert list(controls(TRACE, "r3", engine, Capabilities(frozenset(), (), frozenset(), (), stock=STOCK))) == expected
-    assert engine.runs == 5, "three requests and two settings: another schedule has other steps"
+    assert controls_of(engine) == expected
+    assert engine.runs == 4, "two settings and two requests: another schedule has other steps, and r0 stays"
 
 
-def test_the_request_that_fails_is_not_left_out() -> None:
-    engine = Engine({"r0", "r1"}, {})
-    assert list(controls(TRACE, "r0", engine, Capabilities(frozenset(), (), frozenset(), ()))) == ["without r1"]
+@pytest.mark.parametrize(
+    "passing",
+    [
+        (),  # the request is not there
+        (structs.replace(HIT, start=0, hit=0), LATER),  # it computes what it hit
+        (HIT,),  # it does not come as far
+    ],
+)
+def test_a_run_that_does_not_do_again_what_fails_is_no_control(passing: tuple[RequestStep, ...]) -> None:
+    """Without the request that others hit, the run passed, and said nothing."""
+    assert controls_of(Engine({"r0", "r1", "r2"}, {"policy": "priority"}, passing=passing)) == []
+
+
+def test_the_request_that_writes_or_owns_what_is_wrong_is_not_left_out() -> None:
+    """Its absence was a control."""
+    history = structs.replace(HISTORY, marks=[Mark(0, 0, 3, "write", who="r1")])
+    assert controls_of(Engine({"r1"}, {}), history) == []
+    owned = structs.replace(VIOLATION, observed=StateOf(Prefix("r1"), 3))
+    assert controls_of(Engine({"r1"}, {}), structs.replace(HISTORY, violation=owned)) == []
+    numbers = structs.replace(VIOLATION, field="logprobs")
+    assert controls_of(Engine({"r1"}, {}), structs.replace(HISTORY, violation=numbers)) == [], "who wrote is not known"
+
+
+def test_content_is_published_again_where_no_request_fails() -> None:
+    failing = structs.replace(VIOLATION, request="")
+    history = History(violation=failing, marks=[Mark(0, 0, 3, "hash", content="state@4 of document a")])
+    assert controls_of(Engine(set(), {"policy": "priority"}), history) == []
+
+
+def test_another_option_is_a_control_with_the_flags_that_differ() -> None:
+    options = {"graphs": ("decode", "none"), "mixer": ("gdn", "mamba2")}
+    trace = structs.replace(TRACE, config=structs.replace(TRACE.config, options={"graphs": "decode", "mixer": "gdn"}))
+    able = structs.replace(ABLE, options=options)
+    assert controls_of(Engine(set(), {"graphs": "decode"}), HISTORY, trace, able) == ["with --enforce-eager"]
+    assert controls_of(Engine(set(), {"mixer": "gdn"}), HISTORY, trace, able) == [], "another model is another trace"
+
+
+def test_with_another_setting_an_engine_may_decline_an_operation_on_the_batch() -> None:
+    """A cache that does not record its past cannot be cropped: nothing was done that could go wrong."""
+    trace = structs.replace(TRACE, events=(*TRACE.events, Crop(1)))
+    assert controls_of(Engine(set(), {"policy": "priority"}), HISTORY, trace) == []
 
 
 def test_the_only_request_is_not_left_out() -> None:
     alone = make_trace(arrive("r0", 8), *steps(2))
     engine = Engine({"r0"}, {})
-    assert list(controls(alone, "", engine, Capabilities(frozenset(), (), frozenset(), ()))) == []
+    assert controls_of(engine, HISTORY, alone, Capabilities(frozenset(), (), frozenset(), ())) == []
     assert engine.runs == 0
+
+
+def test_the_position_of_a_state_is_that_of_its_tokens() -> None:
+    """Ahead of its results, an engine plans with a draft that is rejected: without drafts it never comes as far."""
+    ahead = structs.replace(VIOLATION, expected=StateOf(Prefix("r0"), 8))
+    steps_ahead = [HIT, structs.replace(LATER, start=9)]
+    history = History(violation=ahead, request_steps=steps_ahead)
+    assert controls_of(Engine(set(), {"policy": "priority"}), history) == ["without --scheduling-policy"]
+    planned = structs.replace(history, violation=VIOLATION)
+    assert controls_of(Engine(set(), {"policy": "priority"}), planned) == []

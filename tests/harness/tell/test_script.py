@@ -12,7 +12,8 @@ from msgspec import structs
 from support import arrive, make_trace, steps
 
 from hybridfuzz.harness.draw.trace_files import encode_trace, load_trace
-from hybridfuzz.harness.group.evidence import Evidence, FindingEvidence, Place
+from hybridfuzz.harness.group.evidence import Evidence, FindingEvidence
+from hybridfuzz.harness.group.evidence import Place as PlaceInSource
 from hybridfuzz.harness.record.recorder import record_history
 from hybridfuzz.harness.tell.bug_report import ReproCase
 from hybridfuzz.harness.tell.repro_folder import PYTEST, write_folder
@@ -20,7 +21,7 @@ from hybridfuzz.harness.tell.script import ScriptVerdict, failure_of, run_script
 from hybridfuzz.targets.base.launch import Launch
 from hybridfuzz.targets.base.protocol import TargetError
 from hybridfuzz.targets.base.registry import describe, load_factory, write_scripts
-from hybridfuzz.targets.base.repro import Script
+from hybridfuzz.targets.base.repro import DEVIATION, Place, Script
 
 CORPUS = Path(__file__).parents[3] / "corpus"
 LAUNCH = Launch(sys.executable, {})
@@ -84,6 +85,60 @@ def test_the_promise_is_in_the_exception_with_its_notes(tmp_path: Path, text: st
     assert run_script(path, Script(text, "KeyError: 'the thing'", "nothing"), LAUNCH).promised is promised
 
 
+HERE = f"    {DEVIATION}\n    boom(2)\n"
+
+
+@pytest.mark.parametrize(
+    ("body", "place", "elsewhere"),
+    [
+        (f"    boom(1)\n{HERE}", Place(), "in line 4, before the call that the report is about (line 5)"),
+        (f"    print(1)\n{HERE}", Place(), ""),
+        (f"    print(1)\n{HERE}", Place(function="boom"), ""),
+        (f"    print(1)\n{HERE}", Place(function="bang"), "in boom, not in bang"),
+    ],
+)
+def test_a_script_that_fails_elsewhere_meets_another_defect(
+    tmp_path: Path, body: str, place: Place, elsewhere: str
+) -> None:
+    """It was good: a script of transformers failed with the promised message at a defect that was there before."""
+    text = f"def boom(number):\n    raise AssertionError('the thing')\ndef reproduce():\n{body}\nreproduce()\n"
+    (tmp_path / "repro.py").write_text(text)
+    verdict = run_script(tmp_path / "repro.py", Script(text, "the thing", "nothing", place=place), LAUNCH)
+    assert (verdict.promised, verdict.elsewhere) == (not elsewhere, elsewhere)
+
+
+@pytest.mark.parametrize(
+    ("told", "elsewhere"),
+    [
+        ("r0 (since step 3)", ""),
+        ("r0 (since step 5), r1 (since step 4)", ""),
+        ("again 0 (since step 9)", ""),
+        ("r0 (since step 3), r1 (since step 2)", "in step 2, with a token of r1; the report is about step 3"),
+        ("r1 (since step 4)", "with tokens of r1; the report is about r0"),
+    ],
+)
+def test_wrong_tokens_have_to_be_of_the_request_and_not_of_an_earlier_step(
+    tmp_path: Path, told: str, elsewhere: str
+) -> None:
+    text = f"raise AssertionError('clients receive wrong tokens: {told}')\n"
+    (tmp_path / "repro.py").write_text(text)
+    script = Script(text, "clients receive wrong tokens", "nothing", place=Place(3, "r0"))
+    verdict = run_script(tmp_path / "repro.py", script, LAUNCH)
+    assert (verdict.promised, verdict.elsewhere) == (not elsewhere, elsewhere)
+
+
+def test_the_summary_of_a_test_is_the_assertion_also_of_a_rank(tmp_path: Path) -> None:
+    """PyTorch marks the lines of a rank, and warns behind them: the summary had the warning."""
+    (tmp_path / "test_repro.py").write_text(PYTEST.format(package="json"))
+    lines = ["[rank0]: AssertionError: it is wrong", "[rank0]:[W] destroy_process_group() was not called"]
+    (tmp_path / "repro.py").write_text(f"raise SystemExit({chr(10).join(lines)!r})")
+    tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", os.devnull, "test_repro.py"]
+    env = {**os.environ, "COLUMNS": "200"}
+    ended = subprocess.run(tests, capture_output=True, text=True, cwd=tmp_path, env=env, check=False)
+    summary = next(line for line in ended.stdout.splitlines() if line.startswith("FAILED"))
+    assert summary.endswith("AssertionError: it is wrong")
+
+
 def test_the_folder(hybridfuzz: Cli, tmp_path: Path) -> None:
     [file] = CORPUS.glob("finished-row-not-cleared--*.json")
     ran = hybridfuzz("repro", file, "--target", "hybrid:finished-row-not-cleared", "-o", "out", "--json")
@@ -93,7 +148,7 @@ def test_the_folder(hybridfuzz: Cli, tmp_path: Path) -> None:
     names = {"repro.py", "test_repro.py", "REPORT.md", "timeline.svg", "trace.json"}
     assert {path.name for path in folder.iterdir()} == names
     again = load_trace(folder / "trace.json")
-    assert again == structs.replace(load_trace(file), target="hybrid:finished-row-not-cleared")
+    assert (again.target, again.events) == ("hybrid:finished-row-not-cleared", load_trace(file).events)
     report = (folder / "REPORT.md").read_text()
     assert 'File "repro.py", line' in report, "no path of this machine"
     for part in ("## Scenario", "## Expected and observed", "## Reproduction", "## What happens", "## Environment"):
@@ -126,7 +181,7 @@ def test_places_come_from_the_evidence_beside_the_trace(hybridfuzz: Cli, tmp_pat
     [file] = CORPUS.glob("finished-row-not-cleared--*.json")
     (tmp_path / "t.json").write_bytes(file.read_bytes())
     command = ("repro", "t.json", "--target", "hybrid:finished-row-not-cleared", "-o", "out")
-    evidence = FindingEvidence([Evidence("M4", places=[Place("engine/worker.py", "Worker.clear", 7, 0.75)])])
+    evidence = FindingEvidence([Evidence("M4", places=[PlaceInSource("engine/worker.py", "Worker.clear", 7, 0.75)])])
     (tmp_path / "t.evidence").write_bytes(msgspec.json.encode(evidence))
     assert hybridfuzz(*command).status == 0
     report = (tmp_path / "out/REPORT.md").read_text()

@@ -2,8 +2,18 @@
 
 import ast
 
-from hybridfuzz.targets.base.client_script import WRONG_TOKENS, Frame, asked_again, asking, folded
+from hybridfuzz.targets.base.client_script import (
+    WAITING,
+    WRONG_TOKENS,
+    Frame,
+    asked_again,
+    asking,
+    folded,
+    marked,
+    place_of,
+)
 from hybridfuzz.targets.base.inlined import Part
+from hybridfuzz.targets.base.repro import DEVIATION, Failure, Place
 
 FRAME = Frame("Needs nothing.\n", "nothing", "Of nothing.\n", "os.environ['X'] = '1'\n", "prepare")
 
@@ -17,7 +27,9 @@ def test_equal_calls_are_a_loop_and_equal_comments_one() -> None:
 def test_a_script_begins_with_what_is_asked_and_imports_the_engine_once_it_is_prepared() -> None:
     body = asking(["engine = None"], ["# nothing happens"] * 3, list(asked_again([[5, 6]], "A cache")), WRONG_TOKENS)
     parts = [Part(["import sys"], "def prepare():\n    sys"), Part(["from engine import one"], "two = one, THREE")]
-    script = FRAME.script('It is """broken"""', body, WRONG_TOKENS, parts, ["THREE = 3"])
+    script = FRAME.script(
+        Failure("S3", "temporal", "", (), 1, sentence='It is """broken"""'), body, WRONG_TOKENS, parts, ["THREE = 3"]
+    )
     text = script.text
     tree = ast.parse(text)
     assert isinstance(tree.body[2], ast.FunctionDef) and tree.body[2].name == "reproduce"
@@ -28,3 +40,15 @@ def test_a_script_begins_with_what_is_asked_and_imports_the_engine_once_it_is_pr
     places = [text.index(one) for one in order]
     assert places == sorted(places)
     assert script.body == body and "THREE = 3" in script.machinery and "reproduce" not in script.machinery
+
+
+def test_a_script_marks_the_call_that_fails_and_knows_the_place_of_the_failure() -> None:
+    """A script was good that failed at another defect, steps before."""
+    assert list(folded(marked(["add()", *["step()"] * 4]))) == [
+        "add()", "for _ in range(3):", "    step()", DEVIATION, "step()",
+    ]  # fmt: skip
+    wrong_read, published = (Failure(oracle, "temporal", "", (), 4, "r1") for oracle in ("S3", "S1"))
+    assert place_of(wrong_read, WRONG_TOKENS) == Place(4, "r1")
+    assert place_of(published, WRONG_TOKENS) == Place(4), "who meets a wrong block is not known"
+    assert place_of(wrong_read, WAITING) == Place()
+    assert place_of(Failure("CRASH", "KeyError-node_by_id", "", (), 4), WRONG_TOKENS) == Place(function="node_by_id")

@@ -3,10 +3,11 @@
 import pytest
 
 from hybridfuzz.targets.base.protocol import TargetError
-from hybridfuzz.targets.base.repro import Failure, Script
+from hybridfuzz.targets.base.repro import DEVIATION, Failure, Script
 from hybridfuzz.targets.base.trace import Arrive, Config, Event, Group, Repeat, Select, Shift, Step, Trace, Truncate
 from hybridfuzz.targets.llamacpp.c_program import c_program
 from hybridfuzz.targets.llamacpp.context_sizes import Sizes
+from hybridfuzz.targets.llamacpp.deployment import BUILD, deployment
 from hybridfuzz.targets.llamacpp.repro import write_scripts
 
 CONFIG = Config(
@@ -35,6 +36,8 @@ def test_a_script_has_the_calls_of_the_trace_first() -> None:
     assert "hybridfuzz" not in script.text
     draft = next(index for index, line in enumerate(calls) if "drafts: 1 of sequence 0" in line)
     assert calls[draft + 1 : draft + 3] == ["llama.roll_back(0, 4)", "llama.seq_cp(0, 1)"]
+    marked = calls.index(DEVIATION)
+    assert calls[marked - 1] == "llama.seq_cp(0, 1)" and calls[marked + 1].startswith("llama.decode(")
 
 
 def test_wrong_positions_are_shown_by_positions() -> None:
@@ -63,6 +66,7 @@ def test_a_process_that_died_is_a_script_of_the_whole_trace() -> None:
     [script] = write_scripts("", Trace(CONFIG, EVENTS), failure)
     compile(script.text, "repro.py", "exec")
     assert script.promise == "the process died"
+    assert DEVIATION not in script.text, "where it died is not known"
     assert "llama.seq_cp(0, 1)" in script.text
     assert "the process died of signal {-status}" in script.text
 
@@ -79,3 +83,12 @@ def test_a_c_program_sets_the_parameters_that_its_build_has() -> None:
     assert "@" not in program and "params.n_rs_seq" not in program
     assert "params.kv_unified = true;" in program and "    llama_memory_seq_keep(mem, 1);\n" in program
     assert "params.n_rs_seq = SNAPSHOTS;" in c_program(sizes._replace(n_rs_seq=3), [])
+
+
+def test_a_report_names_the_build_of_llama_cpp_and_of_what_it_is_the_library() -> None:
+    """It said "llama.cpp 2026.10.11549", which no tracker knows, and sizes of pools that llama.cpp has not."""
+    told = deployment("", Trace(CONFIG, EVENTS), "2026.10.11549")
+    assert told.release == "llama.cpp build 11549 (tag b11549), the library in xllamacpp 2026.10.11549"
+    assert not told.has_sizes and any("n_seq_max = " in clause for clause in told.scaled)
+    compile(BUILD, "build", "exec")
+    assert deployment("", Trace(CONFIG, EVENTS), "").release == ""

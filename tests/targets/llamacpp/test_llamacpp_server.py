@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hybridfuzz.targets.base.protocol import EngineError, TargetError
-from hybridfuzz.targets.base.repro import Failure, Script
+from hybridfuzz.targets.base.repro import DEVIATION, Failure, Script
 from hybridfuzz.targets.base.trace import (
     Abort,
     Arrive,
@@ -83,7 +83,9 @@ def script(events: Sequence[Event], oracle: str = "S6", field: str = "logprobs",
 
 
 def calls(written: Script) -> list[str]:
-    return [line.strip() for line in written.scenario.splitlines()[2:]]
+    lines = [line.strip() for line in written.scenario.splitlines()[2:]]
+    assert (lines.count(DEVIATION) == 1) == ("died" not in written.promise)
+    return [line for line in lines if line != DEVIATION]
 
 
 def test_a_client_is_served_from_the_slot_that_answered_it() -> None:

@@ -3,7 +3,7 @@
 import pytest
 from msgspec import structs
 
-from hybridfuzz.targets.base.repro import Failure, Script
+from hybridfuzz.targets.base.repro import DEVIATION, Failure, Place, Script
 from hybridfuzz.targets.base.trace import Arrive, Config, Crop, Event, Group, Step, Trace
 from hybridfuzz.targets.transformers.repro import write_scripts, write_test
 
@@ -78,3 +78,13 @@ def test_what_only_our_layers_raise_is_a_wrong_number_or_an_error_of_the_model()
     [script] = write_scripts("", Trace(CONFIG, EVENTS), failure)
     assert script.promise == "the same tokens alone"
     assert "class EngineError" not in script.text
+
+
+def test_a_script_marks_the_call_that_fails() -> None:
+    """One failed at a defect of an earlier forward, and was good."""
+    numbers = Failure("S6", "logprobs", "broken", EVENTS, 2, "r0", tolerance=0.002)
+    [script] = write_scripts("", Trace(CONFIG, EVENTS), numbers)
+    before, _, after = "\n".join(script.body).partition(DEVIATION)
+    assert before.count("cache = forward(") == 2 and after.startswith("\ncache = forward(")
+    assert script.first_line == script.text.splitlines().index(DEVIATION) + 1
+    assert offloading("EngineError-two_devices").place == Place(function="two_devices")

@@ -55,7 +55,7 @@ def test_a_finding_that_its_campaign_did_not_reduce_is_reduced_first(hybridfuzz:
     assert f"reduced from {before} to {after} event" in ran.err
     elsewhere = (tmp_path / "mine.json").write_bytes(finding.read_bytes()) and "mine.json"
     kept = hybridfuzz("repro", elsewhere, *target, "-o", "kept")
-    assert "reduced from" not in kept.err and len(load_trace(tmp_path / "kept" / "trace.json").events) > after
+    assert "reduced from" not in kept.err and f"nor does it need more than {after} event" in kept.out
 
 
 def test_a_target_without_tests_of_its_own_style_says_so(hybridfuzz: Cli) -> None:
