@@ -25,6 +25,19 @@ dummy_run = [{ rows = 1 }]
 sleep = [{}]
 wake = [{}]
 """,
+    "cache": """
+arrive = [
+    { prompt = [["a", 3]], max_new_tokens = 2 },
+    { prompt = [["a", 2], ["b", 2]], max_new_tokens = 2, session = true },
+]
+resume = [{ prompt = [["b", 1]], max_new_tokens = 1 }]
+step = [{}, { budget = 2 }]
+preempt = [{}]
+evict = [{ blocks = 1 }]
+reset_prefix_cache = [{}]
+move_tier = [{ tier = "host" }]
+park = [{}]
+""",
     "drafts": """
 arrive = [{ prompt = [["a", 3]], max_new_tokens = 2 }]
 step = [{}, { drafts = 1 }, { drafts = 1, right = 1 }]
@@ -79,7 +92,9 @@ def wrong_merge(scope: Scope, without: frozenset[str], events: int) -> tuple[str
     return "", checked
 
 
-@pytest.mark.parametrize(("alphabet", "ahead"), [("events", 0), ("events", 1), ("drafts", 0), ("sessions", 0)])
+@pytest.mark.parametrize(
+    ("alphabet", "ahead"), [("events", 0), ("events", 1), ("cache", 0), ("drafts", 0), ("sessions", 0)]
+)
 def test_every_merge_of_a_small_scope_is_right(tmp_path: Path, alphabet: str, ahead: int) -> None:
     difference, checked = wrong_merge(scope_of(tmp_path, alphabet, ahead), frozenset(), 3)
     assert difference == ""
@@ -92,8 +107,19 @@ def test_every_merge_of_a_small_scope_is_right(tmp_path: Path, alphabet: str, ah
         ("events", 0, 2, {"target.asleep", "asleep"}),
         ("events", 0, 3, {"store.pages"}),
         ("events", 0, 3, {"connector.breaks_off", "lives"}),
-        ("events", 0, 3, {"lives", "scheduler.requests", "runner.requests"}),
+        ("events", 0, 3, {"scheduler.requests", "runner.requests"}),
+        ("events", 0, 3, {"lives", "scheduler.finished", "scheduler.requests"}),
+        (
+            "events",
+            0,
+            3,
+            {"lives", "scheduler.arrivals", "scheduler.requests", "scheduler.waiting", "target.names_seen"},
+        ),
         ("events", 1, 4, {"target.in_flight"}),
+        ("events", 1, 3, {"scheduler.arrivals", "scheduler.finished", "target.names_seen"}),
+        ("cache", 0, 3, {"lives", "scheduler.requests"}),
+        ("cache", 0, 3, {"lives", "scheduler.removed", "scheduler.running", "sessions.leaving", "sessions.parked"}),
+        ("sessions", 0, 4, {"lives", "scheduler.requests", "scheduler.waiting"}),
         ("drafts", 0, 3, {"runner.requests"}),
     ],
     ids=lambda value: "-".join(sorted(value)) if isinstance(value, set) else str(value),
@@ -101,7 +127,10 @@ def test_every_merge_of_a_small_scope_is_right(tmp_path: Path, alphabet: str, ah
 def test_a_field_that_is_left_out_is_noticed(
     tmp_path: Path, alphabet: str, ahead: int, events: int, fields: set[str]
 ) -> None:
-    """Of what the form says twice, both have to be left out: what one says would tell the states apart."""
+    """Of what the form says twice, both have to be left out: what one says would tell the states apart.
+
+    The sets are the smallest in which two states of these scopes differ, and which their next events show.
+    """
     difference, _ = wrong_merge(scope_of(tmp_path, alphabet, ahead), frozenset(fields), events)
     assert difference
 
