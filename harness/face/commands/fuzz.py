@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ...defaults import CAMPAIGN_SECONDS, REDUCE_SECONDS, TRACE_SECONDS, TRIAGE_SHARE, drawn_seed
 
 if TYPE_CHECKING:  # --help has to come at once
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from ....targets.base.launch import Launch
     from ...campaign.shared_state import Settings
@@ -441,16 +441,21 @@ def settings_of(options: argparse.Namespace, engine: Tested) -> Settings:
         until_risk=options.until_risk,
         species=None if options.fresh else load_species(out),
         changed=changed,
-        asked=asked(options),
+        asked=asked(options, [patch.name for patch in fixes.patches]),
     )
 
 
-def asked(options: argparse.Namespace) -> list[str]:
-    """Return the options that choose what runs and that a campaign's summary has nowhere else."""
+def asked(options: argparse.Namespace, patched: Collection[str] = ()) -> list[str]:
+    """Return the options that choose what runs and that a campaign's summary has nowhere else.
+
+    A list of known bugs some of which are `patched` counts as fixes: other commands have `--fixes` for it.
+    """
     from ...group.finding_store import fixes_options
 
     given = fixes_options(options.fixes)
-    given += ["--known", str(options.known)] if options.known else []
+    if options.known:
+        patches = any(entry.title in patched for entry in known_bugs(options.known, None)) if patched else False
+        given += ["--fixes" if patches else "--known", str(options.known)]
     given += ["--timeout", f"{options.timeout:g}s"] if options.timeout != TRACE_SECONDS else []
     return given + (["--no-canary"] if options.no_canary else [])
 

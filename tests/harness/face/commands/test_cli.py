@@ -251,3 +251,16 @@ def test_the_summary_has_the_options_that_chose_what_ran() -> None:
     add_arguments(parser)
     assert asked(parser.parse_args([*given, "--seed", "1"])) == given
     assert asked(parser.parse_args([])) == []
+
+
+def test_a_list_whose_patches_are_applied_is_given_to_the_commands_that_run_a_finding_again(tmp_path: Path) -> None:
+    """They have `--fixes` only, and ran the finding on the engine without the patches."""
+    parser = ArgumentParser()
+    add_arguments(parser)
+    known = tmp_path / "known.toml"
+    known.write_text(
+        '[[known]]\nname = "slow"\ntarget = "vllm*"\nreason = "#1"\nsignature = ["M1-*"]\n', encoding="utf-8"
+    )
+    options = parser.parse_args(["--known", str(known)])
+    assert asked(options, ["slow"]) == ["--fixes", str(known)]
+    assert asked(options, ["other"]) == asked(options) == ["--known", str(known)]
