@@ -26,7 +26,8 @@ MESSAGE_MAX = 2_000
 DETAILS_MAX = 4_000
 """Characters that are kept of a traceback or another long detail."""
 
-_MARKDOWN = re.compile(r"([\\`*_\[\]<>~|!#])")
+_MARKDOWN = re.compile(r"([\\`*\[\]<>~|!#]|(?<![^\W_])_|_(?![^\W_]))")
+"""What may be markup. An underscore between letters or digits is none, and would show in a title that is pasted."""
 _BLOCK_START = re.compile(r"^(\s*)([-+=]|\d+(?=[.)]))", re.MULTILINE)
 _CI_COMMAND = re.compile(r"^([ \t]*):(?=:)|#(?=#(\[|vso\[|teamcity\[))", re.MULTILINE)
 """What a CI service would take for a command to itself in the log of a step: GitHub `::warning::` at the start of a

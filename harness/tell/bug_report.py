@@ -163,16 +163,19 @@ def report(case: ReproCase, *, has_picture: bool = False) -> str:
 
 def _lines(case: ReproCase, has_picture: bool, with_script: bool, with_timeline: bool) -> Iterator[str]:
     headline = case.headline
+    cause = next((entry.cause for entry in case.related if entry.cause), None)
     current = next((run for run in case.runs if run.current), None)
     on = f", {current.title}" if current and any(run.result == PASSES for run in case.runs) else ""
-    yield f"# {case.deployment.title_begins}{markdown_text(headline.title + on)}\n"
+    yield f"# {case.deployment.title_begins}{markdown_text((cause.title if cause else headline.title) + on)}\n"
     yield OWNER
     yield f"{markdown_text(f'{headline.impact} {_shown(case)}'.rstrip())}\n"
     yield f"**First deviation:** {markdown_text(case.violation.sentence)}.\n"
     if case.severity and case.severity.reach:
         words = reach_words(_as_served(case.severity.reach, case.deployment), NOTHING)
         reach = markdown_text("; ".join([words, *where(case.graphs, "")]))
-        yield f"**Reach, by running it with one setting changed at a time:** {reach}.\n"
+        yield f"**Reach of this scenario, by running it with one setting changed at a time:** {reach}.\n"
+    if cause:
+        yield f"## Cause\n\n{cause.body}\n"
     yield from _implementations(case)
     yield from _needed(case)
     yield "## Scenario\n"
@@ -391,7 +394,11 @@ def _expected(case: ReproCase, explanation: Explanation | None) -> Iterator[str]
     heads = ["request", *(["expected", "observed"] if not is_printed else []), ""]
     yield f"| {' | '.join(heads)} |\n|{' --- |' * len(heads)}"
     turns = Counter[str]()
+    unanswered = {answer.request for answer in case.answers.rows if answer.end and not answer.again}
     for answer in case.answers.rows:
+        # Of requests that were sent again, the script has its own; one without an answer has none to send.
+        if answer.again and (is_printed or answer.request.removesuffix(AGAIN) in unanswered):
+            continue
         turns[answer.request] += not answer.again
         turn = f", turn {turns[answer.request]}" if turns[answer.request] > 1 else ""
         name = answer.request + turn
@@ -518,7 +525,9 @@ def _related(case: ReproCase, terms: Sequence[str]) -> Iterator[str]:
     where = f" in {markdown_code(case.deployment.tracker)}" if case.deployment.tracker else ""
     search = f"search{where} for {markdown_code(' '.join(terms))} before filing"
     # Numbers of issues become links in the repository where the report is filed.
-    if numbers := public_reports(case.related):
+    if public := next((entry.cause.public for entry in case.related if entry.cause), ""):
+        yield f"Public reports, as of the time when the cause was found: {public}. The list may be old: {search}."
+    elif numbers := public_reports(case.related):
         yield f"Public reports of this or a related bug: {', '.join(numbers)}. The list may be old: {search}."
     else:
         yield f"No public report is recorded. Please {search}."

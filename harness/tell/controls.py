@@ -73,13 +73,14 @@ def _others(
     server: Callable[[Trace], Deployment],
 ) -> Iterator[tuple[str, Trace]]:
     """Yield what differs, and the trace: settings as the stock server has them, then other options, then requests."""
-    is_done = not may_decline(trace)
+    is_done, here = not may_decline(trace), server(trace)
     for setting in capabilities.stock or ():
         # In another schedule the same events meet other steps.
         if "async_depth" not in setting.stock and departs(setting, trace.config) and is_done:
+            other = _with(trace, apply_overrides(trace.config, setting.stock))
             name = setting_name(setting, trace.config)
-            yield f"without {name}", _with(trace, apply_overrides(trace.config, setting.stock))
-    here, stock = server(trace), {name for one in capabilities.stock or () for name in one.stock
+            yield _instead(here, server(other), name.partition(" ")[0]) or f"without {name}", other
+    stock = {name for one in capabilities.stock or () for name in one.stock
                                   if departs(one, trace.config)}  # fmt: skip
     chosen = {name for one in here.implementations for name in one.options} | stock
     for name, values in capabilities.options.items():
@@ -106,6 +107,14 @@ def _differs(one: Deployment, other: Deployment) -> str:
     if any(" " in flag for flag in new):
         return ""
     return " ".join([*(["with", *new] if new else []), *(["without", *gone] if gone else [])])
+
+
+def _instead(one: Deployment, other: Deployment, flag: str) -> str:
+    """Return the value of a flag that another server has instead, "" if it does not name one."""
+    before, after = (
+        next((each for each in server.shell[1:] if each.startswith(f"{flag} ")), "") for server in (one, other)
+    )
+    return f"with {after} instead of {before.removeprefix(f'{flag} ')}" if before and after else ""
 
 
 def _bystanders(trace: Trace, history: History, violation: Violation) -> list[str]:

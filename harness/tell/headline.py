@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
+from ...reference.batch import original_name
 from ...targets.base.trace import (
     Abort,
     Arrive,
@@ -29,6 +30,15 @@ from ..record.answers import Answer
 from ..record.history import History, RequestStep
 from ..units import listed
 from .scenario import requests_of, steps_of
+
+ASKED = {
+    "session": "sessions",
+    "prompt_logprobs": "log-probabilities of prompts",
+    "structured": "structured output",
+    "bad_grammar": "a grammar that does not compile",
+    "stop_string": "stop strings",
+}
+"""Field of a request -> what its client asks for."""
 
 
 class Headline(Struct, frozen=True):
@@ -236,5 +246,7 @@ def _settings(trace: Trace, model: str, is_synchronous: bool) -> Iterator[str]:
         yield "asynchronous scheduling"
     if config.policy == "priority":
         yield "priority scheduling"
-    if any(isinstance(event, Arrive) and event.session for event in trace.events):
-        yield "sessions"
+    turns = [event for event in trace.events if isinstance(event, Arrive | Resume)]
+    yield from (words for field, words in ASKED.items() if any(getattr(turn, field, 0) for turn in turns))
+    if any(original_name(turn.name) != turn.name for turn in turns):
+        yield "several samples of a prompt"

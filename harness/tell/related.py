@@ -16,6 +16,17 @@ from ..group.fixes import BUILTIN, read_fixes
 from ..group.known import Known, fitting
 
 _NUMBER = re.compile(r"#\d+")
+_LINK = re.compile(r"\[([^]]+)\]\((?!https?:)[^)]*\)")
+"""A link to a page beside the text."""
+TEXT_BYTES_MAX = 1 << 16
+
+
+class CauseText(Struct, frozen=True):
+    """What the text beside a packaged patch says: the cause in a phrase, what is public, and how it comes about."""
+
+    title: str
+    public: str
+    body: str
 
 
 class RelatedEntry(Struct, frozen=True):
@@ -23,22 +34,27 @@ class RelatedEntry(Struct, frozen=True):
 
     is_exact  the entry lists the failing trace; otherwise it has the same signature, perhaps by another cause
     patch     the text of its fix, "" without one; only if the entry lists the trace
+    cause     the text beside that fix, None without one
     """
 
     name: str
     reason: str
     is_exact: bool = True
     patch: str = ""
+    cause: CauseText | None = None
 
 
-def related(target: str, version: str, trace: Trace, signature: str) -> list[RelatedEntry]:
-    """Return the entry that lists this trace; without one, each with the same signature."""
+def related(target: str, version: str, trace: Trace, signature: str, name: str = "") -> list[RelatedEntry]:
+    """Return the entry with this name, or that lists this trace, of whatever release; without one, each with the same
+    signature."""
     try:
-        known = fitting(read_fixes(BUILTIN, target), target, version, datetime.date.today())
+        every = read_fixes(BUILTIN, target)
     except TraceError:
         return []
-    if exact := next((entry for entry in known if _lists(entry, trace)), None):
-        return [RelatedEntry(exact.title, exact.reason, patch=_patch(exact))]
+    known = fitting(every, target, version, datetime.date.today())
+    if exact := next((entry for entry in (*known, *every) if name == entry.title or _lists(entry, trace)), None):
+        patch = _patch(exact) if exact in known else ""
+        return [RelatedEntry(exact.title, exact.reason, patch=patch, cause=_cause(exact))]
     same = {entry.reason: entry for entry in known if entry.has_symptom(signature, target)}
     return [RelatedEntry(entry.title, entry.reason, is_exact=False) for entry in same.values()]
 
@@ -52,6 +68,17 @@ def _patch(entry: Known) -> str:
     if not entry.patch:
         return ""
     return read_regular(Path(entry.folder) / entry.patch, PATCH_BYTES_MAX, "a patch").decode("utf-8", "replace")
+
+
+def _cause(entry: Known) -> CauseText | None:
+    path = (Path(entry.folder) / entry.patch).with_suffix(".md")
+    if not entry.patch or not path.exists():
+        return None
+    text = read_regular(path, TEXT_BYTES_MAX, "a text").decode("utf-8", "replace")
+    heading, table, body = [*text.split("\n\n", 2), "", ""][:3]
+    title = re.sub(r"^# (\d+\. )?", "", heading)
+    public = re.search(r"^\| public \| (.*) \|$", table, re.MULTILINE)
+    return CauseText(title, public[1] if public else "", _LINK.sub(r"\1", body).strip())
 
 
 def _lists(entry: Known, trace: Trace) -> bool:

@@ -60,6 +60,7 @@ class Subject(Struct, frozen=True):
     """The target as it is started: `timeout` in seconds for one run of a trace, `memory` in bytes.
 
     fixes  known bugs whose patches it has
+    known  the known bug that a campaign recognized in the failure, "" for none
     """
 
     spec: str
@@ -67,6 +68,7 @@ class Subject(Struct, frozen=True):
     timeout: float
     memory: int
     fixes: tuple[Known, ...] = ()
+    known: str = ""
 
     def worker(self, launch: Launch | None = None) -> WorkerClient:
         """Return a worker, not started, for this target or for a patched one."""
@@ -114,7 +116,7 @@ def observe(
         controls=passing,
         usual=capabilities.usual_options,
         places=places,
-        related=related(spec, launch.version, given, violation.signature),
+        related=related(spec, launch.version, given, violation.signature, subject.known),
         fixes=subject.fixes,
     )  # fmt: skip
 

@@ -8,6 +8,7 @@ from typing import cast
 
 from msgspec import Struct, structs
 
+from ...reference.batch import original_name
 from ...reference.tokens import Truth
 from ...targets.base.alphabet import Says, fields_with
 from ...targets.base.trace import Arrive, Config, DummyRun, Event, Prompt, Step, Trace, tag_of
@@ -139,6 +140,8 @@ def sentence(event: Event, config: Config) -> str:
     replays = isinstance(event, DummyRun) and event.uniform_decode and config.graph_sizes
     graph = "replaying a decode graph" if replays else "eager"
     words = _WORDS.format(event.about.sentence, graph=graph, **structs.asdict(event))
+    if isinstance(event, Arrive) and (first := original_name(event.name)) != event.name:
+        words += f", a further sample of {first}'s prompt"
     for field, says in fields_with(type(event), Says):
         if value := getattr(event, field):
             words += _WORDS.format(says.words, value)

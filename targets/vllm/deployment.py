@@ -104,6 +104,8 @@ V2_DEFAULT_SINCE = (0, 28)
 """vLLM #53183."""
 LOOKAHEAD_SINCE = (0, 33)
 """Since then `disable_lookahead_block_hashes` exists."""
+MODE_FOLLOWS_SINCE = (0, 33)
+"""Since then `--mamba-cache-mode` has no effect (`_MAMBA_CACHE_MODE_DEPRECATION_MESSAGE`)."""
 OWN = (
     "scheduler (synchronous and asynchronous), KV cache manager, coordinator, block pool, cache planning",
     "model runner (V2 or V1): input batch, block tables, Mamba pre- and post-processing, dummy runs, block zeroing",
@@ -138,7 +140,7 @@ def deployment(variant: str, trace: Trace, version: str, device: str = "") -> De
     options = options_of(config)
     connector = (CONNECTOR,) if options.connector != "none" else ()
     model = model_of(trace)
-    flags = (*_weights(model), *_flags(trace, model, _release(version) >= LOOKAHEAD_SINCE))
+    flags = (*_weights(model), *_flags(trace, model, _release(version)))
     return Deployment(
         title="vLLM",
         command=("vllm", "serve", model.checkpoint),
@@ -180,11 +182,13 @@ def _release(version: str) -> tuple[int, int]:
     return found if any(found) else V2_DEFAULT_SINCE
 
 
-def _flags(trace: Trace, model: Model, has_lookahead: bool) -> Iterator[str]:
+def _flags(trace: Trace, model: Model, release: tuple[int, int]) -> Iterator[str]:
     config, k = trace.config, trace.config.num_speculative_tokens
     options = options_of(config)
     if config.enable_prefix_caching:
-        yield from ("--enable-prefix-caching", "--mamba-cache-mode", config.mamba_cache_mode)
+        yield "--enable-prefix-caching"
+        if release < MODE_FOLLOWS_SINCE:
+            yield from ("--mamba-cache-mode", config.mamba_cache_mode)
         if options.retention == "dense":
             yield from ("--prefix-cache-retention-interval", "None")
         if options.retention == "junctions":
@@ -195,7 +199,7 @@ def _flags(trace: Trace, model: Model, has_lookahead: bool) -> Iterator[str]:
         yield "--no-enable-prefix-caching"
     if k:
         method = _speculation(config, model)
-        if has_lookahead and has_eagle_rules(config) and options.hashing == "plain":
+        if release >= LOOKAHEAD_SINCE and has_eagle_rules(config) and options.hashing == "plain":
             method["disable_lookahead_block_hashes"] = True
         yield from ("--speculative-config", json.dumps(method))
     yield "--async-scheduling" if schedules_asynchronously(config) else "--no-async-scheduling"

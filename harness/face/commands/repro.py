@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ....targets.base.launch import Launch
     from ....targets.base.trace import Trace
+    from ...campaign_summary import Finding
     from ...group.evidence import Place
     from ...tell.bug_report import ReproCase, TriedFix
     from ...tell.related import RelatedEntry
@@ -67,9 +68,11 @@ def run(options: argparse.Namespace) -> int:
     trace, line, folder = load_trace(options.trace), printer(options.json), options.out
     if options.kind == "engine":
         return witness(options.target, trace, folder, line)
-    subject = subject_of(options, trace)
-    if subject and waits_to_be_reduced(options.trace):
+    subject, finding = subject_of(options, trace), finding_of(options.trace)
+    if subject and finding and finding.reproduced and not finding.reduced:
         trace = reduced(subject, trace, options.reduce)
+    if subject and finding and finding.cause:
+        subject = structs.replace(subject, known=finding.cause.name)
     case, why = reproduce(subject, trace, folder, places(options.trace)) if subject else (None, "")
     if subject is None or case is None:
         raise runs_clean(options, "reproduce")
@@ -142,19 +145,18 @@ def subject_of(options: argparse.Namespace, trace: Trace) -> Subject | None:
     return Subject(options.target, launch, options.timeout, memory, needed)
 
 
-def waits_to_be_reduced(file: Path) -> bool:
-    """Return True for a finding in a campaign's folder that the campaign had no time to reduce."""
+def finding_of(file: Path) -> Finding | None:
+    """Return the finding whose trace a file in a campaign's folder is."""
     from ....targets.base.trace import TraceError
     from ...group.finding_store import FINDINGS_FOLDER, read_state
 
     if file.absolute().parent.name != FINDINGS_FOLDER:
-        return False
+        return None
     try:
         state = read_state(file.absolute().parents[1])
     except TraceError:  # the trace is enough
-        return False
-    found = [one for one in state.findings if Path(one.trace).name == file.name] if state else []
-    return any(one.reproduced and not one.reduced for one in found)
+        return None
+    return next((one for one in state.findings if Path(one.trace).name == file.name), None) if state else None
 
 
 def reduced(subject: Subject, trace: Trace, seconds: float) -> Trace:

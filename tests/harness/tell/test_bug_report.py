@@ -19,12 +19,12 @@ from hybridfuzz.harness.judge.oracles import consequence, consequence_of, oracle
 from hybridfuzz.harness.judge.target_exception import crash_violation
 from hybridfuzz.harness.judge.verdict import Prefix, StateOf
 from hybridfuzz.harness.judge.violation import Violation
-from hybridfuzz.harness.record.answers import Answer, Answers, collect_answers
+from hybridfuzz.harness.record.answers import AGAIN, Answer, Answers, collect_answers
 from hybridfuzz.harness.record.history import History, Moment, RequestStep
 from hybridfuzz.harness.record.recorder import record_history
 from hybridfuzz.harness.tell.bug_report import LENGTH_MAX, SCRIPT_LINES_SHOWN, OtherRun, ReproCase, TriedFix, report
 from hybridfuzz.harness.tell.headline import headline_of
-from hybridfuzz.harness.tell.related import RelatedEntry
+from hybridfuzz.harness.tell.related import CauseText, RelatedEntry
 from hybridfuzz.harness.tell.repro_folder import write_folder
 from hybridfuzz.harness.tell.scenario import narrate, requests_of
 from hybridfuzz.harness.tell.script import ScriptVerdict
@@ -240,6 +240,24 @@ def test_chunks_are_those_of_the_first_time() -> None:
     assert row.chunks == (8, 8)
 
 
+def test_the_cause_is_told_where_it_is_known() -> None:
+    cause = CauseText("A key too early", "#7 (open)", "`f` publishes before it writes.")
+    entry = RelatedEntry("entry", "engine #9", cause=cause)
+    text = report(structs.replace(case_of("accepted-count-zero"), related=[entry]))
+    assert text.partition("\n")[0].endswith("A key too early")
+    assert "## Cause\n\n`f` publishes before it writes.\n" in text
+    assert "Public reports, as of the time when the cause was found: #7 (open). " in text and "#9" in text
+
+
+def test_a_request_without_an_answer_has_nothing_to_send_again() -> None:
+    """A row told that tokens of an answer were sent again that no client had received."""
+    case = case_of("accepted-count-zero")
+    waits = Answer("r0", 3, (1, 2), (), end="not finished")
+    again = Answer(f"r0{AGAIN}", 3, (1, 2), (), again=True)
+    text = report(structs.replace(case, answers=Answers((waits, again)), script=None))
+    assert "| r0 |" in text and "sent again" not in text
+
+
 def test_of_a_long_scenario_the_middle_is_left_out() -> None:
     case = case_of(slugs()[0])
     trace = make_trace(arrive("r0", 30), *steps(300, budget=1))
@@ -353,7 +371,7 @@ def test_controls_stand_beside_what_is_wrong() -> None:
     text = report(structs.replace(case, controls=["without r1", "without --x_y"]))
     section = text.partition("## Expected and observed")[2].partition("## Reproduction")[0]
     assert "**Controls.** Each differs from the scenario in one thing only, and passes:" in section
-    assert "* without r1\n* without --x\\_y\n" in section
+    assert "* without r1\n* without --x_y\n" in section
     assert "Controls" not in report(case)
 
 

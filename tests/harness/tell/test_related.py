@@ -18,6 +18,26 @@ def test_the_known_bug_of_a_trace() -> None:
     assert public_reports([found]) == ["#57580", "#43569", "#56525"]
 
 
+def test_the_text_of_a_known_bug_comes_along() -> None:
+    """Reports said what happened and never why, although the text beside the patch does."""
+    [path] = CORPUS.glob("0.33.0--published-then-preempted--*.json")
+    [found] = related("vllm@0.33.0", "0.33.0", load_trace(path), "M2-step-mamba-key")
+    assert found.cause
+    assert found.cause.title.startswith("Keys of a request") and found.cause.public.startswith("#57580 (open)")
+    assert "| --- |" not in found.cause.body and "](../" not in found.cause.body
+    assert "**Fix.**" in found.cause.body
+
+
+def test_what_a_campaign_recognized_and_what_another_release_has() -> None:
+    """A packaged trace is the same bug in whatever release it fails, also if its patch is not made for that."""
+    [path] = CORPUS.glob("0.33.0--unscheduled-row-v1--*.json")
+    other = structs.replace(load_trace(path), events=load_trace(path).events[:-1])
+    [found] = related("vllm@0.33.0", "0.33.0", other, "S3-step-mamba-temporal", "unscheduled-row")
+    assert found.is_exact and found.patch and found.cause
+    [earlier] = related("vllm@0.32.0", "0.32.0", load_trace(path), "S3-step-mamba-temporal")
+    assert earlier.is_exact and earlier.cause and not earlier.patch, "the patch is of 0.33.0"
+
+
 def test_the_same_symptom_is_no_certainty() -> None:
     [path] = CORPUS.glob("0.33.0--unscheduled-row-v1--*.json")
     other = structs.replace(load_trace(path), events=load_trace(path).events[:-1])
