@@ -174,10 +174,10 @@ def _lines(case: ReproCase, has_picture: bool, with_script: bool, with_timeline:
         words = reach_words(_as_served(case.severity.reach, case.deployment), NOTHING)
         reach = markdown_text("; ".join([words, *where(case.graphs, "")]))
         yield f"**Reach of this scenario, by running it with one setting changed at a time:** {reach}.\n"
-    if cause:
-        yield f"## Cause\n\n{cause.body}\n"
     yield from _implementations(case)
     yield from _needed(case)
+    if cause:
+        yield f"## Cause\n\n{cause.body}\n"
     yield "## Scenario\n"
     yield from _scenario(case)
     if case.deployment.command:
@@ -372,7 +372,7 @@ def _server(deployment: Deployment) -> Iterator[str]:
 def _expected(case: ReproCase, explanation: Explanation | None) -> Iterator[str]:
     violation = case.violation
     if explanation:
-        yield f"**What must hold.** {markdown_text(rule_of(violation.oracle, violation.field))}\n"
+        yield f"**What must hold.** {rule_of(violation.oracle, violation.field)}\n"
     who = violation.request or (f"block {violation.block}" if violation.block >= 0 else "engine")
     observed = violation.observed_words.splitlines()
     yield "| | expected | observed |\n| --- | --- | --- |"
