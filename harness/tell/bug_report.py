@@ -527,7 +527,8 @@ def _related(case: ReproCase, terms: Sequence[str]) -> Iterator[str]:
     # Numbers of issues become links in the repository where the report is filed.
     if public := next((entry.cause.public for entry in case.related if entry.cause), ""):
         yield f"Public reports, as of the time when the cause was found: {public}. The list may be old: {search}."
-    elif numbers := public_reports(case.related):
+        return
+    if numbers := public_reports(case.related):
         yield f"Public reports of this or a related bug: {', '.join(numbers)}. The list may be old: {search}."
     else:
         yield f"No public report is recorded. Please {search}."
