@@ -13,7 +13,9 @@ tokens alone. See docs/explanation/llamacpp.md.
     model        the model, and the same tokens alone
     factory      capabilities; opens one context per trace
     target       the library behind the `Target` protocol
-    server       llama.cpp's HTTP server, in this process
+    server       requests to llama.cpp's HTTP server
+    server_start  starts that server in this process
+    server_process  starts it in a process of its own
     server_stream  requests that arrive, and clients that leave, while others are computed
     server_requests  what operations are to it
     server_target  that server behind the `Target` protocol

@@ -17,6 +17,7 @@ from .families import Family
 from .gguf_file import APART, write_gguf
 from .model import MARGIN_MAX
 from .server import ALONE, Answer, Server, completed
+from .server_start import ServerHere
 
 
 class CheckedServer(Server):
@@ -28,7 +29,7 @@ class CheckedServer(Server):
         self.models = folder / "tiny.gguf", folder / "draft.gguf"
         write_gguf(self.models[0], family, spelled=True)
         write_gguf(self.models[1], family, spelled=True, apart=APART)
-        super().__init__(*self.models, folder, options)
+        super().__init__(ServerHere(*self.models, folder, options), folder, options)
 
     def ask(
         self, prompts: Mapping[int, Sequence[int]], count: int, leaving: Sequence[tuple[int, Sequence[int]]] = ()
@@ -54,7 +55,7 @@ class CheckedServer(Server):
         tokens = [*prompt, *answer.tokens]
         rights = []
         for length in range(len(prompt), len(tokens)):
-            server = Server(*self.models, self.folder, ALONE)
+            server = Server(ServerHere(*self.models, self.folder, ALONE), self.folder, ALONE)
             [right] = server.ask({0: tokens[:length]}, 1)
             server.close()
             rights.append(right.logprobs[0])

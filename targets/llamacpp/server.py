@@ -1,41 +1,31 @@
-"""llama.cpp's own HTTP server, in this process, on a free port of loopback: slots, prompt cache, context checkpoints,
-saved slots, drafts.
+"""Requests to llama.cpp's own HTTP server: slots, prompt cache, context checkpoints, saved slots, drafts.
 
-xllamacpp starts it as `llama-server` does. Its cache is float32 and it has one thread, as `context` has. Scripts copy
-this file's definitions.
+Scripts copy this file's definitions.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from importlib import import_module
+from http.client import HTTPException
 from pathlib import Path
 from shutil import copyfile
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import numpy as np
 
-from ..base.protocol import EngineError, TargetError
+from ..base.protocol import EngineError
 from .families import VOCABULARY
-from .library import F32, FLASH_OFF
+from .server_start import SLOT
 from .server_stream import Streams
 
-SLOT = 256
-"""Tokens of a slot's context."""
 END = 2
 """The token that ends a text (`</s>` of the vocabulary)."""
 SECONDS = 60
 """A request that takes longer has stalled."""
-DRAFTS = {
-    "model": "COMMON_SPECULATIVE_TYPE_DRAFT_SIMPLE",
-    "ngram": "COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE",
-    "mtp": "COMMON_SPECULATIVE_TYPE_DRAFT_MTP",
-}
-"""Value of the option `draft` -> llama.cpp's name of it."""
 ALONE = {
     "slots": "1",
     "kv": "unified",
@@ -61,37 +51,32 @@ class Refused(Exception):
     """The server refuses a request or does not answer it. The message says which."""
 
 
+class Running(Protocol):
+    """A server that was started, in this process or in one of its own."""
+
+    address: str
+
+    def lost(self) -> None:
+        """Do what is due if the server's process died: a request got no answer."""
+
+    def close(self) -> None:
+        """Stop the server."""
+
+
 class Server:
-    """A server of one model, and the clients' account of where it computed what: by number of a client.
+    """A server of one model, and the clients' account of where it computed what: by number of a client."""
 
-    A folder keeps the slots that are saved.
-    """
-
-    def __init__(self, path: Path, draft: Path, folder: Path, options: Mapping[str, str]) -> None:
-        """`draft`: the model that proposes tokens, where `options` say so."""
-        try:
-            binding = import_module("xllamacpp.xllamacpp")
-        except ImportError as error:
-            raise TargetError(
-                "llamacpp:server needs a wheel of xllamacpp: use llamacpp:server@2026.10.11549"
-            ) from error
-        params = _params(binding.CommonParams(), options)
-        params.model.path = str(path)
-        params.slot_save_path = f"{folder}/"
-        params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
-        kind = options.get("draft", "none")
-        if kind == "mtp":
-            params.load_mtp = True
-        _draft(params.speculative, binding.common_speculative_type, kind, draft)
+    def __init__(self, running: Running, folder: Path, options: Mapping[str, str]) -> None:
+        """`folder`: that of the slots that are saved."""
+        self._running = running
         self.folder = folder
         self.count = int(options["slots"])
-        self.drafts = kind != "none"
+        self.drafts = options.get("draft", "none") != "none"
         self.arrivals = options.get("arrivals", "together")
         self.arrived = self.cancelled = 0
         """Of the newest requests: how many were sent, or cancelled, before the answers to others (`Streams`)."""
         self.slots: dict[int, int] = {}
         """Client -> the slot that computed its newest answer."""
-        self._server = binding.Server(params)
 
     def ask(
         self, prompts: Mapping[int, Sequence[int]], count: int, leaving: Sequence[tuple[int, Sequence[int]]] = ()
@@ -121,7 +106,7 @@ class Server:
         self, prompts: Mapping[int, Sequence[int]], count: int, leaving: Sequence[tuple[int, Sequence[int]]]
     ) -> Sequence[Mapping[str, Any]]:
         queued = self.arrivals == "queued"
-        streams, left = Streams(self._server.listening_address, SECONDS, queued), []
+        streams, left = Streams(self._running.address, SECONDS, queued), []
         named = [client % self.count for client in prompts]
         try:
             for client, prompt in leaving:
@@ -136,6 +121,7 @@ class Server:
             self._wait_idle()
             return answers
         except (OSError, ValueError) as error:
+            self._running.lost()
             raise Refused(f"the server does not answer requests that are sent apart: {error}") from error
         finally:
             streams.close()
@@ -181,7 +167,7 @@ class Server:
 
     def close(self) -> None:
         """Stop the server."""
-        del self._server
+        self._running.close()
 
     def _act(self, slot: int, action: str, content: Mapping[str, Any]) -> None:
         try:
@@ -193,14 +179,15 @@ class Server:
         return self._ask(path, json.dumps(content).encode())
 
     def _ask(self, path: str, body: bytes | None = None) -> Any:
-        sent = Request(f"{self._server.listening_address}/{path}", body, {"Content-Type": "application/json"})
+        sent = Request(f"{self._running.address}/{path}", body, {"Content-Type": "application/json"})
         try:
             with urlopen(sent, timeout=SECONDS) as response:
                 return json.load(response)
         except HTTPError as error:
             answer = json.loads(error.read())["error"]["message"]
             raise Refused(f"the server refuses {path}: {answer}") from error
-        except OSError as error:
+        except (OSError, HTTPException) as error:
+            self._running.lost()
             raise Refused(f"the server does not do {path}: {error}") from error
 
 
@@ -231,47 +218,6 @@ def _request(prompt: Sequence[Any], count: int) -> dict[str, Any]:
         "cache_prompt": True,
         "return_tokens": True,
     }
-
-
-def _params(params: Any, options: Mapping[str, str]) -> Any:
-    """Set the parameters of a server. TargetError for one that this build does not have."""
-    for name, value in {
-        "n_parallel": int(options["slots"]),
-        "n_ctx": int(options["slots"]) * SLOT,
-        "kv_unified": options["kv"] == "unified",
-        "n_ubatch": int(options["ubatch"]),
-        "n_ctx_checkpoints": int(options["checkpoints"]),
-        "checkpoint_min_step": int(options["spacing"]),
-        "cache_ram_mib": int(options["ram"]),
-        "slot_prompt_similarity": float(options["similarity"]),
-        "cache_type_k": F32,
-        "cache_type_v": F32,
-        "flash_attn_type": FLASH_OFF,
-        "warmup": False,
-        "port": 0,
-        "verbosity": -1,
-    }.items():
-        if not hasattr(params, name):
-            raise TargetError(f"llamacpp:server: the server of this build has no parameter {name}")
-        setattr(params, name, value)
-    return params
-
-
-def _draft(speculative: Any, kinds: Any, kind: str, path: Path) -> None:
-    """Let a server draft: by a model, by a block of its own model, or by what followed the newest token before."""
-    if kind == "none":
-        return
-    name = DRAFTS[kind]
-    if name not in kinds.__members__:
-        raise TargetError(f"llamacpp:server: the server of this build has no drafts of {name}: use draft=none")
-    speculative.types = [int(kinds[name])]
-    if kind == "mtp":
-        return
-    if kind == "model":
-        speculative.draft.mparams.path = str(path)
-        speculative.draft.cache_type_k = speculative.draft.cache_type_v = F32
-    else:
-        speculative.ngram_simple.size_n, speculative.ngram_simple.size_m = 1, 3
 
 
 def _answer(found: Mapping[str, Any], drafts: bool) -> Answer:

@@ -23,6 +23,7 @@ from ..sequences.client import Fed
 from ..sequences.client_target import ClientTarget
 from .model import MARGIN_MIN, Model
 from .server import Server, completed
+from .server_process import ServerProcess
 from .server_requests import sent
 from .target import make_layout
 
@@ -34,7 +35,9 @@ class ServerTarget(ClientTarget):
         super().__init__(config, make_layout(config), (), planes=0)
         self.model = model
         self._folder = TemporaryDirectory(prefix="hybridfuzz-slots-")
-        self.server = Server(model.path, model.draft, Path(self._folder.name), config.options)
+        folder = Path(self._folder.name)
+        running = ServerProcess(model.path, model.draft, folder, config.options)
+        self.server = Server(running, folder, config.options)
 
     def decode(self, step: int, fed: Sequence[Fed], batch: do.Decode) -> Sequence[Record]:
         """Send the requests of a step; compare each answer with the same tokens alone."""

@@ -43,17 +43,20 @@ SOUND = {"planes": "0", "kv": "unified"}
 """Configurations that no known defect of the release needs, but for that of a window: any trace may meet it."""
 COPYING = {"fork", "repeat", "reorder"}
 SERVER = FOLDER / "server"
+DATA = Path(__file__).parents[2] / "data"
 MTP = """
 from pathlib import Path
 from tempfile import mkdtemp
 from hybridfuzz.targets.llamacpp.families import FAMILIES
 from hybridfuzz.targets.llamacpp.gguf_file import write_gguf
 from hybridfuzz.targets.llamacpp.server import ALONE, Server
+from hybridfuzz.targets.llamacpp.server_process import ServerProcess
 folder = Path(mkdtemp())
 write_gguf(folder / "tiny.gguf", FAMILIES["qwen3-5"], spelled=True)
 found = []
 for draft in ("none", "mtp"):
-    server = Server(folder / "tiny.gguf", folder / "none.gguf", folder, {**ALONE, "draft": draft})
+    options = {**ALONE, "draft": draft}
+    server = Server(ServerProcess(folder / "tiny.gguf", folder / "none.gguf", folder, options), folder, options)
     found.append(server.ask({0: [5, 6, 7, 8, 9]}, 12)[0])
     server.close()
 print(found[0].tokens == found[1].tokens, all(found[1].known))
@@ -166,6 +169,19 @@ def test_the_server_gives_what_its_traces_say() -> None:
             sound = {"checkpoints": "0", "draft": draft, "idle": idle, "family": family, "arrivals": arrivals}
             trace = draw_trace(server_capabilities(), 7, index, sound)
             outcome = server.run(trace)
+            assert outcome.violation is None, outcome.violation.message
+            assert outcome.exercised["S6"]
+
+
+def test_a_server_does_not_depend_on_the_server_before_it() -> None:
+    """llama.cpp's server fixes for its process where a prompt is divided, by the `n_ubatch` of the first one."""
+    trace = load_trace(DATA / "llamacpp-server-behind-another-one.json")
+    larger = msgspec.structs.replace(trace.config, options={**trace.config.options, "ubatch": "512"})
+    spec = f"llamacpp:server@{LATEST}"
+    with WorkerClient(spec, prepare(spec, print), trace_seconds=120) as server:
+        server.start()
+        for config in (larger, trace.config):
+            outcome = server.run(Trace(config, trace.events))
             assert outcome.violation is None, outcome.violation.message
             assert outcome.exercised["S6"]
 
