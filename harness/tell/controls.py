@@ -72,7 +72,8 @@ def _others(
     capabilities: Capabilities,
     server: Callable[[Trace], Deployment],
 ) -> Iterator[tuple[str, Trace]]:
-    """Yield what differs, and the trace: settings as the stock server has them, then other options, then requests."""
+    """Yield what differs, and the trace: settings as the stock server has them, other options, a pool in which nobody
+    needs to wait, requests."""
     is_done, here = not may_decline(trace), server(trace)
     for setting in capabilities.stock or ():
         # In another schedule the same events meet other steps.
@@ -88,6 +89,10 @@ def _others(
             other = _with(trace, structs.replace(trace.config, options={**trace.config.options, name: value}))
             if value != trace.config.options.get(name) and (words := _differs(here, server(other))):
                 yield words, other
+    if violation.oracle == "M8" and is_done:
+        blocks = 2 * trace.config.num_blocks
+        larger = _with(trace, structs.replace(trace.config, num_blocks=blocks))
+        yield f"with a pool of {blocks} blocks instead of {trace.config.num_blocks}", larger
     for name in _bystanders(trace, history, violation)[:REQUESTS_MAX]:
         events = tuple(event for event in trace.events if getattr(event, "name", "") != name)
         yield f"without {name}", structs.replace(trace, events=events)

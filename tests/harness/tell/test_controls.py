@@ -137,3 +137,27 @@ def test_the_position_of_a_state_is_that_of_its_tokens() -> None:
     assert controls_of(Engine(set(), {"policy": "priority"}), history) == ["without --scheduling-policy"]
     planned = structs.replace(history, violation=VIOLATION)
     assert controls_of(Engine(set(), {"policy": "priority"}), planned) == []
+
+
+def test_of_requests_that_wait_a_larger_pool_is_tried() -> None:
+    stuck = Violation("M8", "stall", "nothing is scheduled", step=1, event=1)
+    engine = Engine({"r0"}, {"num_blocks": TRACE.config.num_blocks})
+    found = list(controls(TRACE, History(violation=stuck), engine, structs.replace(ABLE, stock=()), server))
+    assert found == [f"with a pool of {2 * TRACE.config.num_blocks} blocks instead of {TRACE.config.num_blocks}"]
+    assert (
+        list(controls(TRACE, History(violation=stuck), Engine({"r0"}, {}), structs.replace(ABLE, stock=()), server))
+        == []
+    )
+
+
+def test_a_control_names_the_value_that_ran() -> None:
+    """A server that is left without the flag may take the same value again."""
+    setting = Setting("--mixer", {"mixer": "mamba2"})
+
+    def other_server(trace: Trace) -> Deployment:
+        return Deployment("An engine", ("serve",), ("--mixer", str(trace.config.options.get("mixer", "gdn"))))
+
+    trace = structs.replace(TRACE, config=structs.replace(TRACE.config, options={"mixer": "gdn"}))
+    able = structs.replace(ABLE, stock=(setting,), options={"mixer": ("gdn", "mamba2")})
+    found = list(controls(trace, HISTORY, Engine({"r0"}, {"mixer": "gdn"}), able, other_server))
+    assert "with --mixer mamba2 instead of gdn" in found
