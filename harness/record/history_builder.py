@@ -6,7 +6,7 @@ allocated, published, freed) becomes a mark at the later view.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -87,8 +87,9 @@ class HistoryBuilder:
             for name, tokens in record.outputs:
                 self._names.deliver(name, len(tokens))
 
-    def see(self, view: View) -> None:
-        """Add the metadata at this point."""
+    def see(self, view: View, missing: Collection[str] = ()) -> None:
+        """Add the metadata at this point. `missing`: requests that were admitted without a hit. A block that one of
+        them gets may have the key that it had before, published again."""
         before, self._view = self._view, view
         if self.moments:
             there = self.moments[-1]
@@ -107,7 +108,8 @@ class HistoryBuilder:
                 self._mark(step, block, "drop", group=key.group, content=self._content(key))
         self._released(before, [place for place in left if place[2] in again], freed)
         for name, group, block in entered:
-            kept = block in before.published and before.published[block] == view.published.get(block)
+            had = before.published.get(block)
+            kept = had is not None and had == view.published.get(block) and name not in missing
             column = list(view.tables[name][group]).index(block)
             self._mark(step, block, "hit" if kept else "alloc", name, group, column)
         for block, key in view.published.items():
@@ -153,7 +155,7 @@ class HistoryBuilder:
                 moment, planned.step, row.name, row.start, row.num_tokens, row.drafts, row.admitted, row.hit,
                 kept=row.kept, external=row.external,
             )  # fmt: skip
-        self.see(planned.view)
+        self.see(planned.view, [row.name for row in planned.rows if row.admitted and not row.hit])
 
     def _copied(self, copied: Copied) -> None:
         parts = [name for name, moved in (("state", copied.temporal), ("window", copied.conv)) if moved]
