@@ -4,9 +4,9 @@ severities that `hybridfuzz known severity` measured.
     python docs/cause_pages.py --write    # writes the tables into the pages that have their markers
 
 A cause is told once: `corpus/ENGINE/fixes/RELEASE/SLUG.md` with a title, a table of fields and the mechanism, beside
-`SLUG.patch` if a release of the engine takes patches. Pages link to that file, so links work in a checkout. MkDocs loads
-this module as a hook: it adds the page `causes/ENGINE/RELEASE/SLUG.md` (text, traces, patch) to the site, and turns those
-links to it. Pages are not kept.
+`SLUG.patch` if a release of the engine takes patches. Pages link to that file, so links work in a checkout. MkDocs
+loads this module as a hook: it adds the page `causes/ENGINE/RELEASE/SLUG.md` (text, traces, patch) to the site, and
+turns those links to it. Pages are not kept.
 
 `tests/test_docs.py` fails when a table shows anything else, or a text lacks a field, a patch, or an entry.
 """
