@@ -1,13 +1,14 @@
-"""One page for each cause, and the tables of causes: from `known.toml`, the traces, the text beside each patch, and the
+"""One page for each cause, and the tables of causes: from `known.toml`, the traces, the texts, the patches, and the
 severities that `hybridfuzz known severity` measured.
 
     python docs/cause_pages.py --write    # writes the tables into the pages that have their markers
 
-A cause is told once: `corpus/ENGINE/fixes/RELEASE/SLUG.md` beside `SLUG.patch`, with a title, a table of fields and the
-mechanism. Pages link to that file, so links work in a checkout. MkDocs loads this module as a hook: it adds the page
-`causes/ENGINE/RELEASE/SLUG.md` (text, traces, patch) to the site, and turns those links to it. Pages are not kept.
+A cause is told once: `corpus/ENGINE/fixes/RELEASE/SLUG.md` with a title, a table of fields and the mechanism, beside
+`SLUG.patch` if a release of the engine takes patches. Pages link to that file, so links work in a checkout. MkDocs
+loads this module as a hook: it adds the page `causes/ENGINE/RELEASE/SLUG.md` (text, traces, patch) to the site, and
+turns those links to it. Pages are not kept.
 
-`tests/test_docs.py` fails when a table shows anything else, or a text lacks a field, a patch or an entry.
+`tests/test_docs.py` fails when a table shows anything else, or a text lacks a field, a patch, or an entry.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from __future__ import annotations
 import json
 import re
 import sys
-import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -24,6 +24,8 @@ from typing import TYPE_CHECKING
 
 from hybridfuzz.harness.campaign_summary import Severity
 from hybridfuzz.harness.draw.trace_files import read_json
+from hybridfuzz.harness.group.fixes import KNOWN_FILE
+from hybridfuzz.harness.group.known import load_known
 from hybridfuzz.harness.group.recognition import SEVERITIES
 from hybridfuzz.harness.group.severity import severity_words
 
@@ -38,8 +40,10 @@ REQUIRED = ("client", "where", "needs", "public")
 OPTIONAL = ("severity", "GPU")
 TABLES = re.compile(r"<!-- causes (\S+) (\S+): begin[^>]*-->\n.*?<!-- causes: end -->", re.DOTALL)
 LINK = re.compile(r"\]\((?:\.\./)+corpus/(\w+)/fixes/([\w.]+)/([\w-]+)\.md\)")
-CAPTION = {"vllm": "runner", "sglang": "where", "transformers": "families"}
+CAPTION = {"vllm": "runner", "sglang": "where", "transformers": "families", "llamacpp": "part"}
 """What the field `where` names."""
+BINARIES = frozenset({"llamacpp"})
+"""Engines whose releases are binaries: no patch applies to them."""
 
 
 @dataclass(frozen=True)
@@ -83,16 +87,22 @@ class Cause:
 
     @property
     def traces(self) -> list[Path]:
-        """Traces of the entry of `known.toml` that has this patch. KeyError if there is none."""
-        folder = CORPUS / self.engine
-        return [folder / name for name in entries(self.engine)[self.patch.relative_to(folder).as_posix()]]
+        """Traces of the entries of `known.toml` that have this text. Without a patch an entry may be impossible: then
+        those with its name. KeyError if there is neither."""
+        is_bare = self.engine in BINARIES
+        named = sorted((CORPUS / self.engine).rglob(f"{self.release}--{self.path.stem}--*.json")) if is_bare else []
+        told = traces_told(self.engine)
+        return told[self.path] if self.path in told or not named else named
 
 
 @cache
-def entries(engine: str) -> dict[str, list[str]]:
-    """Patch -> names of traces, for each entry with a patch."""
-    known = tomllib.loads((CORPUS / engine / "known.toml").read_text(encoding="utf-8"))["known"]
-    return {entry["patch"]: entry.get("traces", []) for entry in known if "patch" in entry}
+def traces_told(engine: str) -> dict[Path, list[Path]]:
+    """Text -> the traces of all entries that have it."""
+    found: dict[Path, list[Path]] = {}
+    for entry in load_known(CORPUS / engine / KNOWN_FILE):
+        if entry.text_path:
+            found.setdefault(entry.text_path, []).extend(CORPUS / engine / name for name in entry.traces)
+    return found
 
 
 @cache
@@ -156,7 +166,11 @@ def page(cause: Cause) -> str:
         lines.append(f"\n```json\n{trace.read_text(encoding='utf-8').rstrip()}\n```")
     else:
         lines.append("None is packaged.")
-    lines.append(f"\n## The packaged fix\n\n```diff\n{cause.patch.read_text(encoding='utf-8').rstrip()}\n```\n")
+    lines.append("\n## The packaged fix\n")
+    if cause.engine in BINARIES:
+        lines.append("There is no patch: a release is a binary.\n")
+    else:
+        lines.append(f"```diff\n{cause.patch.read_text(encoding='utf-8').rstrip()}\n```\n")
     return "\n".join(lines)
 
 

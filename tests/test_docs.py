@@ -312,18 +312,26 @@ def test_the_page_of_severities_has_the_table_of_the_code() -> None:
 
 @pytest.mark.parametrize("path", CAUSES, ids=name)
 def test_a_cause_is_told_in_one_place(path: Path) -> None:
-    """Its text stands beside the patch, with all fields; its page has each trace of its entry, and the patch."""
+    """Its text has all fields; its page has each trace of its entries, and the patch or why there is none."""
     import cause_pages as causes
 
     cause = causes.read(path)
     assert set(causes.REQUIRED) <= set(cause.fields) <= {*causes.REQUIRED, *causes.OPTIONAL}
     shown = causes.page(cause)
-    assert path.read_text(encoding="utf-8") in shown and cause.patch.read_text(encoding="utf-8").rstrip() in shown
+    assert path.read_text(encoding="utf-8") in shown
+    if cause.engine in causes.BINARIES:
+        assert not cause.patch.exists() and "There is no patch: a release is a binary." in shown
+    else:
+        assert cause.patch.read_text(encoding="utf-8").rstrip() in shown
     assert all(trace.name in shown for trace in cause.traces)
     assert cause.traces or "None is packaged." in shown
 
 
-@pytest.mark.parametrize("release", ["vllm 0.33.0", "sglang 0.5.23", "sglang 0.5.20", "transformers 5.23.0"])
+RELEASES = ("vllm 0.33.0", "sglang 0.5.23", "sglang 0.5.20", "transformers 5.23.0", "llamacpp 2026.10.11549")
+"""Those whose causes have texts."""
+
+
+@pytest.mark.parametrize("release", RELEASES)
 def test_each_cause_of_a_release_has_a_row(release: str) -> None:
     """`python docs/cause_pages.py --write` brings the tables up to date. Each patch of these releases has a text."""
     import cause_pages as causes
@@ -334,6 +342,24 @@ def test_each_cause_of_a_release_has_a_row(release: str) -> None:
     assert text == causes.written(text)
     patches = {path.stem for path in (ROOT / f"corpus/{engine}/fixes/{version}").glob("*.patch")}
     assert patches - {cause.path.stem for cause in causes.causes(engine, version)} <= {"snapshot-slots-not-swapped"}
+
+
+def test_a_text_without_a_patch_is_told_by_its_entries() -> None:
+    """Two entries may share a text. A text that no entry and no trace names is forgotten, and has no page."""
+    import cause_pages as causes
+
+    folder = ROOT / "corpus/llamacpp/fixes/2026.10.11549"
+    assert len(causes.read(folder / "save-of-a-new-copy.md").traces) == 2
+    [unrecognized] = causes.read(folder / "checkpoint-of-another-prompt.md").traces
+    assert unrecognized.parent.name == "server"
+    with pytest.raises(KeyError):
+        assert causes.Cause(folder / "forgotten.md", "13. Forgotten", {}, "").traces
+
+
+@pytest.mark.parametrize("engine", sorted({release.partition(" ")[0] for release in RELEASES}))
+def test_every_text_that_an_entry_names_is_there(engine: str) -> None:
+    for entry in known.load_known(ROOT / "corpus" / engine / "known.toml"):
+        assert not entry.text or (ROOT / "corpus" / engine / entry.text) in CAUSES
 
 
 def test_the_site_has_a_page_for_each_cause() -> None:
@@ -349,6 +375,9 @@ def test_the_site_has_a_page_for_each_cause() -> None:
     link = "[x](../../corpus/vllm/fixes/0.33.0/one-token-prompt.md)"
     shown = causes.on_page_markdown(link, Page, None, None)  # type: ignore[arg-type]
     assert shown == "[x](../causes/vllm/0.33.0/one-token-prompt.md)"
+    link = "[x](../../corpus/llamacpp/fixes/2026.10.11549/save-of-a-new-copy.md)"
+    shown = causes.on_page_markdown(link, Page, None, None)  # type: ignore[arg-type]
+    assert shown == "[x](../causes/llamacpp/2026.10.11549/save-of-a-new-copy.md)"
 
 
 def test_the_coverage_page_lists_what_is_excluded() -> None:

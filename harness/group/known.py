@@ -6,6 +6,7 @@ reason = "vLLM #57580"                        # required
 target = "vllm*"                              # optional; * and ? as in a shell
 releases = [">=0.30,<0.33", "0.33.*"]         # optional: a release, a range, or * and ? as in a shell (`fitting`)
 patch = "fixes/published.patch"               # the target runs with this patch (`group.fixes`)
+text = "fixes/published.md"                   # tells the cause; by default the file beside the patch, with .md
 traces = ["traces/published.json"]            # they fail as long as the target has the bug
 condition = { facts = ["..."] }               # circumstances under which it shows; needs traces
 signature = "M2-step-mamba-key"               # or a list; * and ? as in a shell
@@ -59,7 +60,8 @@ _RELEASE = re.compile(r"\d+(\.\d+)+[\w.+]*")
 
 
 class Known(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One known bug. `folder` is that of the file, to which `patch` and `traces` are relative; no key of the file."""
+    """One known bug. `folder` is that of the file, to which `patch`, `text` and `traces` are relative; no key of
+    the file."""
 
     reason: str
     signature: str | tuple[str, ...] = ()
@@ -67,6 +69,7 @@ class Known(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     name: str = ""
     releases: tuple[str, ...] = ()
     patch: str = ""
+    text: str = ""
     traces: tuple[str, ...] = ()
     condition: Condition | None = None
     expires: datetime.date | None = None
@@ -77,6 +80,13 @@ class Known(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         """The name in tables and messages."""
         named = self.patch or (self.traces[0] if self.traces else "")
         return self.name or PurePosixPath(named).stem or ", ".join(self.signatures)
+
+    @property
+    def text_path(self) -> Path | None:
+        """Where the cause is told, if it is: `text`, else the file beside the patch; None without either."""
+        if self.text:
+            return Path(self.folder) / self.text
+        return (Path(self.folder) / self.patch).with_suffix(".md") if self.patch else None
 
     @property
     def signatures(self) -> tuple[str, ...]:
@@ -176,7 +186,7 @@ def _problem(entry: Known) -> str:
             return f"releases {pattern[:TEXT_MAX]!r}: write a release, a range such as '>=0.30,<0.33', or '0.33.*'"
     if len(entry.traces) > TRACES_MAX:
         return f"{shown} has more than {TRACES_MAX} traces"
-    for path in filter(None, (entry.patch, *entry.traces)):
+    for path in filter(None, (entry.patch, entry.text, *entry.traces)):
         parts = PurePosixPath(path).parts
         if path.startswith("/") or ".." in parts or "\0" in path or len(path) > TEXT_MAX:
             return f"{path[:TEXT_MAX]!r} does not stay below the folder of this file"

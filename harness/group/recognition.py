@@ -224,12 +224,15 @@ def _comes_back(worker: WorkerClient, failure: Explained) -> bool | None:
 
 
 def cause_of(entry: Known) -> Cause:
-    """Return an entry as a cause, with number and title of the text beside its patch ("# 7. A state ...") and its
-    severity. Raises TraceError for severities that cannot be read."""
-    patch = Path(entry.folder) / entry.patch
-    severity = (read_json(patch.parent / SEVERITIES, dict[str, Severity], "severities") or {}).get(entry.title)
+    """Return an entry as a cause, with number and title of its text ("# 7. A state ...") and its severity. Raises
+    TraceError for severities that cannot be read."""
+    path = entry.text_path
+    if not path:
+        return Cause(entry.title)
+    beside = Path(entry.folder, entry.patch or entry.text).with_name(SEVERITIES)
+    severity = (read_json(beside, dict[str, Severity], "severities") or {}).get(entry.title)
     try:
-        text = read_regular(patch.with_suffix(".md"), TEXT_BYTES_MAX, "a text")
+        text = read_regular(path, TEXT_BYTES_MAX, "a text")
     except TraceError:
         return Cause(entry.title, severity=severity)
     title = text.decode("utf-8", "replace").partition("\n")[0].removeprefix("# ")

@@ -22,7 +22,7 @@ TEXT_BYTES_MAX = 1 << 16
 
 
 class CauseText(Struct, frozen=True):
-    """What the text beside a packaged patch says: the cause in a phrase, what is public, and how it comes about."""
+    """What the text of a packaged entry says: the cause in a phrase, what is public, and how it comes about."""
 
     title: str
     public: str
@@ -34,7 +34,7 @@ class RelatedEntry(Struct, frozen=True):
 
     is_exact  the entry lists the failing trace; otherwise it has the same signature, perhaps by another cause
     patch     the text of its fix, "" without one; only if the entry lists the trace
-    cause     the text beside that fix, None without one
+    cause     the text that tells its cause, None without one
     """
 
     name: str
@@ -71,8 +71,8 @@ def _patch(entry: Known) -> str:
 
 
 def _cause(entry: Known) -> CauseText | None:
-    path = (Path(entry.folder) / entry.patch).with_suffix(".md")
-    if not entry.patch or not path.exists():
+    path = entry.text_path
+    if not path or not path.exists():
         return None
     text = read_regular(path, TEXT_BYTES_MAX, "a text").decode("utf-8", "replace")
     heading, table, body = [*text.split("\n\n", 2), "", ""][:3]

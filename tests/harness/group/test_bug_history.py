@@ -162,6 +162,7 @@ def test_an_entry_is_read_as_it_was_written(tmp_path: Path) -> None:
         ("[[known]]\nsignature='[*M][]1-9]-*'\nreason='y'", "covers bugs of M1, M2, M3, M4, ..."),
         ("[[known]]\nsignature='M[12]-step-x'\nreason='y'", "covers bugs of M1, M2; write one for each oracle"),
         ("[[known]]\nsignature='M2-*'\nreason='y'\ncondition={facts=['x']}", "a condition but no traces"),
+        ("[[known]]\nsignature='x'\nreason='y'\ntext='../x.md'", "'../x.md' does not stay below the folder"),
         (f"[[known]]\nsignature='{'x' * 600}'\nreason='y'", "longer than 500"),
         ("x = " + "[" * 5_000, "recursion|nest|depth"),
         ("x = 1" + "0" * 10_000, "digits|known"),

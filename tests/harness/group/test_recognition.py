@@ -191,6 +191,14 @@ def test_number_and_phrase_come_from_the_text_beside_the_patch() -> None:
     assert cause_words(Cause("mine")) == "mine; fix packaged"
 
 
+def test_an_entry_without_a_patch_names_its_text() -> None:
+    known = {entry.title: entry for entry in load_known(CORPUS / "llamacpp" / "known.toml")}
+    shared = {cause_of(known[name]).phrase for name in ("save-of-a-new-copy", "checkpoint-of-a-new-copy")}
+    assert shared == {"A state that is saved right after a copy is not the copy's"}
+    assert cause_of(known["named-slot-that-is-busy"]).number == 12
+    assert cause_of(Known(reason="r", name="mine", signature="M2-*")) == Cause("mine")
+
+
 ENGINE_SOURCE = """\
 from hybridfuzz.targets.base.registry import load_factory
 

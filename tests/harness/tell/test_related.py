@@ -8,6 +8,7 @@ from hybridfuzz.harness.draw.trace_files import load_trace
 from hybridfuzz.harness.tell.related import public_reports, related
 
 CORPUS = Path(__file__).parents[3] / "corpus" / "vllm"
+LLAMACPP = CORPUS.parent / "llamacpp"
 
 
 def test_the_known_bug_of_a_trace() -> None:
@@ -26,6 +27,25 @@ def test_the_text_of_a_known_bug_comes_along() -> None:
     assert found.cause.title.startswith("Keys of a request") and found.cause.public.startswith("#57580 (open)")
     assert "| --- |" not in found.cause.body and "](../" not in found.cause.body
     assert "**Fix.**" in found.cause.body
+
+
+def test_an_entry_without_a_patch_has_a_text_too() -> None:
+    """A release of llama.cpp is a binary; reports on it did not say why something fails, nor what is public."""
+    [path] = LLAMACPP.glob("*--roll-back-past-the-newest-batch--*.json")
+    target, release = "llamacpp@2026.10.11549", "2026.10.11549"
+    [found] = related(target, release, load_trace(path), "S9-crop-mamba-temporal")
+    assert found.is_exact and not found.patch and found.cause
+    assert found.cause.title.startswith("`seq_rm` agrees") and found.cause.public.startswith("#29117 (closed")
+    assert "n_written" in found.cause.body
+
+
+def test_two_entries_may_share_a_text() -> None:
+    found = [
+        related("llamacpp@2026.10.11549", "2026.10.11549", load_trace(path), "")[0]
+        for path in LLAMACPP.glob("*--shift-of-shared-cells--*.json")
+    ]
+    assert {one.name for one in found} == {"shift-of-shared-cells", "shift-of-shared-cells-answers"}
+    assert found[0].cause and found[0].cause == found[1].cause
 
 
 def test_what_a_campaign_recognized_and_what_another_release_has() -> None:
