@@ -76,7 +76,7 @@ def _cause(entry: Known) -> CauseText | None:
         return None
     text = read_regular(path, TEXT_BYTES_MAX, "a text").decode("utf-8", "replace")
     heading, table, body = [*text.split("\n\n", 2), "", ""][:3]
-    title = re.sub(r"^# (\d+\. )?", "", heading)
+    title = re.sub(r"^# (\d+\. )?", "", heading).replace("`", "")  # a title is pasted, and shows them
     public = re.search(r"^\| public \| (.*) \|$", table, re.MULTILINE)
     return CauseText(title, public[1] if public else "", _LINK.sub(r"\1", body).strip())
 

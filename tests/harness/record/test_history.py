@@ -15,8 +15,9 @@ from hybridfuzz.harness.record.tag_names import Names
 from hybridfuzz.harness.tell.clauses import Blocks
 from hybridfuzz.harness.tell.explain import explain
 from hybridfuzz.reference.layout import Layout
+from hybridfuzz.reference.prefix_cache import Key
 from hybridfuzz.reference.tokens import NO_INPUT, Truth
-from hybridfuzz.targets.base.observe import Copied
+from hybridfuzz.targets.base.observe import Copied, View
 from hybridfuzz.targets.base.registry import load_factory
 from hybridfuzz.targets.base.trace import Abort, DummyRun, Group, Preempt
 
@@ -122,3 +123,18 @@ def test_names() -> None:
     swapped = [*x.slots(0, 2), *x.slots(4, 5)]
     assert names.span(0, swapped) == "KV of positions 0 to 2 (position 2: KV of position 4 of document a)"
     assert names.span(1, [x.tag(0)]) == "KV of position 1 (the empty state)"
+
+
+@pytest.mark.parametrize(("missing", "what"), [([], "hit"), (["r1"], "alloc")])
+def test_a_request_without_a_hit_has_none_of_its_blocks_from_the_cache(missing: list[str], what: str) -> None:
+    """A preempted request that does not read the cache got its old block again, and published the same key."""
+    trace = make_trace(arrive("r1", 8))
+    builder = HistoryBuilder(LAYOUT, trace.events)
+    builder.begin(trace.events[0])
+    key = Key(1, 8, Truth((("a", 8),)).tag(8))
+    cached = View((0, 1), (0,) * 12, {1: key}, None, {}, ("r1",), ())
+    builder.see(cached)
+    builder.see(
+        msgspec.structs.replace(cached, free=(0,), tables={"r1": ((), (1,))}, waiting=(), running=("r1",)), missing
+    )
+    assert [(mark.what, mark.block) for mark in builder.marks_until(None)] == [(what, 1)]
