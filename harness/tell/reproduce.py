@@ -35,7 +35,9 @@ from ..group.known import Known
 from ..group.reach import answers_of, nearest_of
 from ..group.reduce import without_idle_events
 from ..group.still_fails import UNEXPLAINED
+from ..judge.outcome import Outcome
 from ..judge.ranks import ranks_of
+from ..judge.violation import Violation
 from ..workers.worker_client import WorkerClient
 from .bug_report import PASSES, OtherRun, ReproCase, TriedFix
 from .controls import controls, may_decline
@@ -89,14 +91,19 @@ def observe(
             return None
         deployment, severity = describe(spec, trace, launch.version), None
         if violation.oracle not in UNEXPLAINED and not as_given:
-            plain, signature = trace, violation.signature
-            plain = plainest(plain, signature, worker.run, capabilities, lambda one: unusual(spec, launch, one))
-            plain, severity = nearest_of(
-                plain, violation, worker, capabilities, deployment.implementations, lambda one: one.signature
-            )
-            plain = without_idle_events(plain, signature, worker.run, IDLE_SECONDS)
+            plain, signature, wanted = trace, violation.signature, _likeness(violation)
+
+            def run(one: Trace) -> Outcome:
+                outcome = worker.run(one)
+                is_same = outcome.violation is not None and _likeness(outcome.violation) == wanted
+                return outcome if is_same else structs.replace(outcome, violation=None)
+
+            plain = plainest(plain, signature, run, capabilities, lambda one: unusual(spec, launch, one))
+            implementations = deployment.implementations
+            plain, severity = nearest_of(plain, violation, worker, capabilities, implementations, _likeness)
+            plain = without_idle_events(plain, signature, run, IDLE_SECONDS)
             again = worker.explain(plain)[1] if plain != trace else history
-            if again.violation and again.violation.signature == signature:
+            if again.violation and _likeness(again.violation) == wanted:
                 trace, history, violation = plain, again, again.violation
             else:
                 severity = None
@@ -119,6 +126,12 @@ def observe(
         related=related(spec, launch.version, given, violation.signature, subject.known),
         fixes=subject.fixes,
     )  # fmt: skip
+
+
+def _likeness(violation: Violation) -> tuple[str, bool]:
+    """Return what a report keeps: the failure, and whether the bytes that it reads were somebody's. Memory that nobody
+    used is zeroed on a server that has just started."""
+    return violation.signature, bool(violation.details.get("previous"))
 
 
 def reproduce(

@@ -4,9 +4,10 @@ from pathlib import Path
 
 from cli_process import Cli
 from msgspec import structs
+from support import arrive, steps
 
 from hybridfuzz.harness.draw.trace_files import encode_trace, load_trace
-from hybridfuzz.targets.base.trace import Evict, ExternalLoad
+from hybridfuzz.targets.base.trace import Evict, ExternalLoad, ResetPrefixCache
 
 CORPUS = Path(__file__).parents[3] / "corpus"
 
@@ -47,3 +48,14 @@ def test_a_clean_trace_leaves_no_folder(hybridfuzz: Cli, tmp_path: Path) -> None
     [file] = CORPUS.glob("finished-row-not-cleared--*.json")
     assert hybridfuzz("repro", file, "--target", "hybrid", "-o", "out").status == 2
     assert not (tmp_path / "out").exists()
+
+
+def test_bytes_that_were_somebodys_stay_so(hybridfuzz: Cli, tmp_path: Path) -> None:
+    """A script without the request that had used the memory failed on noise, and passed where memory begins zeroed."""
+    [file] = CORPUS.glob("attention-only-hit-reported--*.json")
+    trace = load_trace(file)
+    earlier = (arrive("w", ("z", 3), new=1), *steps(3), ResetPrefixCache())
+    (tmp_path / "t.json").write_bytes(encode_trace(structs.replace(trace, events=(*earlier, *trace.events))))
+    ran = hybridfuzz("repro", "t.json", "--target", "hybrid:attention-only-hit-reported", "-o", "out")
+    assert ran.status == 0, ran.err
+    assert "its bytes are from w" in (tmp_path / "out/REPORT.md").read_text()
