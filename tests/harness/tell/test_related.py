@@ -35,7 +35,7 @@ def test_an_entry_without_a_patch_has_a_text_too() -> None:
     target, release = "llamacpp@2026.10.11549", "2026.10.11549"
     [found] = related(target, release, load_trace(path), "S9-crop-mamba-temporal")
     assert found.is_exact and not found.patch and found.cause
-    assert found.cause.title.startswith("`seq_rm` agrees") and found.cause.public.startswith("#29117 (closed")
+    assert found.cause.title.startswith("seq_rm agrees") and found.cause.public.startswith("#29117 (closed")
     assert "n_written" in found.cause.body
 
 
