@@ -37,7 +37,7 @@ from ..record.history import History
 from ..units import listed, plural
 from .explain import Explanation, explain
 from .headline import Headline, headline_of
-from .related import RelatedEntry, public_reports
+from .related import CauseText, RelatedEntry, public_reports
 from .scenario import narrate, requests_of
 from .script import PACKAGE, ScriptVerdict
 from .timeline import build_timeline, plain_text
@@ -141,6 +141,11 @@ class ReproCase(Struct, frozen=True):
     fixes: Sequence[Known] = ()
 
     @property
+    def cause(self) -> CauseText | None:
+        """The text of the known bug that this failure is, None if it is none or has no text."""
+        return next((entry.cause for entry in self.related if entry.cause), None)
+
+    @property
     def headline(self) -> Headline:
         """Title and first paragraph."""
         deployment, reach = self.deployment, self.severity.reach if self.severity else None
@@ -163,8 +168,7 @@ def report(case: ReproCase, *, has_picture: bool = False) -> str:
 
 def _lines(case: ReproCase, has_picture: bool, with_script: bool, with_timeline: bool) -> Iterator[str]:
     headline = case.headline
-    cause = next((entry.cause for entry in case.related if entry.cause), None)
-    current = next((run for run in case.runs if run.current), None)
+    cause, current = case.cause, next((run for run in case.runs if run.current), None)
     on = f", {current.title}" if current and any(run.result == PASSES for run in case.runs) else ""
     yield f"# {case.deployment.title_begins}{markdown_text((cause.title if cause else headline.title) + on)}\n"
     yield OWNER
@@ -525,7 +529,7 @@ def _related(case: ReproCase, terms: Sequence[str]) -> Iterator[str]:
     where = f" in {markdown_code(case.deployment.tracker)}" if case.deployment.tracker else ""
     search = f"search{where} for {markdown_code(' '.join(terms))} before filing"
     # Numbers of issues become links in the repository where the report is filed.
-    if public := next((entry.cause.public for entry in case.related if entry.cause), ""):
+    if case.cause and (public := case.cause.public):
         yield f"Public reports, as of the time when the cause was found: {public}. The list may be old: {search}."
         return
     if numbers := public_reports(case.related):

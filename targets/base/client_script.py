@@ -46,10 +46,11 @@ WRONG_TOKENS = End(
         "assert not wrong, f\"clients receive wrong tokens: {', '.join(wrong)}\"",
     ],
 )
+_WHO_WAITS = 'waiting = [turn.name for turn in engine.turns if turn.end == "still waits for tokens"]'
 WAITING = End(
     "AssertionError: nothing is scheduled any more",
     [
-        'waiting = [turn.name for turn in engine.turns if turn.end == "still waits for tokens"]',
+        _WHO_WAITS,
         'assert not waiting, f"nothing is scheduled any more, but clients wait: {waiting}"',
     ],
 )
@@ -57,7 +58,7 @@ WAITING = End(
 UNENDED = End(
     "AssertionError: requests run without an end",
     [
-        'waiting = [turn.name for turn in engine.turns if turn.end == "still waits for tokens"]',
+        _WHO_WAITS,
         'assert not waiting, f"requests run without an end: {waiting}"',
     ],
 )
