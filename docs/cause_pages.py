@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 
 from hybridfuzz.harness.campaign_summary import Severity
 from hybridfuzz.harness.draw.trace_files import read_json
+from hybridfuzz.harness.group.cause_text import parse_cause_text
 from hybridfuzz.harness.group.fixes import KNOWN_FILE
 from hybridfuzz.harness.group.known import load_known
 from hybridfuzz.harness.group.recognition import SEVERITIES
@@ -113,9 +114,8 @@ def severities(folder: Path) -> dict[str, Severity]:
 
 def read(path: Path) -> Cause:
     """Read one text: `# title`, the rows of its first table as fields, and the rest."""
-    head, table, text = path.read_text(encoding="utf-8").split("\n\n", 2)
-    rows = re.findall(r"^\| (\w+) \| (.*) \|$", table, re.MULTILINE)
-    return Cause(path, head.removeprefix("# "), dict(rows), text)
+    found = parse_cause_text(path.read_text(encoding="utf-8"))
+    return Cause(path, found.heading, dict(found.fields), found.body)
 
 
 def causes(engine: str = "*", release: str = "*") -> list[Cause]:

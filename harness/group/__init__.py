@@ -15,6 +15,7 @@ finding_store  the folder of one campaign's findings
 severity      how much a finding matters: what a client gets, how far from the stock server
 reach         how far from the stock server a finding is, by running
 known         known.toml: acknowledged bugs, with patches, traces and conditions
+cause_text    the text of a cause in its parts
 recognition   failures that known bugs with a patch explain, before they are reduced
 conditions    known bugs without a patch, recognized by the evidence of their traces
 fixes         patches of known bugs applied, and their traces run without them

@@ -34,6 +34,7 @@ from ..campaign_summary import Cause, Severity
 from ..draw.trace_files import read_json, read_regular
 from ..judge.violation import Violation
 from ..workers.worker_client import WorkerClient
+from .cause_text import parse_cause_text
 from .fixes import Fixes
 from .known import TEXT_MAX, Known
 from .reduce import until
@@ -235,8 +236,5 @@ def cause_of(entry: Known) -> Cause:
         text = read_regular(path, TEXT_BYTES_MAX, "a text")
     except TraceError:
         return Cause(entry.title, severity=severity)
-    title = text.decode("utf-8", "replace").partition("\n")[0].removeprefix("# ")
-    number, dot, phrase = title.partition(". ")
-    if not (dot and number.isdecimal()):
-        number, phrase = "0", title
-    return Cause(entry.title, int(number), phrase[:TEXT_MAX], severity)
+    found = parse_cause_text(text.decode("utf-8", "replace"))
+    return Cause(entry.title, found.number, found.title[:TEXT_MAX], severity)

@@ -24,6 +24,7 @@ from ...targets.base.launch import Launch
 from ...targets.base.repro import Script
 from ...targets.base.trace import Config, Prompt, Trace
 from ..campaign_summary import Reach, Severity
+from ..group.cause_text import CauseText
 from ..group.evidence import Place
 from ..group.finding_store import replay_command
 from ..group.known import FILES, Known
@@ -37,7 +38,7 @@ from ..record.history import History
 from ..units import listed, plural
 from .explain import Explanation, explain
 from .headline import Headline, headline_of
-from .related import CauseText, RelatedEntry, public_reports
+from .related import RelatedEntry, public_reports
 from .scenario import narrate, requests_of
 from .script import PACKAGE, ScriptVerdict
 from .timeline import build_timeline, plain_text

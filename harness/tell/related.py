@@ -7,11 +7,12 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from ...targets.base.patches import PATCH_BYTES_MAX
 from ...targets.base.trace import Trace, TraceError
 from ..draw.trace_files import load_trace, read_regular
+from ..group.cause_text import CauseText, parse_cause_text
 from ..group.fixes import BUILTIN, read_fixes
 from ..group.known import Known, fitting
 
@@ -19,14 +20,6 @@ _NUMBER = re.compile(r"#\d+")
 _LINK = re.compile(r"\[([^]]+)\]\((?!https?:)[^)]*\)")
 """A link to a page beside the text."""
 TEXT_BYTES_MAX = 1 << 16
-
-
-class CauseText(Struct, frozen=True):
-    """What the text of a packaged entry says: the cause in a phrase, what is public, and how it comes about."""
-
-    title: str
-    public: str
-    body: str
 
 
 class RelatedEntry(Struct, frozen=True):
@@ -74,11 +67,9 @@ def _cause(entry: Known) -> CauseText | None:
     path = entry.text_path
     if not path or not path.exists():
         return None
-    text = read_regular(path, TEXT_BYTES_MAX, "a text").decode("utf-8", "replace")
-    heading, table, body = [*text.split("\n\n", 2), "", ""][:3]
-    title = re.sub(r"^# (\d+\. )?", "", heading).replace("`", "")  # a title is pasted, and shows them
-    public = re.search(r"^\| public \| (.*) \|$", table, re.MULTILINE)
-    return CauseText(title, public[1] if public else "", _LINK.sub(r"\1", body).strip())
+    found = parse_cause_text(read_regular(path, TEXT_BYTES_MAX, "a text").decode("utf-8", "replace"))
+    heading = found.heading.replace("`", "")  # a title is pasted, and shows them
+    return structs.replace(found, heading=heading, body=_LINK.sub(r"\1", found.body).strip())
 
 
 def _lists(entry: Known, trace: Trace) -> bool:

@@ -14,6 +14,7 @@ from msgspec import structs
 from support import CLEAN, HOSTILE, arrive, make_trace, steps
 
 from hybridfuzz.harness.draw.trace_files import load_trace
+from hybridfuzz.harness.group.cause_text import CauseText
 from hybridfuzz.harness.group.evidence import Place
 from hybridfuzz.harness.judge.oracles import consequence, consequence_of, oracle_ids
 from hybridfuzz.harness.judge.target_exception import crash_violation
@@ -24,7 +25,7 @@ from hybridfuzz.harness.record.history import History, Moment, RequestStep
 from hybridfuzz.harness.record.recorder import record_history
 from hybridfuzz.harness.tell.bug_report import LENGTH_MAX, SCRIPT_LINES_SHOWN, OtherRun, ReproCase, TriedFix, report
 from hybridfuzz.harness.tell.headline import headline_of
-from hybridfuzz.harness.tell.related import CauseText, RelatedEntry
+from hybridfuzz.harness.tell.related import RelatedEntry
 from hybridfuzz.harness.tell.repro_folder import write_folder
 from hybridfuzz.harness.tell.scenario import narrate, requests_of
 from hybridfuzz.harness.tell.script import ScriptVerdict
@@ -241,7 +242,7 @@ def test_chunks_are_those_of_the_first_time() -> None:
 
 
 def test_the_cause_is_told_where_it_is_known() -> None:
-    cause = CauseText("A key too early", "#7 (open)", "`f` publishes before it writes.")
+    cause = CauseText("A key too early", {"public": "#7 (open)"}, "`f` publishes before it writes.")
     entry = RelatedEntry("entry", "engine #9", cause=cause)
     text = report(structs.replace(case_of("accepted-count-zero"), related=[entry]))
     assert text.partition("\n")[0].endswith("A key too early")

@@ -1,0 +1,39 @@
+"""The text of a cause: `# 7. A state ...`, a table of fields, and how it comes about."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+
+class CauseText(Struct, frozen=True):
+    """A text in its parts. `heading` has the number, if there is one; `fields` are the rows of the first table."""
+
+    heading: str
+    fields: Mapping[str, str]
+    body: str
+
+    @property
+    def number(self) -> int:
+        """The number in its release's table, 0 without one."""
+        number, dot, _ = self.heading.partition(". ")
+        return int(number) if dot and number.isdecimal() else 0
+
+    @property
+    def title(self) -> str:
+        """The cause in a phrase."""
+        return self.heading.partition(". ")[2] if self.number else self.heading
+
+    @property
+    def public(self) -> str:
+        """What is known in public, "" if the text does not say."""
+        return self.fields.get("public", "")
+
+
+def parse_cause_text(text: str) -> CauseText:
+    """Return the parts of a text; what is missing is empty."""
+    heading, table, body = [*text.split("\n\n", 2), "", ""][:3]
+    fields = dict(re.findall(r"^\| (\w+) \| (.*) \|$", table, re.MULTILINE))
+    return CauseText(heading.partition("\n")[0].removeprefix("# "), fields, body)
