@@ -8,16 +8,21 @@ the same each time. Nothing here is judged.
     what it is told       what it runs
     `rows` rows, mostly   so many decode rows; their prompts were computed beforehand, without the other ranks
     each fourth time      the same, and the prompt of a new request in the same batch
-    no rows               a dummy run, whatever requests it has
+    no rows               a dummy run, whatever requests it has; or its own step that is still to be executed
+
+With asynchronous scheduling a step is executed after the next one was scheduled, as on rank 0: the worker corrects its
+counts by what the step before accepted, and a scheduler that knows that already would make them wrong.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+import pickle
 import signal
 import sys
 import traceback
+from collections import deque
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -76,6 +81,8 @@ class Work:
         engine.drafter.event = Step(drafts=self._k)
         self._names = 0
         self._busy = 0
+        self._in_flight: deque[tuple[Any, Any]] = deque()
+        """Plans of steps that were not executed yet, as the scheduler has them and as the worker gets them."""
 
     def run(self, rows: int) -> int:
         """Take part in one step; return the number of rows that were computed, 0 for a dummy run."""
@@ -113,6 +120,7 @@ class Work:
                 if all(one.num_computed_tokens >= one.num_prompt_tokens for one in scheduler.requests.values()):
                     break
                 self._execute(self._engine.config.max_num_batched_tokens)
+            self._execute(0)
 
     def _add(self) -> None:
         from vllm.sampling_params import SamplingParams
@@ -135,16 +143,22 @@ class Work:
         scheduler.finish_requests([next(iter(scheduler.requests))], RequestStatus.FINISHED_ABORTED)
 
     def _execute(self, tokens: int) -> int:
-        """Run one step of at most so many tokens; return its rows."""
+        """Schedule a step of at most so many tokens, and execute what is due; return the rows that were computed."""
         engine, scheduler = self._engine, self._engine.scheduler
         scheduler.max_num_scheduled_tokens = tokens
         plan = scheduler.schedule()
-        engine.recorder.begin_step(0)
-        output: Any = engine.worker.execute(plan, 0)
-        scheduler.update_from_output(plan, output)
-        if self._k and not engine.config.async_depth and plan.total_num_scheduled_tokens:
-            engine.worker.pass_drafts(scheduler)
-        return len(plan.num_scheduled_tokens)
+        # Results are processed after the next schedule(): the worker gets a copy, as in a process of its own.
+        self._in_flight.append((plan, pickle.loads(pickle.dumps(plan)) if engine.config.async_depth else plan))
+        computed = 0
+        while len(self._in_flight) > (engine.config.async_depth if plan.total_num_scheduled_tokens else 0):
+            oldest, sent = self._in_flight.popleft()
+            engine.recorder.begin_step(0)
+            output: Any = engine.worker.execute(sent, 0)
+            scheduler.update_from_output(oldest, output)
+            if self._k and not engine.config.async_depth and oldest.total_num_scheduled_tokens:
+                engine.worker.pass_drafts(scheduler)
+            computed += len(oldest.num_scheduled_tokens)
+        return computed
 
 
 class Rank:
