@@ -97,30 +97,38 @@ class Work:
         return computed
 
     def _step(self, rows: int) -> int:
+        from vllm.v1.worker.dp_utils import skip_dp_coordination
+
         config, scheduler = self._engine.config, self._engine.scheduler
         rows = min(rows, config.max_num_seqs)
         self._busy += 1
-        self._have(rows)
+        with skip_dp_coordination():
+            self._have(rows)
+            self._plan_ahead(rows)
         if fresh := self._busy % FRESH == 0:
             if len(scheduler.requests) == config.max_num_seqs:
                 self._drop()
             self._add()
-        tokens = rows * (1 + self._k) + LONGEST * fresh
-        return self._execute(min(tokens, config.max_num_batched_tokens))
+        return self._execute(rows * (1 + self._k) + LONGEST * fresh)
 
     def _have(self, rows: int) -> None:
         """Have so many requests that decode. Their prompts are computed without the other ranks."""
-        from vllm.v1.worker.dp_utils import skip_dp_coordination
-
         scheduler = self._engine.scheduler
         while len(scheduler.requests) < rows:
             self._add()
-        with skip_dp_coordination():
-            for _ in range(PREPARING):
-                if all(one.num_computed_tokens >= one.num_prompt_tokens for one in scheduler.requests.values()):
-                    break
-                self._execute(self._engine.config.max_num_batched_tokens)
+        for _ in range(PREPARING):
+            if all(one.num_computed_tokens >= one.num_prompt_tokens for one in scheduler.requests.values()):
+                return
+            self._execute(self._engine.config.max_num_batched_tokens)
             self._execute(0)
+
+    def _plan_ahead(self, rows: int) -> None:
+        """With asynchronous scheduling, have a step of so many rows scheduled, or of one more: a new prompt."""
+        if self._engine.config.async_depth:
+            planned = [len(plan.num_scheduled_tokens) for plan, _ in self._in_flight]
+            if planned not in ([rows], [rows + 1]):
+                self._execute(0)
+                self._execute(rows * (1 + self._k))
 
     def _add(self) -> None:
         from vllm.sampling_params import SamplingParams
@@ -145,7 +153,7 @@ class Work:
     def _execute(self, tokens: int) -> int:
         """Schedule a step of at most so many tokens, and execute what is due; return the rows that were computed."""
         engine, scheduler = self._engine, self._engine.scheduler
-        scheduler.max_num_scheduled_tokens = tokens
+        scheduler.max_num_scheduled_tokens = min(tokens, engine.config.max_num_batched_tokens)
         plan = scheduler.schedule()
         # Results are processed after the next schedule(): the worker gets a copy, as in a process of its own.
         self._in_flight.append((plan, pickle.loads(pickle.dumps(plan)) if engine.config.async_depth else plan))

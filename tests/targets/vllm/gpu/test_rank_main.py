@@ -113,7 +113,7 @@ class Engine:
     """An engine that says when its steps are scheduled and executed, and when their results are processed."""
 
     def __init__(self, async_depth: int) -> None:
-        self.config = SimpleNamespace(async_depth=async_depth)
+        self.config = SimpleNamespace(async_depth=async_depth, max_num_batched_tokens=8)
         self.said: list[str] = []
         self.scheduler = self.worker = self.recorder = self
         self.max_num_scheduled_tokens = 0
@@ -160,3 +160,15 @@ def test_without_it_a_step_is_executed_at_once() -> None:
     said, computed = steps(0, 5, 0)
     assert said == ["schedule 0", "execute 0", "process 0", "schedule 1", "execute 1", "process 1"]
     assert computed == [1, 0]
+
+
+def test_what_is_planned_ahead_has_as_many_rows_as_the_step_that_executes_it() -> None:
+    """Otherwise each step of other ranks would meet a dummy run of this one."""
+    work = Work.__new__(Work)
+    engine = work._engine = Engine(1)
+    work._k, work._in_flight = 0, deque()
+    work._plan_ahead(1)
+    assert engine.said == ["schedule 0", "execute 0", "process 0", "schedule 1"]
+    assert work._execute(1) == 1
+    work._plan_ahead(1)
+    assert engine.said[4:] == ["schedule 2", "execute 1", "process 1"]
