@@ -36,6 +36,8 @@ from ..quoting import markdown_code, markdown_fence, markdown_text
 from ..record.answers import AGAIN, Answer, Answers
 from ..record.history import History
 from ..units import listed, plural
+from .at_scale import Served
+from .client_block import client_lines
 from .explain import Explanation, explain
 from .headline import Headline, headline_of
 from .related import RelatedEntry, public_reports
@@ -112,6 +114,7 @@ class ReproCase(Struct, frozen=True):
     related   entries of known bugs that match
     script    without one, the report shows how to replay the trace
     test      the script as a test of the engine's own tree, None if it was not asked for; `tested`: its verdict
+    served    the server that the trace stands for, None where nobody asked
     fix       a patch and what the script and the trace do with it, None without a patch
     severity  how much it matters, None if it was not measured
     fixes     known bugs whose patches the engine has here: without them the trace meets one of these first
@@ -140,6 +143,12 @@ class ReproCase(Struct, frozen=True):
     fix: TriedFix | None = None
     severity: Severity | None = None
     fixes: Sequence[Known] = ()
+    served: Served | None = None
+
+    @property
+    def server(self) -> Deployment:
+        """The server of the trace, in its own lengths if that is known."""
+        return self.served.deployment if self.served else self.deployment
 
     @property
     def cause(self) -> CauseText | None:
@@ -176,7 +185,7 @@ def _lines(case: ReproCase, has_picture: bool, with_script: bool, with_timeline:
     yield f"{markdown_text(f'{headline.impact} {_shown(case)}'.rstrip())}\n"
     yield f"**First deviation:** {markdown_text(case.violation.sentence)}.\n"
     if case.severity and case.severity.reach:
-        words = reach_words(_as_served(case.severity.reach, case.deployment), NOTHING)
+        words = reach_words(_as_served(case.severity.reach, case.server), NOTHING)
         reach = markdown_text("; ".join([words, *where(case.graphs, "")]))
         yield f"**Reach of this scenario, by running it with one setting changed at a time:** {reach}.\n"
     yield from _implementations(case)
@@ -187,7 +196,7 @@ def _lines(case: ReproCase, has_picture: bool, with_script: bool, with_timeline:
     yield from _scenario(case)
     if case.deployment.command:
         yield "\n## Equivalent server\n"
-        yield from _server(case.deployment)
+        yield from _server(case)
     yield "\n## Expected and observed\n"
     explanation = explain(case.history)
     yield from _expected(case, explanation)
@@ -365,13 +374,25 @@ SHOWN = ("mamba_cache_mode", "num_speculative_tokens", "async_depth")
 """Settings that are shown even with their default."""
 
 
-def _server(deployment: Deployment) -> Iterator[str]:
-    small = ", without its miniature sizes" if deployment.sizes else ""
-    yield f"The command of a server that runs the same code paths as the scenario{small}:\n"
-    yield markdown_fence(" \\\n  ".join(deployment.shell), "bash")
-    if deployment.notes:
+def _server(case: ReproCase) -> Iterator[str]:
+    server, served = case.server, case.served
+    scale = server.scale if served else None
+    sizes = f" Lengths are for blocks of {plural(scale.block, 'token')}." if scale else ""
+    yield f"A server with the settings that the scenario needs.{sizes}\n"
+    yield markdown_fence(" \\\n  ".join(server.shell), "bash")
+    if server.notes:
         yield ""
-        yield from (f"* {markdown_text(note)}" for note in deployment.notes)
+        yield from (f"* {markdown_text(note)}" for note in server.notes)
+    clients = list(client_lines(served, case.trace, case.history)) if served else []
+    if clients:
+        yield "\nIts clients:\n"
+        yield markdown_fence("\n".join(clients), "python")
+    if server.client.forced:
+        yield "\nWhat no flag and no field of a request says:\n"
+        yield from (f"* {markdown_text(one)}" for one in server.client.forced)
+    yield ""
+    tried = f", also with blocks of {served.tried} tokens" if served and served.tried else ""
+    yield f"Nothing was run on such a server. What was run: the scenario in hybridfuzz{tried}, and the script below."
 
 
 def _expected(case: ReproCase, explanation: Explanation | None) -> Iterator[str]:
