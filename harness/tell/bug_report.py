@@ -61,6 +61,7 @@ OUTPUT_LINES_SHOWN = 12
 """What clients receive is printed before the traceback."""
 EVENTS_SHOWN, EVENTS_MAX = 24, 100
 """A longer scenario is collapsed; of one that is longer than the second, the middle is left out."""
+FLAGS_IN_TITLE = 2
 FLAG_LENGTH_MAX = 60
 """A longer flag is named without its value."""
 TOKENS_SHOWN = 12
@@ -156,14 +157,36 @@ class ReproCase(Struct, frozen=True):
         return next((entry.cause for entry in self.related if entry.cause), None)
 
     @property
+    def title(self) -> str:
+        """What a client gets, with which settings and why, and the class of the model."""
+        headline, current = self.headline, next((run for run in self.runs if run.current), None)
+        reach = self.severity.reach if self.severity else None
+        needs = [*(_flags(self) if reach else headline.settings), *headline.asked]
+        usual = " with default settings" if reach and not reach.needs else ""
+        where = f" with {listed(needs)}" if needs else usual
+        is_hybrid = any(group.kind == "mamba" for group in self.trace.config.groups)
+        kind = ": ".join(filter(None, (self.deployment.model, self.deployment.architecture)))
+        kind = kind or "hybrid model" * is_hybrid
+        on = current.title if current and any(run.result == PASSES for run in self.runs) else ""
+        said = f"{headline.what}{where}: {_in_a_sentence(self.cause.title)}" if self.cause else f"{headline.situation}{where}"
+        last = ", ".join(filter(None, (kind, on)))
+        return f"{said} ({last})" if last else said
+
+    @property
     def headline(self) -> Headline:
         """Title and first paragraph."""
         deployment, reach = self.deployment, self.severity.reach if self.severity else None
         return headline_of(
-            self.trace, self.history, self.violation, self.answers.rows, deployment.model, deployment.calls,
+            self.trace, self.history, self.violation, self.answers.rows, deployment.calls,
             is_synchronous=bool(reach and reach.scheduling.get(SYNCHRONOUS)),
             has_numbers=not (self.answers.variation or _shows_tokens(self)),
         )  # fmt: skip
+
+
+def _in_a_sentence(title: str) -> str:
+    """Return a title for the middle of a sentence: names keep their first letter."""
+    first, second = title[:1], title[1:2]
+    return first.lower() + title[1:] if second.islower() or second == " " else title
 
 
 def report(case: ReproCase, *, has_picture: bool = False) -> str:
@@ -178,9 +201,8 @@ def report(case: ReproCase, *, has_picture: bool = False) -> str:
 
 def _lines(case: ReproCase, has_picture: bool, with_script: bool, with_timeline: bool) -> Iterator[str]:
     headline = case.headline
-    cause, current = case.cause, next((run for run in case.runs if run.current), None)
-    on = f", {current.title}" if current and any(run.result == PASSES for run in case.runs) else ""
-    yield f"# {case.deployment.title_begins}{markdown_text((cause.title if cause else headline.title) + on)}\n"
+    cause = case.cause
+    yield f"# {case.deployment.title_begins}{markdown_text(case.title)}\n"
     yield OWNER
     yield f"{markdown_text(f'{headline.impact} {_shown(case)}'.rstrip())}\n"
     yield f"**First deviation:** {markdown_text(case.violation.sentence)}.\n"
@@ -222,6 +244,14 @@ def _lines(case: ReproCase, has_picture: bool, with_script: bool, with_timeline:
     yield f"\nFound by hybridfuzz {_version()} as {markdown_code(case.violation.signature)}, reduced to {count}."
     if case.deployment.has_sizes and case.deployment.command:
         yield f"The settings, as its trace names them: {_settings(case)}."
+
+
+def _flags(case: ReproCase) -> list[str]:
+    """Return the first flags without which the trace does not fail, with values that are words."""
+    if not (case.severity and case.severity.reach):
+        return []
+    flags = [one.split(" ") for one in case.severity.reach.needs if one.startswith("--")]
+    return [" ".join([flag, *(one for one in value if one.isalpha())]) for flag, *value in flags][:FLAGS_IN_TITLE]
 
 
 def _as_served(reach: Reach, server: Deployment) -> Reach:

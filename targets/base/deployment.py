@@ -67,7 +67,7 @@ class Deployment(Struct, frozen=True):
     own, replaced    code that runs as released, and stand-ins, one clause each
     packages   further packages whose versions a report lists
     tracker    search page of the engine's issues, "" if there is none
-    model      the kind of model, in words
+    model      the kind of model, in words; `architecture`: the class that the engine has for one
     search     terms by which the tracker is searched instead of the kind of cache, () for that
     title_begins  what the tracker's form puts before the title of a report
     unusual    names of flags that a server does not have by default and that choose other code
@@ -93,6 +93,7 @@ class Deployment(Struct, frozen=True):
     sizes: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     model: str = ""
+    architecture: str = ""
     search: tuple[str, ...] = ()
     title_begins: str = ""
     environment: tuple[str, ...] = ()

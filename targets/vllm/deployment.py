@@ -182,6 +182,7 @@ def deployment(variant: str, trace: Trace, version: str, device: str = "") -> De
         sizes=tuple(_sizes(config)),
         notes=tuple(_notes(config, model)),
         model=model.layer,
+        architecture=model.architecture,
         scale=SCALE,
         limits=_limits(config),
         client=_client(trace),

@@ -13,6 +13,7 @@ from markdown_it.token import Token
 from msgspec import structs
 from support import CLEAN, HOSTILE, arrive, make_trace, steps
 
+from hybridfuzz.harness.campaign_summary import Reach, Severity
 from hybridfuzz.harness.draw.trace_files import load_trace
 from hybridfuzz.harness.group.cause_text import CauseText
 from hybridfuzz.harness.group.evidence import Place
@@ -241,11 +242,30 @@ def test_chunks_are_those_of_the_first_time() -> None:
     assert row.chunks == (8, 8)
 
 
+def test_a_title_has_the_settings_that_are_needed_and_the_class_of_the_model() -> None:
+    """Titles of causes said neither: "A block that is filled in the same step is copied before"."""
+    case = case_of("accepted-count-zero")
+    needs = ["--scheduling-policy priority", "--prefix-match-unit 32", "--third", "a retraction"]
+    measured = structs.replace(
+        case,
+        deployment=structs.replace(case.deployment, model="gated delta nets", architecture="Qwen3NextForCausalLM"),
+        runs=[OtherRun("V2", True, True, "fails"), OtherRun("V1", False, False, "passes")],
+        severity=Severity("P1", "wrong tokens", Reach(needs, [], [], {}, {}, "V2", 1, True)),
+    )
+    settings = "with --scheduling-policy priority and --prefix-match-unit"
+    kind = "(gated delta nets: Qwen3NextForCausalLM, V2)"
+    assert measured.title == f"{case.headline.situation} {settings} {kind}"
+    entry = RelatedEntry("entry", "engine #9", cause=CauseText("7. V2 keeps a key", {}, "It does."))
+    assert structs.replace(measured, related=[entry]).title == f"Wrong tokens {settings}: V2 keeps a key {kind}"
+    stock = structs.replace(measured, severity=Severity("P0", "wrong tokens", Reach([], [], [], {}, {})))
+    assert "with default settings (" in stock.title
+
+
 def test_the_cause_is_told_where_it_is_known() -> None:
     cause = CauseText("A key too early", {"public": "#7 (open)"}, "`f` publishes before it writes.")
     entry = RelatedEntry("entry", "engine #9", cause=cause)
     text = report(structs.replace(case_of("accepted-count-zero"), related=[entry]))
-    assert text.partition("\n")[0].endswith("A key too early")
+    assert text.partition("\n")[0] == "# Wrong tokens with speculative decoding: a key too early (hybrid model)"
     assert "## Cause\n\n`f` publishes before it writes.\n" in text
     assert "Public reports, as of the time when the cause was found: #7 (open). " in text and "#9" not in text
 
@@ -352,7 +372,7 @@ def test_the_default_implementation_is_named_first() -> None:
     text = report(structs.replace(case, runs=(old, new)))
     assert "**Not the default:** on the default, V2 runner, the same trace **passes**." in text
     assert text.index("| V2 runner | yes | passes |") < text.index("| V1 runner | no | **fails** (this report) |")
-    assert text.splitlines()[0].endswith(", V1 runner")
+    assert text.splitlines()[0].endswith(" (hybrid model, V1 runner)")
     other = report(
         structs.replace(case, runs=(structs.replace(old, default=True), structs.replace(new, default=False)))
     )
