@@ -8,11 +8,13 @@ is which limits it needs: of a step, of running requests and of the pool.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate, pairwise
 
 from msgspec import Struct, structs
 
+from ...reference.tokens import CONTINUATION
 from ...targets.base.deployment import Deployment, Scale
-from ...targets.base.trace import Arrive, Config, Crop, Event, ExternalLoad, Resume, Step, Trace, Truncate, Turn
+from ...targets.base.trace import AnyEvent, Arrive, Config, Crop, ExternalLoad, Resume, Step, Trace, Truncate, Turn
 
 AMPLE = {"max_num_batched_tokens": 4096, "max_num_seqs": 64, "num_blocks": 4096}
 """Limits that limit no trace."""
@@ -47,9 +49,14 @@ def serve(trace: Trace, describe: Callable[[Trace], Deployment], fails: Callable
     needs = _needed(trace, described.limits, fails)
     if scaled is None:
         return Served(structs.replace(described, scale=None), trace, needs)
+    assert described.scale is not None
+    tried, short_answers = 0, True
+    for short_answers in (True, False):
+        if tried := _tried(trace, described.scale, fails, short_answers=short_answers):
+            scaled = at_scale(trace, described.scale, short_answers=short_answers) or scaled
+            break
     server = describe(scaled)
-    flags = (*(server.scale.flags if server.scale else ()), *(part for name in needs for part in server.limits[name]))
-    tried = _tried(trace, described.scale, fails) if described.scale else 0
+    flags = (*described.scale.flags, *(part for name in needs for part in server.limits[name]))
     return Served(structs.replace(server, flags=(*server.flags, *flags)), scaled, needs, tried)
 
 
@@ -66,20 +73,27 @@ def _with(trace: Trace, fields: Mapping[str, int]) -> Trace:
     return structs.replace(trace, config=structs.replace(trace.config, **fields))
 
 
-def _tried(trace: Trace, scale: Scale, fails: Callable[[Trace], bool]) -> int:
-    """Return the largest block, up to a server's, with which a trace can be run, 0 if it does not fail there."""
+def _tried(trace: Trace, scale: Scale, fails: Callable[[Trace], bool], *, short_answers: bool) -> int:
+    """Return the largest block, up to a server's, with which a trace can be run, 0 if it does not fail there. Options
+    keep their values: a target may take no others."""
     block, largest = scale.block, max(group.block_size for group in trace.config.groups)
+    options = {name: int(trace.config.options.get(name, "0")) for name in scale.options}
     while block > largest:
-        options = {name: max(value * block // scale.block, 1) for name, value in scale.options.items()}
-        one = at_scale(trace, Scale(block, options))
+        one = at_scale(trace, Scale(block, options), short_answers=short_answers)
         if one and one.config.max_model_len <= LENGTH_MAX and one.config.max_num_batched_tokens <= LENGTH_MAX:
             return block if fails(one) else 0
         block //= 2
     return 0
 
 
-def at_scale(trace: Trace, scale: Scale) -> Trace | None:
-    """Return a trace in the lengths of a server, None where its blocks do not divide each other."""
+def at_scale(trace: Trace, scale: Scale, *, short_answers: bool = True) -> Trace | None:
+    """Return a trace in the lengths of a server, None where its blocks do not divide each other.
+
+    Each turn ends at the same place of its blocks. So does its prompt, or its answer has as many tokens as before
+    (`short_answers`): where it crosses a boundary not both can be. Prompts that quote an answer keep their places.
+    """
+    documents = {document for event in trace.events if isinstance(event, Turn) for document, _ in event.prompt}
+    short_answers = short_answers and CONTINUATION not in documents
     lengths = _Lengths.of(trace.config, scale)
     if lengths is None:
         return None
@@ -103,14 +117,15 @@ def at_scale(trace: Trace, scale: Scale) -> Trace | None:
         options={**config.options, **chosen},
     )
     known: dict[str, int] = {}
-    return structs.replace(trace, config=config, events=tuple(_event(one, tokens, known) for one in trace.events))
+    events = tuple(_event(one, tokens, known, short_answers) for one in trace.events)
+    return structs.replace(trace, config=config, events=events)
 
 
-def _event(event: Event, tokens: Callable[[int], int], known: dict[str, int]) -> Event:
+def _event(event: AnyEvent, tokens: Callable[[int], int], known: dict[str, int], short_answers: bool) -> AnyEvent:
     """Return an event in other lengths. `known`: the tokens of each client when its last turn has ended."""
     match event:
         case Arrive() | Resume():
-            return _turn(event, tokens, known)
+            return _turn(event, tokens, known, short_answers)
         case Step():
             budget, chunks = event.budget and tokens(event.budget), event.chunks
             return structs.replace(event, budget=budget, chunks={name: tokens(most) for name, most in chunks.items()})
@@ -122,17 +137,24 @@ def _event(event: Event, tokens: Callable[[int], int], known: dict[str, int]) ->
             return event
 
 
-def _turn(event: Turn, tokens: Callable[[int], int], known: dict[str, int]) -> Turn:
+def _turn(event: Turn, tokens: Callable[[int], int], known: dict[str, int], short_answers: bool) -> Turn:
     """Return a request whose prompt's parts, and whose answer, end at the same places of blocks."""
-    at = known.get(event.name, 0) if isinstance(event, Resume) else 0
-    parts = []
-    for document, length in event.prompt:
-        parts.append((document, tokens(at + length) - tokens(at)))
-        at += length
-    new = tokens(at + event.max_new_tokens) - tokens(at)
-    stop_at = tokens(at + event.stop_at) - tokens(at)
-    known[event.name] = at + (min(event.stop_at, event.max_new_tokens) if event.stop_at else event.max_new_tokens)
-    return structs.replace(event, prompt=tuple(parts), max_new_tokens=new, stop_at=stop_at)
+    start = known.get(event.name, 0) if isinstance(event, Resume) else 0
+    ends = [start + end for end in accumulate(length for _, length in event.prompt)]
+    new, stop_at = event.max_new_tokens, event.stop_at
+    known[event.name] = ends[-1] + (min(stop_at, new) if stop_at else new)
+    served = [tokens(end) for end in ends]
+    before = served[-2] if len(served) > 1 else tokens(start)
+    if short_answers:
+        # The prompt ends as far before the boundary that the answer crosses.
+        answer = known[event.name] - ends[-1]
+        crosses = tokens(known[event.name]) - served[-1] != answer
+        served[-1] = max(tokens(known[event.name]) - answer, before + 1) if crosses else served[-1]
+    else:
+        new, stop_at = (tokens(ends[-1] + length) - served[-1] if length else 0 for length in (new, stop_at))
+    lengths = [end - begin for begin, end in pairwise([tokens(start), *served])]
+    prompt = tuple((document, length) for (document, _), length in zip(event.prompt, lengths, strict=True))
+    return structs.replace(event, prompt=prompt, max_new_tokens=new, stop_at=stop_at)
 
 
 class _Lengths(Struct, frozen=True):

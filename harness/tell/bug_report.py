@@ -168,7 +168,9 @@ class ReproCase(Struct, frozen=True):
         kind = ": ".join(filter(None, (self.deployment.model, self.deployment.architecture)))
         kind = kind or "hybrid model" * is_hybrid
         on = current.title if current and any(run.result == PASSES for run in self.runs) else ""
-        said = f"{headline.what}{where}: {_in_a_sentence(self.cause.title)}" if self.cause else f"{headline.situation}{where}"
+        said = f"{headline.situation}{where}"
+        if self.cause:
+            said = f"{headline.what}{where}: {_in_a_sentence(self.cause.title)}"
         last = ", ".join(filter(None, (kind, on)))
         return f"{said} ({last})" if last else said
 
@@ -407,8 +409,8 @@ SHOWN = ("mamba_cache_mode", "num_speculative_tokens", "async_depth")
 def _server(case: ReproCase) -> Iterator[str]:
     server, served = case.server, case.served
     scale = server.scale if served else None
-    sizes = f" Lengths are for blocks of {plural(scale.block, 'token')}." if scale else ""
-    yield f"A server with the settings that the scenario needs.{sizes}\n"
+    sizes = f", in lengths for blocks of {plural(scale.block, 'token')}" if scale else ""
+    yield f"A server with the settings and limits of the scenario{sizes}:\n"
     yield markdown_fence(" \\\n  ".join(server.shell), "bash")
     if server.notes:
         yield ""
@@ -421,8 +423,10 @@ def _server(case: ReproCase) -> Iterator[str]:
         yield "\nWhat no flag and no field of a request says:\n"
         yield from (f"* {markdown_text(one)}" for one in server.client.forced)
     yield ""
-    tried = f", also with blocks of {served.tried} tokens" if served and served.tried else ""
+    tried = f", which fails in the same way with blocks of {served.tried} tokens" if served and served.tried else ""
     yield f"Nothing was run on such a server. What was run: the scenario in hybridfuzz{tried}, and the script below."
+    if scale and not tried:
+        yield "In larger blocks it was not seen to fail: where it depends on places in blocks, adjust these lengths."
 
 
 def _expected(case: ReproCase, explanation: Explanation | None) -> Iterator[str]:

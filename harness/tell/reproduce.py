@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -51,6 +52,8 @@ SCRIPT = "repro.py"
 FAILS_TOO = "fails, too"
 IDLE_SECONDS = 20.0
 """Time for the events that the failure does not need any more."""
+SCALE_SECONDS = 20.0
+"""Time for the trace in the lengths of a server, and without its limits."""
 NAME_LENGTH_MAX = 72
 LEADS_ON = frozenset([
     "a", "after", "an", "and", "by", "for", "from", "in", "no", "not", "of", "on", "that", "the", "to", "what", "while",
@@ -110,10 +113,11 @@ def observe(
                 severity = None
             deployment = describe(spec, trace, launch.version)
         answers = answers_of(worker, trace, violation)
+        until = 0.0 if violation.oracle in UNEXPLAINED else time.monotonic() + SCALE_SECONDS
         server = serve(
             trace,
             lambda one: describe(spec, one, launch.version),
-            lambda one: violation.oracle not in UNEXPLAINED and _fails(worker, one, wanted),
+            lambda one: time.monotonic() < until and _fails(worker, one, wanted),
         )
         runs = list(_implementations(worker, trace, violation.signature, deployment))
         graphs = dict(_graphs(subject, worker, trace, violation.signature, capabilities))

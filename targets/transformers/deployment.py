@@ -30,8 +30,8 @@ with contextlib.redirect_stdout(io.StringIO()) as told:
 lines = [line for line in told.getvalue().splitlines() if not line.startswith("Copy-and-paste")]
 print("\\n".join(lines).strip().replace("<fill in>", "no"))
 """
-"""`transformers env`, whose command line wants typer; the environments made here have none. What it leaves to its reader
-is whether the script uses a GPU, or several processes: ours does neither."""
+"""`transformers env`, whose command line wants typer; the environments made here have none. It asks whether the script
+uses a GPU, or several processes: ours does neither."""
 CALLS = {
     "crop": "Cache.crop",
     "select": "Cache.batch_select_indices",

@@ -34,7 +34,7 @@ SCALE = Scale(1024, {"unit": 32})
     ],
 )  # fmt: skip
 def test_a_length_is_as_far_from_the_nearer_boundary(length: int, unit: int, served: int) -> None:
-    assert lengths(at_scale(trace(arrive("r0", length), unit=unit), SCALE)) == [[served]]
+    assert lengths(at_scale(trace(arrive("r0", length, new=1), unit=unit), SCALE)) == [[served]]
 
 
 def test_parts_of_a_prompt_and_later_turns_end_at_the_same_places() -> None:
@@ -42,6 +42,18 @@ def test_parts_of_a_prompt_and_later_turns_end_at_the_same_places() -> None:
     scaled = at_scale(trace(first, Resume("r0", (("c", 5),), 1)), SCALE)
     assert lengths(scaled) == [[1023, 2], [2048 - 1027]]
     assert scaled and [event.max_new_tokens for event in scaled.events if isinstance(event, Arrive)] == [2]
+
+
+def test_an_answer_across_a_boundary_is_as_long_as_before_or_its_prompt_ends_where_it_did() -> None:
+    """Prompts of 9 and answers up to 17 became answers of a thousand tokens: nothing else happened in time."""
+    crossing = trace(arrive("r0", 9, new=8))
+    short, long = (at_scale(crossing, SCALE, short_answers=one) for one in (True, False))
+    assert lengths(short) == [[2049 - 8]] and lengths(long) == [[1025]]
+    assert short and long
+    assert [event.max_new_tokens for one in (short, long) for event in one.events if isinstance(event, Arrive)] == [
+        8,
+        1024,
+    ]
 
 
 def test_budgets_and_pools_of_single_tokens_grow_blocks_do_not() -> None:
@@ -77,7 +89,7 @@ def test_a_server_has_the_limits_without_which_the_trace_does_not_fail(
     fails: Callable[[Trace], bool], needs: list[str]
 ) -> None:
     """The command had none, and a reader did not know how to make a server run out of blocks."""
-    served = serve(trace(arrive("r0", 9), *steps(2)), described, fails)
+    served = serve(trace(arrive("r0", 9, new=1), *steps(2)), described, fails)
     assert list(served.needs) == needs
     assert [f"--{name}" for name in needs] == [one for one in served.deployment.flags if one[2:] in AMPLE]
     assert "--block" in served.deployment.flags and lengths(served.trace) == [[65]]
