@@ -500,11 +500,13 @@ def _reproduction(case: ReproCase, with_script: bool) -> Iterator[str]:
     yield markdown_fence("\n".join(["$ python repro.py", *shown]), "console") + "\n"
     if script.more:
         yield f"{script.more}\n"
-    yield "`pytest test_repro.py` runs the same check as a test, which passes once the bug is fixed.\n"
-    if case.test and case.tested and case.tested.promised:
-        title = markdown_text(case.deployment.title)
-        yield f"{markdown_code(case.test.path)} is the same as a test for the tree of {title}.\n"
     lines = script.text.count("\n")
+    if case.test and case.tested and case.tested.promised:
+        title, short = markdown_text(case.deployment.title), case.test.files[case.test.path].count("\n")
+        has_module = any(path.endswith("_engine.py") for path in case.test.files)
+        size = plural(short, "line") + ", its engine in a module beside it" * has_module
+        yield f"{markdown_code(case.test.path)} ({size}) is the same as a test for the tree of {title}.\n"
+    yield "`pytest test_repro.py` runs the same check as a test, which passes once the bug is fixed.\n"
     if script.scenario:
         yield f"Without its machinery (`repro.py`, {lines} lines, is attached):\n"
         yield markdown_fence(script.scenario, "python") + "\n"
