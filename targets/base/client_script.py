@@ -13,7 +13,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from ...reference.tokens import Truth
-from .inlined import Part, import_block
+from .inlined import Part, import_block, trimmed
 from .repro import DEVIATION, MACHINERY, Failure, Place, Script, python_comment
 
 AGAIN = "again "
@@ -158,6 +158,7 @@ class Frame(NamedTuple):
         self, failure: Failure, body: Sequence[str], end: End, parts: Sequence[Part], constants: Sequence[str] = ()
     ) -> Script:
         """Return a script: `body` is that of `reproduce()`, `constants` are lines that the second part uses."""
+        parts = trimmed(parts, "\n".join(["def reproduce():", *(f"    {line}" for line in body), f"{self.prepare}()"]))
         imports = import_block(parts, "import os", "import warnings")
         own = [line for line in imports if line.split()[1].partition(".")[0] not in sys.stdlib_module_names]
         machinery = "\n".join(
