@@ -29,7 +29,7 @@ from ..group.evidence import Place
 from ..group.finding_store import replay_command
 from ..group.known import FILES, Known
 from ..group.severity import reach_words, where
-from ..judge.oracles import rule_of
+from ..judge.oracles import client_of, rule_of
 from ..judge.oracles.real_model import FIELDS as FIELDS_OF_A_MODEL
 from ..judge.violation import Violation
 from ..quoting import markdown_code, markdown_fence, markdown_text
@@ -61,6 +61,14 @@ OUTPUT_LINES_SHOWN = 12
 """What clients receive is printed before the traceback."""
 EVENTS_SHOWN, EVENTS_MAX = 24, 100
 """A longer scenario is collapsed; of one that is longer than the second, the middle is left out."""
+ANOTHER_ANSWER = "What shows the failure is an answer that is not that of the same request sent alone to a new server."
+SHOWN_BY: Mapping[str, str] = {
+    "wrong tokens": ANOTHER_ANSWER,
+    "corrupt cache": ANOTHER_ANSWER,
+    "hang": "What shows the failure is a request that does not end.",
+    "dead engine": "What shows the failure is the exception in the server's log.",
+}
+"""By what a client gets."""
 FLAGS_IN_TITLE = 2
 FLAG_LENGTH_MAX = 60
 """A longer flag is named without its value."""
@@ -419,6 +427,8 @@ def _server(case: ReproCase) -> Iterator[str]:
     if clients:
         yield "\nIts clients:\n"
         yield markdown_fence("\n".join(clients), "python")
+        if shows := SHOWN_BY.get(client_of(case.violation)):
+            yield f"\n{shows}"
     if server.client.forced:
         yield "\nWhat no flag and no field of a request says:\n"
         yield from (f"* {markdown_text(one)}" for one in server.client.forced)

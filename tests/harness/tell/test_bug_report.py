@@ -24,6 +24,7 @@ from hybridfuzz.harness.judge.violation import Violation
 from hybridfuzz.harness.record.answers import AGAIN, Answer, Answers, collect_answers
 from hybridfuzz.harness.record.history import History, Moment, RequestStep
 from hybridfuzz.harness.record.recorder import record_history
+from hybridfuzz.harness.tell.at_scale import serve
 from hybridfuzz.harness.tell.bug_report import LENGTH_MAX, SCRIPT_LINES_SHOWN, OtherRun, ReproCase, TriedFix, report
 from hybridfuzz.harness.tell.headline import headline_of
 from hybridfuzz.harness.tell.related import RelatedEntry
@@ -36,7 +37,7 @@ from hybridfuzz.targets.base.launch import Launch
 from hybridfuzz.targets.base.protocol import EngineError
 from hybridfuzz.targets.base.registry import describe, load_factory
 from hybridfuzz.targets.base.repro import MACHINERY, Script
-from hybridfuzz.targets.base.trace import AnyEvent, Arrive, DummyRun, ExternalLoad, Preempt, Select, Step
+from hybridfuzz.targets.base.trace import AnyEvent, Arrive, DummyRun, ExternalLoad, Preempt, Select, Step, Trace
 
 CORPUS = Path(__file__).parents[3] / "corpus"
 LAUNCH = Launch(sys.executable, {})
@@ -240,6 +241,24 @@ def test_chunks_are_those_of_the_first_time() -> None:
     _, history = record_history(CLEAN, trace)
     [row] = requests_of(trace, history)
     assert row.chunks == (8, 8)
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_server_has_its_clients_and_what_was_run_of_it(fails: bool) -> None:
+    """The command alone could not be made to fail."""
+    case = case_of("accepted-count-zero")
+    plain = structs.replace(case.trace, config=structs.replace(case.trace.config, options={}))
+
+    def described(trace: Trace) -> Deployment:
+        return describe("vllm@0.33.0", trace, "0.33.0")
+
+    served = serve(plain, described, lambda _: fails)
+    text = report(structs.replace(case, deployment=described(plain), served=served))
+    [commands, clients] = [token.content for token in parsed(text) if token.type == "fence"][:2]
+    assert "--block-size 1024" in commands and ("--num-gpu-blocks-override" in commands) == (not fails)
+    assert "r0 = send(tokens(" in clients
+    assert "an answer that is not that of the same request sent alone" in text
+    assert ("In larger blocks it was not seen to fail" in text) == (not fails)
 
 
 def test_a_title_has_the_settings_that_are_needed_and_the_class_of_the_model() -> None:
