@@ -257,10 +257,11 @@ def _lines(case: ReproCase, has_picture: bool, with_script: bool, with_timeline:
 
 
 def _flags(case: ReproCase) -> list[str]:
-    """Return the first flags without which the trace does not fail, with values that are words."""
+    """Return flags without which the trace does not fail, those first that few servers have; values that are words."""
     if not (case.severity and case.severity.reach):
         return []
     flags = [one.split(" ") for one in case.severity.reach.needs if one.startswith("--")]
+    flags.sort(key=lambda one: one[0] not in case.deployment.unusual)
     return [" ".join([flag, *(one for one in value if one.isalpha())]) for flag, *value in flags][:FLAGS_IN_TITLE]
 
 

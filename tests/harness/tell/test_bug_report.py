@@ -264,10 +264,13 @@ def test_a_server_has_its_clients_and_what_was_run_of_it(fails: bool) -> None:
 def test_a_title_has_the_settings_that_are_needed_and_the_class_of_the_model() -> None:
     """Titles of causes said neither: "A block that is filled in the same step is copied before"."""
     case = case_of("accepted-count-zero")
-    needs = ["--scheduling-policy priority", "--prefix-match-unit 32", "--third", "a retraction"]
+    needs = ["--no-async-scheduling", "--scheduling-policy priority", "--prefix-match-unit 32", "a retraction"]
+    unusual = ("--scheduling-policy", "--prefix-match-unit")
     measured = structs.replace(
         case,
-        deployment=structs.replace(case.deployment, model="gated delta nets", architecture="Qwen3NextForCausalLM"),
+        deployment=structs.replace(
+            case.deployment, model="gated delta nets", architecture="Qwen3NextForCausalLM", unusual=unusual
+        ),
         runs=[OtherRun("V2", True, True, "fails"), OtherRun("V1", False, False, "passes")],
         severity=Severity("P1", "wrong tokens", Reach(needs, [], [], {}, {}, "V2", 1, True)),
     )
