@@ -69,7 +69,7 @@ SHOWN_BY: Mapping[str, str] = {
     "dead engine": "What shows the failure is the exception in the server's log.",
 }
 """By what a client gets."""
-FLAGS_IN_TITLE = 2
+SETTINGS_IN_TITLE = 2
 FLAG_LENGTH_MAX = 60
 """A longer flag is named without its value."""
 TOKENS_SHOWN = 12
@@ -169,7 +169,9 @@ class ReproCase(Struct, frozen=True):
         """What a client gets, with which settings and why, and the class of the model."""
         headline, current = self.headline, next((run for run in self.runs if run.current), None)
         reach = self.severity.reach if self.severity else None
-        needs = [*(_flags(self) if reach else headline.settings), *headline.asked]
+        flags = _flags(self) if reach else list(headline.settings)
+        asked = [words for words in headline.asked if not any(words.removesuffix("s") in flag for flag in flags)]
+        needs = [*flags, *asked][:SETTINGS_IN_TITLE]
         usual = " with default settings" if reach and not reach.needs else ""
         where = f" with {listed(needs)}" if needs else usual
         is_hybrid = any(group.kind == "mamba" for group in self.trace.config.groups)
@@ -262,7 +264,7 @@ def _flags(case: ReproCase) -> list[str]:
         return []
     flags = [one.split(" ") for one in case.severity.reach.needs if one.startswith("--")]
     flags.sort(key=lambda one: one[0] not in case.deployment.unusual)
-    return [" ".join([flag, *(one for one in value if one.isalpha())]) for flag, *value in flags][:FLAGS_IN_TITLE]
+    return [" ".join([flag, *(one for one in value if one.isalpha())]) for flag, *value in flags]
 
 
 def _as_served(reach: Reach, server: Deployment) -> Reach:

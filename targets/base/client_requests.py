@@ -72,8 +72,9 @@ def _request(event: Turn, fields: Mapping[str, object], sent: Mapping[str, Turn]
     if isinstance(event, Resume):
         yield f"await {name}  # the next turn of its session"
     if event.stop_at:
-        yield f"# STOP: token {event.stop_at} of this answer, which the same request without it shows."
-        given += ", stop_token_ids=[STOP]"
+        what, field = ("the text of ", "stop") if event.stop_string else ("", "stop_token_ids")
+        yield f"# STOP: {what}token {event.stop_at} of this answer, which the same request without it shows."
+        given += f", {field}=[STOP]"
     yield f"{name} = send({prompt_of(event.prompt, sent)}, {event.max_new_tokens}{given})"
 
 

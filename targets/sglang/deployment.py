@@ -176,7 +176,10 @@ def _forced(trace: Trace) -> Iterator[str]:
     """Yield what the scenario decides itself, and when a server gets there."""
     kinds = {type(event) for event in trace.events}
     if Preempt in kinds:
-        yield "the script retracts a request by name; a server does when its pools run out"
+        yield (
+            "the script retracts a request by name; a server does when its pools run out: lower --max-total-tokens "
+            'until it logs "#retracted_reqs"'
+        )
     if Evict in kinds:
         yield "the script evicts nodes of the radix tree; on a server other prompts do that as they fill the pools"
     if any(isinstance(event, Step) and (event.budget or event.chunks) for event in trace.events):

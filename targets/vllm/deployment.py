@@ -341,7 +341,10 @@ def _forced(trace: Trace) -> Iterator[str]:
     config, events = trace.config, trace.events
     kinds = {type(event) for event in events}
     if Preempt in kinds:
-        yield "the script preempts a request by name; a server does when its pool runs out of blocks"
+        yield (
+            "the script preempts a request by name; a server does when its pool runs out of blocks: lower "
+            "--num-gpu-blocks-override until vllm:num_preemptions counts"
+        )
     if Evict in kinds:
         yield "the script evicts free blocks; on a server other prompts do that as they fill the pool"
     if any(isinstance(event, Step) and event.budget for event in events):
