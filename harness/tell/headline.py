@@ -94,10 +94,10 @@ def headline_of(
     # A user of a server that stalls sees what happened before, not which request is the first to wait.
     circumstances = events if _stalls(violation) else [*situation, *events]
     settings = tuple(_settings(trace.config, is_synchronous))
-    asked, situation = tuple(_asked(trace)), " ".join([what, *circumstances])
+    asked, seen = tuple(_asked(trace)), " ".join([what, *circumstances])
     kind = ["hybrid model"] if any(group.kind == "mamba" for group in trace.config.groups) else []
     words = ", ".join([*kind, *settings, *asked])
-    title = f"{situation} ({words})" if words else situation
+    title = f"{seen} ({words})" if words else seen
     if not details:
         is_clean = answers and not any(one.end not in ("", "aborted") for one in answers)
         who = "every client that stays" if any(one.end for one in answers) else "every client"
@@ -105,7 +105,7 @@ def headline_of(
         details = [text for text in (follows, clean) if text]
     called = dict.fromkeys(calls[tag_of(event)] for event in trace.events if tag_of(event) in calls)
     terms = (*_search_terms(trace, history, violation), *called)
-    return Headline(title, " ".join(details), terms, what, situation, settings, asked)
+    return Headline(title, " ".join(details), terms, what, seen, settings, asked)
 
 
 def is_same_token(violation: Violation) -> bool:
