@@ -36,11 +36,6 @@ class Served(Struct, frozen=True):
     needs: Sequence[str] = ()
     tried: int = 0
 
-    @property
-    def is_scaled(self) -> bool:
-        """True if the lengths are a server's."""
-        return self.deployment.scale is not None
-
 
 def serve(trace: Trace, describe: Callable[[Trace], Deployment], fails: Callable[[Trace], bool]) -> Served:
     """Return the server of a failing trace. `fails` runs a trace and returns True if it fails in the same way."""
