@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from keyword import iskeyword
 
 from ...reference.batch import original_name
 from ...reference.tokens import CONTINUATION, kind_of
@@ -44,8 +45,9 @@ Others = Callable[[Event], Iterable[str]]
 
 
 def variable(name: str) -> str:
-    """Return the name of a request as one of Python."""
-    return re.sub(r"\W", "_", name)
+    """Return the name of a request as one of Python, which the script does not have for something else."""
+    plain = re.sub(r"\W", "_", name)
+    return plain if re.fullmatch(r"r\w*", plain) and not iskeyword(plain) else f"r_{plain}"
 
 
 def calls_of(events: Sequence[Event], fields: Fields, others: Others) -> Iterator[tuple[int, list[str]]]:

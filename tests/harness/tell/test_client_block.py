@@ -131,6 +131,12 @@ def test_requests_ask_for_what_those_of_the_trace_ask_for(monkeypatch: pytest.Mo
     assert r3["n"] == 2 and "n" not in r0
 
 
+@pytest.mark.parametrize("name", ["tokens", "return", "0", "client", "a-b.c"])
+def test_a_request_may_have_any_name(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    [body], _ = run(script("vllm@0.33.0", make_trace(arrive(name, 3))), monkeypatch)
+    assert body["prompt"]
+
+
 def test_sessions_and_resets_have_their_own_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     opening = structs.replace(arrive("r0", 3), session=True)
     trace = make_trace(opening, Resume("r0", (("b", 2),), 1), Abort("r0"))
