@@ -85,6 +85,7 @@ class Layout:
     null_block   placeholder id that never holds content, or None where the target has none
     reserved     ids that are never allocated, besides the null block
     sinks        reserved ids that padding rows may write to, since they are never read
+    state_ids    ids below this one are of the states' own pool; 0 where all groups have one pool
     cache_owns   a published block belongs to the cache (a radix tree): it leaves the free queue for good, requests
                  borrow it, and an unpublished block has one owner. Otherwise a published block without owners waits
                  in the free queue.
@@ -133,6 +134,7 @@ class Layout:
     cache_owns: bool = False
     zeroed_start: bool = False
     sinks: frozenset[int] = frozenset()
+    state_ids: int = 0
     overallocation: int = 0
     keeps_every_state: bool = True
     eagle: frozenset[int] | None = None
@@ -153,6 +155,13 @@ class Layout:
     def ids(self) -> frozenset[int]:
         """All physical blocks."""
         return frozenset(range(self.num_blocks))
+
+    @cached_property
+    def pools(self) -> dict[str, range]:
+        """The ids of each pool, by what its blocks are called."""
+        if not self.state_ids:
+            return {"block": range(self.num_blocks)}
+        return {"state slot": range(self.state_ids), "attention block": range(self.state_ids, self.num_blocks)}
 
     @cached_property
     def unowned(self) -> frozenset[int]:

@@ -154,7 +154,7 @@ RELATIONS: Mapping[str, Sentence] = {
     ),
     "undrained": Sentence("the list of {what} has {observed} entries after the step that should drain it"),
     "left-over": Sentence("all requests have ended, but {what} are left: {observed}"),
-    "not-freed": Sentence("all requests have ended, but only {observed} of {expected} blocks are free"),
+    "not-freed": Sentence("all requests have ended, but only {observed} of {expected} {what}s are free"),
     "planned-after-end": Sentence(
         "a step was planned for {request}, which has ended", "only live requests", "{request}"
     ),

@@ -5,6 +5,7 @@ It is built from records and views alone (`history_builder`). Explanations and t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 from msgspec import Struct
@@ -33,7 +34,7 @@ class Moment(Struct, frozen=True):
     """One event of the run, draining steps included. `steps` are those it planned or executed.
 
     waiting  requests that wait at its end, in queue order
-    free     blocks in the free queue at its end, -1 if there was no view
+    free     pool -> its blocks in the free queue at its end; nothing if there was no view, or no pool
     """
 
     event: int
@@ -41,7 +42,7 @@ class Moment(Struct, frozen=True):
     label: str
     steps: tuple[int, ...] = ()
     waiting: tuple[str, ...] = ()
-    free: int = -1
+    free: Mapping[str, int] = {}
 
 
 class Mark(Struct, frozen=True):

@@ -93,7 +93,7 @@ class HistoryBuilder:
         before, self._view = self._view, view
         if self.moments:
             there = self.moments[-1]
-            self.moments[-1] = msgspec.structs.replace(there, waiting=tuple(view.waiting), free=len(view.free))
+            self.moments[-1] = msgspec.structs.replace(there, waiting=tuple(view.waiting), free=self._free(view))
         if before is None or before == view:
             return
         if self._resuming and self._resuming.name in set(before.parked) - set(view.parked):
@@ -121,6 +121,11 @@ class HistoryBuilder:
 
     def _content(self, key: Key) -> str:
         return self._names.key(key.tag, self.layout.lookahead)
+
+    def _free(self, view: View) -> dict[str, int]:
+        if not self.layout.num_blocks:
+            return {}
+        return {name: sum(block in ids for block in view.free) for name, ids in self.layout.pools.items()}
 
     def _released(self, before: View, places: Sequence[tuple[str, int, int]], freed: set[int]) -> None:
         for name, group, block in places:

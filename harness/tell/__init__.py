@@ -9,6 +9,8 @@ scenario             the requests and events of a trace in words
 headline             what a user sees of a failure: title and first paragraph
 reproduce            from a failing trace to the content of its report, and to a script that fails as promised
 controls             runs that differ in one factor and pass
+at_scale             a trace in the lengths of a server, and the limits that its server must have
+client_block         the clients of that server, as a script
 bug_report           REPORT.md
 repro_folder         the folder around script, report and picture
 script               runs a reproducer script before it is handed out

@@ -29,13 +29,15 @@ from ..group.evidence import Place
 from ..group.finding_store import replay_command
 from ..group.known import FILES, Known
 from ..group.severity import reach_words, where
-from ..judge.oracles import rule_of
+from ..judge.oracles import client_of, rule_of
 from ..judge.oracles.real_model import FIELDS as FIELDS_OF_A_MODEL
 from ..judge.violation import Violation
 from ..quoting import markdown_code, markdown_fence, markdown_text
 from ..record.answers import AGAIN, Answer, Answers
 from ..record.history import History
 from ..units import listed, plural
+from .at_scale import Served
+from .client_block import client_lines
 from .explain import Explanation, explain
 from .headline import Headline, headline_of
 from .related import RelatedEntry, public_reports
@@ -59,6 +61,15 @@ OUTPUT_LINES_SHOWN = 12
 """What clients receive is printed before the traceback."""
 EVENTS_SHOWN, EVENTS_MAX = 24, 100
 """A longer scenario is collapsed; of one that is longer than the second, the middle is left out."""
+ANOTHER_ANSWER = "What shows the failure is an answer that is not that of the same request sent alone to a new server."
+SHOWN_BY: Mapping[str, str] = {
+    "wrong tokens": ANOTHER_ANSWER,
+    "corrupt cache": ANOTHER_ANSWER,
+    "hang": "What shows the failure is a request that does not end.",
+    "dead engine": "What shows the failure is the exception in the server's log.",
+}
+"""By what a client gets."""
+SETTINGS_IN_TITLE = 2
 FLAG_LENGTH_MAX = 60
 """A longer flag is named without its value."""
 TOKENS_SHOWN = 12
@@ -112,6 +123,7 @@ class ReproCase(Struct, frozen=True):
     related   entries of known bugs that match
     script    without one, the report shows how to replay the trace
     test      the script as a test of the engine's own tree, None if it was not asked for; `tested`: its verdict
+    served    the server that the trace stands for, None where nobody asked
     fix       a patch and what the script and the trace do with it, None without a patch
     severity  how much it matters, None if it was not measured
     fixes     known bugs whose patches the engine has here: without them the trace meets one of these first
@@ -140,6 +152,12 @@ class ReproCase(Struct, frozen=True):
     fix: TriedFix | None = None
     severity: Severity | None = None
     fixes: Sequence[Known] = ()
+    served: Served | None = None
+
+    @property
+    def server(self) -> Deployment:
+        """The server of the trace, in its own lengths if that is known."""
+        return self.served.deployment if self.served else self.deployment
 
     @property
     def cause(self) -> CauseText | None:
@@ -147,14 +165,40 @@ class ReproCase(Struct, frozen=True):
         return next((entry.cause for entry in self.related if entry.cause), None)
 
     @property
+    def title(self) -> str:
+        """What a client gets, with which settings and why, and the class of the model."""
+        headline, current = self.headline, next((run for run in self.runs if run.current), None)
+        reach = self.severity.reach if self.severity else None
+        flags = _flags(self) if reach else list(headline.settings)
+        asked = [words for words in headline.asked if not any(words.removesuffix("s") in flag for flag in flags)]
+        needs = [*flags, *asked][:SETTINGS_IN_TITLE]
+        usual = " with default settings" if reach and not reach.needs else ""
+        where = f" with {listed(needs)}" if needs else usual
+        is_hybrid = any(group.kind == "mamba" for group in self.trace.config.groups)
+        kind = ": ".join(filter(None, (self.deployment.model, self.deployment.architecture)))
+        kind = kind or "hybrid model" * is_hybrid
+        on = current.title if current and any(run.result == PASSES for run in self.runs) else ""
+        said = f"{headline.situation}{where}"
+        if self.cause:
+            said = f"{headline.what}{where}: {_in_a_sentence(self.cause.title)}"
+        last = ", ".join(filter(None, (kind, on)))
+        return f"{said} ({last})" if last else said
+
+    @property
     def headline(self) -> Headline:
         """Title and first paragraph."""
         deployment, reach = self.deployment, self.severity.reach if self.severity else None
         return headline_of(
-            self.trace, self.history, self.violation, self.answers.rows, deployment.model, deployment.calls,
+            self.trace, self.history, self.violation, self.answers.rows, deployment.calls,
             is_synchronous=bool(reach and reach.scheduling.get(SYNCHRONOUS)),
             has_numbers=not (self.answers.variation or _shows_tokens(self)),
         )  # fmt: skip
+
+
+def _in_a_sentence(title: str) -> str:
+    """Return a title for the middle of a sentence: names keep their first letter."""
+    first, second = title[:1], title[1:2]
+    return first.lower() + title[1:] if second.islower() or second == " " else title
 
 
 def report(case: ReproCase, *, has_picture: bool = False) -> str:
@@ -169,14 +213,13 @@ def report(case: ReproCase, *, has_picture: bool = False) -> str:
 
 def _lines(case: ReproCase, has_picture: bool, with_script: bool, with_timeline: bool) -> Iterator[str]:
     headline = case.headline
-    cause, current = case.cause, next((run for run in case.runs if run.current), None)
-    on = f", {current.title}" if current and any(run.result == PASSES for run in case.runs) else ""
-    yield f"# {case.deployment.title_begins}{markdown_text((cause.title if cause else headline.title) + on)}\n"
+    cause = case.cause
+    yield f"# {case.deployment.title_begins}{markdown_text(case.title)}\n"
     yield OWNER
     yield f"{markdown_text(f'{headline.impact} {_shown(case)}'.rstrip())}\n"
     yield f"**First deviation:** {markdown_text(case.violation.sentence)}.\n"
     if case.severity and case.severity.reach:
-        words = reach_words(_as_served(case.severity.reach, case.deployment), NOTHING)
+        words = reach_words(_as_served(case.severity.reach, case.server), NOTHING)
         reach = markdown_text("; ".join([words, *where(case.graphs, "")]))
         yield f"**Reach of this scenario, by running it with one setting changed at a time:** {reach}.\n"
     yield from _implementations(case)
@@ -187,7 +230,7 @@ def _lines(case: ReproCase, has_picture: bool, with_script: bool, with_timeline:
     yield from _scenario(case)
     if case.deployment.command:
         yield "\n## Equivalent server\n"
-        yield from _server(case.deployment)
+        yield from _server(case)
     yield "\n## Expected and observed\n"
     explanation = explain(case.history)
     yield from _expected(case, explanation)
@@ -213,6 +256,15 @@ def _lines(case: ReproCase, has_picture: bool, with_script: bool, with_timeline:
     yield f"\nFound by hybridfuzz {_version()} as {markdown_code(case.violation.signature)}, reduced to {count}."
     if case.deployment.has_sizes and case.deployment.command:
         yield f"The settings, as its trace names them: {_settings(case)}."
+
+
+def _flags(case: ReproCase) -> list[str]:
+    """Return flags without which the trace does not fail, those first that few servers have; values that are words."""
+    if not (case.severity and case.severity.reach):
+        return []
+    flags = [one.split(" ") for one in case.severity.reach.needs if one.startswith("--")]
+    flags.sort(key=lambda one: one[0] not in case.deployment.unusual)
+    return [" ".join([flag, *(one for one in value if one.isalpha())]) for flag, *value in flags]
 
 
 def _as_served(reach: Reach, server: Deployment) -> Reach:
@@ -365,13 +417,29 @@ SHOWN = ("mamba_cache_mode", "num_speculative_tokens", "async_depth")
 """Settings that are shown even with their default."""
 
 
-def _server(deployment: Deployment) -> Iterator[str]:
-    small = ", without its miniature sizes" if deployment.sizes else ""
-    yield f"The command of a server that runs the same code paths as the scenario{small}:\n"
-    yield markdown_fence(" \\\n  ".join(deployment.shell), "bash")
-    if deployment.notes:
+def _server(case: ReproCase) -> Iterator[str]:
+    server, served = case.server, case.served
+    scale = server.scale if served else None
+    sizes = f", in lengths for blocks of {plural(scale.block, 'token')}" if scale else ""
+    yield f"A server with the settings and limits of the scenario{sizes}:\n"
+    yield markdown_fence(" \\\n  ".join(server.shell), "bash")
+    if server.notes:
         yield ""
-        yield from (f"* {markdown_text(note)}" for note in deployment.notes)
+        yield from (f"* {markdown_text(note)}" for note in server.notes)
+    clients = list(client_lines(served, case.trace, case.history)) if served else []
+    if clients:
+        yield "\nIts clients:\n"
+        yield markdown_fence("\n".join(clients), "python")
+        if shows := SHOWN_BY.get(client_of(case.violation)):
+            yield f"\n{shows}"
+    if server.client.forced:
+        yield "\nWhat no flag and no field of a request says:\n"
+        yield from (f"* {markdown_text(one)}" for one in server.client.forced)
+    yield ""
+    tried = f", which fails in the same way with blocks of {served.tried} tokens" if served and served.tried else ""
+    yield f"Nothing was run on such a server. What was run: the scenario in hybridfuzz{tried}, and the script below."
+    if scale and not tried:
+        yield "In larger blocks it was not seen to fail: where it depends on places in blocks, adjust these lengths."
 
 
 def _expected(case: ReproCase, explanation: Explanation | None) -> Iterator[str]:
@@ -445,11 +513,13 @@ def _reproduction(case: ReproCase, with_script: bool) -> Iterator[str]:
     yield markdown_fence("\n".join(["$ python repro.py", *shown]), "console") + "\n"
     if script.more:
         yield f"{script.more}\n"
-    yield "`pytest test_repro.py` runs the same check as a test, which passes once the bug is fixed.\n"
-    if case.test and case.tested and case.tested.promised:
-        title = markdown_text(case.deployment.title)
-        yield f"{markdown_code(case.test.path)} is the same as a test for the tree of {title}.\n"
     lines = script.text.count("\n")
+    if case.test and case.tested and case.tested.promised:
+        title, short = markdown_text(case.deployment.title), case.test.files[case.test.path].count("\n")
+        has_module = any(path.endswith("_engine.py") for path in case.test.files)
+        size = plural(short, "line") + ", its engine in a module beside it" * has_module
+        yield f"{markdown_code(case.test.path)} ({size}) is the same as a test for the tree of {title}.\n"
+    yield "`pytest test_repro.py` runs the same check as a test, which passes once the bug is fixed.\n"
     if script.scenario:
         yield f"Without its machinery (`repro.py`, {lines} lines, is attached):\n"
         yield markdown_fence(script.scenario, "python") + "\n"

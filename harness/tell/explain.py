@@ -15,7 +15,7 @@ from msgspec import Struct
 from ..judge.oracles import contract
 from ..judge.violation import Violation, wanted_block
 from ..record.history import History, Mark, RequestStep
-from ..units import plural
+from ..units import listed, plural
 from .clauses import Blocks, clause, step_clause
 
 FIRST_SHOWN, LAST_SHOWN = 4, 12
@@ -123,15 +123,15 @@ def _waits(history: History, request: str) -> Iterator[tuple[tuple[int, int], st
         if step not in busy
     ]
     held = _held(history, request)
-    alike = groupby(enumerate(idle), lambda one: (one[1][0] - one[0], held[one[1][0]], history.moments[one[1][0]].free))
+    frees = [history.moments[moment].free for moment, _ in idle]
+    alike = groupby(enumerate(idle), lambda one: (one[1][0] - one[0], held[one[1][0]], frees[one[0]]))
     for (_, own, free), group in alike:
         places = [place for _, place in group]
         (_, first), (_, last) = places[0], places[-1]
         steps = f"Step {first}" if first == last else f"Steps {first} to {last}"
         how = f"waits and holds {plural(own, 'block')}" if own else "waits and is not admitted"
-        room = (
-            f"; {plural(free, 'block')} {'is' if free == 1 else 'are'} free" if free >= 0 and history.num_blocks else ""
-        )
+        counts = listed([plural(count, name) for name, count in free.items()])
+        room = f"; {counts} {'is' if [*free.values()] == [1] else 'are'} free" if free else ""
         yield places[0], f"{steps}: nothing is scheduled; {request} {how}{room}."
 
 

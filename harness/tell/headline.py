@@ -14,6 +14,7 @@ from ...reference.batch import original_name
 from ...targets.base.trace import (
     Abort,
     Arrive,
+    Config,
     DummyRun,
     Evict,
     ExternalLoad,
@@ -42,12 +43,21 @@ ASKED = {
 
 
 class Headline(Struct, frozen=True):
-    """What a report begins with. `title` is one line without markup, `impact` one paragraph of sentences; `search` are
-    terms by which a tracker of issues is searched."""
+    """What a report begins with, in lines without markup.
+
+    title   what a client gets (`what`), the `situation` with it, and settings
+    impact  one paragraph of sentences
+    search  terms by which a tracker of issues is searched
+    settings, asked  in words: those that the trace has, and what its clients ask for
+    """
 
     title: str
     impact: str
     search: tuple[str, ...]
+    what: str = ""
+    situation: str = ""
+    settings: tuple[str, ...] = ()
+    asked: tuple[str, ...] = ()
 
 
 def headline_of(
@@ -55,15 +65,14 @@ def headline_of(
     history: History,
     violation: Violation,
     answers: Sequence[Answer],
-    model: str = "",
     calls: Mapping[str, str] = {},
     *,
     is_synchronous: bool = False,
     has_numbers: bool = True,
 ) -> Headline:
-    """Return the title of a report and its first paragraph. `model` is its kind, in words; `calls` are names that the
-    engine has for events (`Deployment.calls`); `is_synchronous`: it fails with synchronous scheduling, too;
-    `has_numbers` is False if the answers are not those that a reader sees."""
+    """Return the title of a report and its first paragraph. `calls` are names that the engine has for events
+    (`Deployment.calls`); `is_synchronous`: it fails with synchronous scheduling, too; `has_numbers` is False if the
+    answers are not those that a reader sees."""
     what, follows = consequence_of(violation)
     details = [*_seen(answers, has_numbers)]
     wrong = [one for one in answers if one.wrong_from >= 0]
@@ -84,15 +93,19 @@ def headline_of(
     situation, events = [*_situation(trace, history, violation)], [*_events(trace, history, violation, calls)]
     # A user of a server that stalls sees what happened before, not which request is the first to wait.
     circumstances = events if _stalls(violation) else [*situation, *events]
-    settings = list(_settings(trace, model or "hybrid model", is_synchronous))
-    title = " ".join([what, *circumstances]) + (f" ({', '.join(settings)})" if settings else "")
+    settings = tuple(_settings(trace.config, is_synchronous))
+    asked, seen = tuple(_asked(trace)), " ".join([what, *circumstances])
+    kind = ["hybrid model"] if any(group.kind == "mamba" for group in trace.config.groups) else []
+    words = ", ".join([*kind, *settings, *asked])
+    title = f"{seen} ({words})" if words else seen
     if not details:
         is_clean = answers and not any(one.end not in ("", "aborted") for one in answers)
         who = "every client that stays" if any(one.end for one in answers) else "every client"
         clean = f"In the run below {who} receives the right tokens." if is_clean else ""
         details = [text for text in (follows, clean) if text]
     called = dict.fromkeys(calls[tag_of(event)] for event in trace.events if tag_of(event) in calls)
-    return Headline(title, " ".join(details), (*_search_terms(trace, history, violation), *called))
+    terms = (*_search_terms(trace, history, violation), *called)
+    return Headline(title, " ".join(details), terms, what, seen, settings, asked)
 
 
 def is_same_token(violation: Violation) -> bool:
@@ -236,16 +249,17 @@ def _has(steps: Sequence[RequestStep], number: int) -> bool:
     return any(one.step == number for one in steps)
 
 
-def _settings(trace: Trace, model: str, is_synchronous: bool) -> Iterator[str]:
-    config = trace.config
-    if any(group.kind == "mamba" for group in config.groups):
-        yield model
+def _settings(config: Config, is_synchronous: bool) -> Iterator[str]:
     if config.num_speculative_tokens:
         yield "speculative decoding"
     if config.async_depth and not is_synchronous:
         yield "asynchronous scheduling"
     if config.policy == "priority":
         yield "priority scheduling"
+
+
+def _asked(trace: Trace) -> Iterator[str]:
+    """Yield what clients ask for that few do."""
     turns = [event for event in trace.events if isinstance(event, Arrive | Resume)]
     yield from (words for field, words in ASKED.items() if any(getattr(turn, field, 0) for turn in turns))
     if any(original_name(turn.name) != turn.name for turn in turns):

@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from ...targets.base.patched_copy import patched
 from ...targets.base.patches import parse_patch
 from ...targets.base.protocol import Capabilities, TargetError
 from ...targets.base.registry import describe, write_scripts, write_test
-from ...targets.base.repro import Script
+from ...targets.base.repro import Script, served
 from ...targets.base.trace import Trace, TraceError
 from ..draw.near_stock import GRAPH_SIZES
 from ..draw.overrides import apply_overrides
@@ -39,6 +40,7 @@ from ..judge.outcome import Outcome
 from ..judge.ranks import ranks_of
 from ..judge.violation import Violation
 from ..workers.worker_client import WorkerClient
+from .at_scale import serve
 from .bug_report import PASSES, OtherRun, ReproCase, TriedFix
 from .controls import controls, may_decline
 from .related import RelatedEntry, related
@@ -50,6 +52,8 @@ SCRIPT = "repro.py"
 FAILS_TOO = "fails, too"
 IDLE_SECONDS = 20.0
 """Time for the events that the failure does not need any more."""
+SCALE_SECONDS = 20.0
+"""Time for the trace in the lengths of a server, and without its limits."""
 NAME_LENGTH_MAX = 72
 LEADS_ON = frozenset([
     "a", "after", "an", "and", "by", "for", "from", "in", "no", "not", "of", "on", "that", "the", "to", "what", "while",
@@ -89,9 +93,9 @@ def observe(
         violation = history.violation
         if violation is None:
             return None
-        deployment, severity = describe(spec, trace, launch.version), None
+        deployment, severity, wanted = describe(spec, trace, launch.version), None, _likeness(violation)
         if violation.oracle not in UNEXPLAINED and not as_given:
-            plain, signature, wanted = trace, violation.signature, _likeness(violation)
+            plain, signature = trace, violation.signature
 
             def run(one: Trace) -> Outcome:
                 outcome = worker.run(one)
@@ -109,6 +113,12 @@ def observe(
                 severity = None
             deployment = describe(spec, trace, launch.version)
         answers = answers_of(worker, trace, violation)
+        until = 0.0 if violation.oracle in UNEXPLAINED else time.monotonic() + SCALE_SECONDS
+        server = serve(
+            trace,
+            lambda one: describe(spec, one, launch.version),
+            lambda one: time.monotonic() < until and _fails(worker, one, wanted),
+        )
         runs = list(_implementations(worker, trace, violation.signature, deployment))
         graphs = dict(_graphs(subject, worker, trace, violation.signature, capabilities))
         here = next((one.title for one in runs if one.current), "this one")
@@ -117,6 +127,7 @@ def observe(
     versions = versions_of(launch, deployment.packages)
     return ReproCase(
         spec, launch, deployment, trace, history, violation, answers, runs, versions, system(),
+        served=server,
         severity=severity,
         graphs=graphs,
         collected=collected(launch, deployment.environment),
@@ -132,6 +143,15 @@ def _likeness(violation: Violation) -> tuple[str, bool]:
     """Return what a report keeps: the failure, and whether the bytes that it reads were somebody's. Memory that nobody
     used is zeroed on a server that has just started."""
     return violation.signature, bool(violation.details.get("previous"))
+
+
+def _fails(worker: WorkerClient, trace: Trace, wanted: tuple[str, bool]) -> bool:
+    """Return True if a trace, which may not fit the target, fails like the one before."""
+    try:
+        violation = worker.run(trace).violation
+    except (TargetError, TraceError):
+        return False
+    return violation is not None and _likeness(violation) == wanted
 
 
 def reproduce(
@@ -219,7 +239,7 @@ def write_script(folder: Path, case: ReproCase) -> tuple[Script, ScriptVerdict]:
     if ranks_of(case.trace.config) > 1:
         raise TargetError("the failure needs several ranks, and a script runs one engine")
     scripts = write_scripts(case.spec, case.trace, failure_of(case.trace, case.history, case.violation))
-    for script in scripts:
+    for script in (served(one, case.server) for one in scripts):
         write_atomically(folder / SCRIPT, script.text.encode())
         verdict = run_script(folder / SCRIPT, script, case.launch)
         if verdict.promised:

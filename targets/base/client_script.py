@@ -12,7 +12,8 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from .inlined import Part, import_block
+from ...reference.tokens import Truth
+from .inlined import Part, import_block, trimmed
 from .repro import DEVIATION, MACHINERY, Failure, Place, Script, python_comment
 
 AGAIN = "again "
@@ -22,6 +23,8 @@ WRONG_SINCE = re.compile(r"([\w.]+(?: \d+)?) \(since step (\d+)\)")
 MORE_TOKENS = 4
 """New tokens of a client that sends its tokens once more, and further ones of a longer answer: a wrong state gives the
 right token once in 126 times."""
+EXPECTED_MAX = 8
+"""Tokens of an answer in a comment."""
 HIDDEN = frozenset({"M2", "M4", "M5", "S1", "S5"})
 """Oracles of what no client has met yet."""
 
@@ -88,8 +91,17 @@ def asked_again(again: Sequence[Sequence[int]], cache: str) -> Iterator[str]:
     if again:
         yield f"# {cache} holds wrong content by now, which a client meets that sends the same tokens."
     for index, tokens in enumerate(again):
-        yield f"engine.add('{AGAIN}{index}', {list(tokens)}, new_tokens={MORE_TOKENS})"
+        truth = Truth(((tuple(tokens), len(tokens)),))
+        truth.reach(len(tokens) + MORE_TOKENS)
+        yield f"engine.add('{AGAIN}{index}', {list(tokens)}, new_tokens={MORE_TOKENS}){expects(truth)}"
         yield "engine.finish()"
+
+
+def expects(truth: Truth, is_answered: bool = True) -> str:
+    """Return a comment behind the call of a client, with the answer that it should get: `truth` ends with it."""
+    answer = truth.tokens[truth.prompt_length :] if is_answered else []
+    more = f" ... ({len(answer)} in all)" if len(answer) > EXPECTED_MAX else ""
+    return f"  # expects {' '.join(map(str, answer[:EXPECTED_MAX])) or 'an error'}{more}"
 
 
 def marked(calls: Sequence[str]) -> list[str]:
@@ -146,6 +158,7 @@ class Frame(NamedTuple):
         self, failure: Failure, body: Sequence[str], end: End, parts: Sequence[Part], constants: Sequence[str] = ()
     ) -> Script:
         """Return a script: `body` is that of `reproduce()`, `constants` are lines that the second part uses."""
+        parts = trimmed(parts, "\n".join(["def reproduce():", *(f"    {line}" for line in body), f"{self.prepare}()"]))
         imports = import_block(parts, "import os", "import warnings")
         own = [line for line in imports if line.split()[1].partition(".")[0] not in sys.stdlib_module_names]
         machinery = "\n".join(

@@ -25,6 +25,32 @@ class Implementation(Struct, frozen=True):
     default: bool = False
 
 
+class Scale(Struct, frozen=True):
+    """Lengths of a server of ordinary size, to which those of a trace are scaled (`harness/tell/at_scale.py`).
+
+    block    tokens of its largest blocks
+    options  options of a trace that are a number of tokens -> their value there
+    flags    that set the block, () if the engine needs none
+    """
+
+    block: int
+    options: Mapping[str, int] = {}
+    flags: tuple[str, ...] = ()
+
+
+class Client(Struct, frozen=True):
+    """What clients send to a server for the events of a trace, as lines of a Python script.
+
+    head   imports, and the functions that the calls use
+    calls  index of an event -> lines; events that no client causes have none
+    forced what the scenario decides itself, and when a server gets there: one sentence for each
+    """
+
+    head: str = ""
+    calls: Mapping[int, Sequence[str]] = {}
+    forced: tuple[str, ...] = ()
+
+
 class Deployment(Struct, frozen=True):
     """The configuration of a server that corresponds to a trace, and what the adapter replaces.
 
@@ -41,12 +67,16 @@ class Deployment(Struct, frozen=True):
     own, replaced    code that runs as released, and stand-ins, one clause each
     packages   further packages whose versions a report lists
     tracker    search page of the engine's issues, "" if there is none
-    model      the kind of model, in words
+    model      the kind of model, in words; `architecture`: the class that the engine has for one
     search     terms by which the tracker is searched instead of the kind of cache, () for that
     title_begins  what the tracker's form puts before the title of a report
     unusual    names of flags that a server does not have by default and that choose other code
     has_sizes  False if the sizes and modes of a trace mean nothing to the engine, and a report leaves them out
     environment  arguments of the engine's Python that print what its form asks for, () if nothing does
+    scale      lengths of a server of ordinary size, None where a trace has no sizes
+    limits     field of a configuration that limits a step or the memory -> the flags that set it, of which a server
+               has those that the trace needs
+    client     what its clients send
     """
 
     title: str
@@ -63,12 +93,16 @@ class Deployment(Struct, frozen=True):
     sizes: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     model: str = ""
+    architecture: str = ""
     search: tuple[str, ...] = ()
     title_begins: str = ""
     environment: tuple[str, ...] = ()
     has_sizes: bool = True
     release: str = ""
     calls: Mapping[str, str] = {}
+    scale: Scale | None = None
+    limits: Mapping[str, tuple[str, ...]] = {}
+    client: Client = Client()
 
     @property
     def shell(self) -> list[str]:

@@ -98,6 +98,64 @@ class Sources:
         return [Part(list(imports.get(name, {})), _text(_read(self.package, name), needed[name])) for name in order]
 
 
+def trimmed(parts: Sequence[Part], used: str) -> list[Part]:
+    """Return parts of a script without functions that nothing names, and without such methods in the last one.
+
+    `used` is the text that calls the last part, whose objects are the script's own: of the others an engine may call a
+    method by its name.
+    """
+    trees = [ast.parse(part.text) for part in parts]
+    plain = [list(_plain_functions(tree, of_classes=tree is trees[-1])) for tree in trees]
+    unread = {id(node): node.name for nodes in plain for node in nodes}
+    outside = [one for tree in [*trees, ast.parse(used)] for one in _walk_without(tree, unread)]
+    named = set(map(_name_of, outside))
+    while reached := [node for nodes in plain for node in nodes if id(node) in unread and node.name in named]:
+        for node in reached:
+            del unread[id(node)]
+            named |= set(map(_name_of, ast.walk(node)))
+    left_out = [[node for node in nodes if id(node) in unread] for nodes in plain]
+    return [part._replace(text=_without(part.text, nodes)) for part, nodes in zip(parts, left_out, strict=True)]
+
+
+def _plain_functions(tree: ast.Module, *, of_classes: bool) -> Iterator[ast.FunctionDef]:
+    """Yield functions, and methods, that can only be called by their names."""
+    bodies = [tree.body, *(node.body for node in tree.body if of_classes and isinstance(node, ast.ClassDef))]
+    for node in (node for body in bodies for node in body):
+        if isinstance(node, ast.FunctionDef) and not node.decorator_list and not node.name.startswith("__"):
+            yield node
+
+
+def _walk_without(node: ast.AST, left_out: Collection[int]) -> Iterator[ast.AST]:
+    """Yield a node and those below it, without some of them."""
+    if id(node) not in left_out:
+        yield node
+        for one in ast.iter_child_nodes(node):
+            yield from _walk_without(one, left_out)
+
+
+def _without(text: str, nodes: Sequence[ast.FunctionDef]) -> str:
+    """Return a text without functions, and without the empty lines before them."""
+    lines: list[str | None] = list(text.splitlines())
+    for node in nodes:
+        first = node.lineno - 1
+        while first and not (lines[first - 1] or "").strip():
+            first -= 1
+        lines[first : node.end_lineno] = [None] * ((node.end_lineno or 0) - first)
+    return "\n".join(line for line in lines if line is not None).strip("\n")
+
+
+def _name_of(node: ast.AST) -> str:
+    match node:
+        case ast.Name():
+            return node.id
+        case ast.Attribute():
+            return node.attr
+        case ast.Constant(value=str() as text) if text.isidentifier():
+            return text
+        case _:
+            return ""
+
+
 def import_block(parts: Sequence[Part], *more: str) -> list[str]:
     """Return the imports of all parts and `more`, a line for each module: those of whole modules first."""
     modules: dict[str, set[str]] = {}

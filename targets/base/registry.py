@@ -42,7 +42,7 @@ from .kits import Behind, Limit
 from .launch import Launch
 from .protocol import Capabilities, TargetError, TargetFactory
 from .releases import RELEASE
-from .repro import Failure, Script, served
+from .repro import Failure, Script
 from .trace import Trace
 
 PACKAGE = __package__.rpartition(".")[0]
@@ -182,8 +182,7 @@ def write_scripts(spec: str, trace: Trace, failure: Failure) -> Sequence[Script]
     if parsed.name == "python" or not _has(parsed.name, "repro"):
         raise TargetError(f"target {spec!r} offers no stand-alone reproducers")
     scripts: Sequence[Script] = _module(parsed.name, "repro").write_scripts(parsed.variant, trace, failure)
-    server = describe(spec, trace, parsed.version)
-    return [served(script, server) for script in scripts]
+    return scripts
 
 
 def write_test(spec: str, trace: Trace, script: Script, name: str) -> EngineTest:

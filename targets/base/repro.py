@@ -6,7 +6,6 @@ The first one that fails as it promises is used. `TargetError` for a failure tha
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 
 from msgspec import Struct, structs
@@ -91,15 +90,14 @@ class Script(Struct, frozen=True):
 
 
 def served(script: Script, server: Deployment) -> Script:
-    """Return a script whose docstring has the command of the server that it stands for, if there is one."""
-    if not server.shell:
+    """Return a script whose machinery begins with the command of the server that it stands for, if there is one."""
+    before, line, after = script.text.partition(MACHINERY)
+    if not server.shell or not line:
         return script
-    command = " \\\n      ".join(map(_inside, server.shell))
-    model = "\n".join(textwrap.wrap(f"({_inside(server.notes[0])}.)", 118)) if server.notes else ""
-    # The first paragraph is one line.
-    head, gap, rest = script.text.partition("\n\n")
-    text = f"{head}{gap}A server with the same settings, sizes apart:\n\n    {command}\n\n{model}\n\n{rest}"
-    return structs.replace(script, text=text)
+    command = [f"#     {_inside(part)}" for part in server.shell]
+    told = "\n".join(["#", "# A server with the same settings:", "#", " \\\n".join(command)])
+    note, gap, rest = after.partition("\n\n")
+    return structs.replace(script, text=f"{before}{line}{note}\n{told}{gap}{rest}")
 
 
 def python_comment(text: str) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 
-from ..base.deployment import Deployment, Implementation
-from ..base.trace import Arrive, Config, Trace
-from .compat.sizes import eviction_config
+from ..base.client_requests import HEAD, calls_of, variable
+from ..base.deployment import Client, Deployment, Implementation, Scale
+from ..base.trace import Abort, Arrive, Config, Event, Evict, Preempt, ResetPrefixCache, Resume, Step, Trace, Turn
+from .compat.sizes import eviction_config, sizes_of, slots_with
 
 MODEL = "Qwen/Qwen3-Next-80B-A3B-Instruct"
 """A public model with gated delta nets, whose contract the target checks."""
@@ -38,6 +39,8 @@ FLAGS = (
     ("hicache", "--hicache-write-policy", "no"),
 )
 """Options of a trace that are flags of the server's prefix cache, with the server's own values."""
+SCALE = Scale(64)
+"""The smallest grid of snapshots of a server's GDN model: the chunk of its prefill kernel."""
 CORES = ("rust", "python")
 """Cores of the radix tree; a server's default is Rust where it is built, otherwise Python."""
 
@@ -63,6 +66,11 @@ def deployment(variant: str, trace: Trace, version: str, device: str = "") -> De
         title_begins="[Bug] ",
         sizes=tuple(_sizes(config)),
         notes=NOTES,
+        model="gated delta nets",
+        architecture=ARCHITECTURE,
+        scale=SCALE,
+        limits=_limits(config),
+        client=_client(trace),
     )
 
 
@@ -110,10 +118,72 @@ def _flags(trace: Trace) -> Iterator[str]:
         yield "--enable-streaming-session"
 
 
+def _limits(config: Config) -> dict[str, tuple[str, ...]]:
+    """Return the flags of what limits a step and the pools."""
+    sizes = sizes_of(config)
+    each = slots_with(sizes.strategy, 2 if sizes.overlap else 1)
+    states = str(each * sizes.rows + sizes.spare_slots)
+    slots = ("--max-mamba-cache-size", states) if config.enable_prefix_caching else ()
+    return {
+        "max_num_batched_tokens": ("--chunked-prefill-size", str(config.max_num_batched_tokens)),
+        "max_num_seqs": ("--max-running-requests", str(config.max_num_seqs)),
+        "num_blocks": ("--max-total-tokens", str(sizes.pages * sizes.page), *slots),
+    }
+
+
 def _sizes(config: Config) -> Iterator[str]:
     """Yield the trace's sizes as flags."""
-    yield from ("--chunked-prefill-size", str(config.max_num_batched_tokens))
-    yield from ("--max-running-requests", str(config.max_num_seqs), "--context-length", str(config.max_model_len))
+    limits = _limits(config)
+    yield from (*limits["max_num_batched_tokens"], *limits["max_num_seqs"])
+    yield from ("--context-length", str(config.max_model_len))
+
+
+def _client(trace: Trace) -> Client:
+    """Return what clients send to a server's /v1/completions."""
+    return Client(HEAD.format(port=30000), dict(calls_of(trace.events, _fields, _Others(trace))), tuple(_forced(trace)))
+
+
+def _fields(event: Turn, samples: int) -> dict[str, object]:
+    """Return the fields of a `CompletionRequest`."""
+    in_session = isinstance(event, Resume) or event.session
+    found: dict[str, object] = {"n": samples} if samples > 1 else {}
+    found |= {"session_params": {"id": event.name}} if in_session else {}
+    return found | ({"priority": event.priority} if isinstance(event, Arrive) and event.priority else {})
+
+
+class _Others:
+    """Calls that are no requests."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.sessions = {event.name for event in trace.events if isinstance(event, Arrive) and event.session}
+
+    def __call__(self, event: Event) -> Iterator[str]:
+        """Yield the lines of an event, or those before a request."""
+        if isinstance(event, Arrive) and event.session:
+            asked = {"capacity_of_str_len": 100_000, "session_id": event.name, "streaming": True}
+            yield f'await client.post(f"{{URL}}/open_session", cast_to=object, body={asked!r})'
+        elif isinstance(event, Abort) and event.name in self.sessions:
+            closed = {"session_id": event.name}
+            yield f"{variable(event.name)}.cancel()"
+            yield f'await client.post(f"{{URL}}/close_session", cast_to=object, body={closed!r})'
+        elif isinstance(event, ResetPrefixCache):
+            yield 'await client.post(f"{URL}/flush_cache", cast_to=object)  # refused while requests run'
+        elif isinstance(event, Evict):
+            yield "# Other prompts fill the pool, so that older ones are evicted."
+
+
+def _forced(trace: Trace) -> Iterator[str]:
+    """Yield what the scenario decides itself, and when a server gets there."""
+    kinds = {type(event) for event in trace.events}
+    if Preempt in kinds:
+        yield (
+            "the script retracts a request by name; a server does when its pools run out: lower --max-total-tokens "
+            'until it logs "#retracted_reqs"'
+        )
+    if Evict in kinds:
+        yield "the script evicts nodes of the radix tree; on a server other prompts do that as they fill the pools"
+    if any(isinstance(event, Step) and (event.budget or event.chunks) for event in trace.events):
+        yield "the script limits the tokens of single steps; on a server other requests take the rest of a chunk"
 
 
 def _scaled(config: Config) -> Iterator[str]:

@@ -25,6 +25,7 @@ from ..base.client_script import (
     Frame,
     asked_again,
     asking,
+    expects,
     leaking,
     marked,
 )
@@ -134,7 +135,8 @@ class _Clients:
                 if event.name not in self.truths and fits(self.config, event):
                     more = ", session=True" if event.session else ""
                     more += f", priority={event.priority}" if self.config.policy == "priority" else ""
-                    yield f"engine.add({event.name!r}, {self._turn(event, Truth(event.prompt), 0)}{more})"
+                    call = f"engine.add({event.name!r}, {self._turn(event, Truth(event.prompt), 0)}{more})"
+                    yield call + expects(self.truths[event.name])
             case Resume():
                 before = self.truths.get(event.name)
                 if before and fits(self.config, event, known := len(before.tokens)):

@@ -21,13 +21,17 @@ TAGS = (
 )
 DEVICES = ("for offload: an accelerator, the host's memory and two streams, simulated on a CPU",)
 ENVIRONMENT = """\
-import sys
+import contextlib, io, sys
 from types import SimpleNamespace
 sys.modules.setdefault("typer", SimpleNamespace(Argument=lambda **_: None))
 from transformers.cli.system import env
-env()
+with contextlib.redirect_stdout(io.StringIO()) as told:
+    env()
+lines = [line for line in told.getvalue().splitlines() if not line.startswith("Copy-and-paste")]
+print("\\n".join(lines).strip().replace("<fill in>", "no"))
 """
-"""`transformers env`, whose command line wants typer; the environments made here have none."""
+"""`transformers env`, whose command line wants typer; the environments made here have none. It asks whether the script
+uses a GPU, or several processes: ours does neither."""
 CALLS = {
     "crop": "Cache.crop",
     "select": "Cache.batch_select_indices",

@@ -7,8 +7,23 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ..base.deployment import Deployment, Implementation
-from ..base.trace import Config, DummyRun, ExternalLoad, Step, Trace, needed_kinds
+from ..base.client_requests import HEAD, calls_of, is_text, variable
+from ..base.deployment import Client, Deployment, Implementation, Scale
+from ..base.trace import (
+    Arrive,
+    Config,
+    DummyRun,
+    Event,
+    Evict,
+    ExternalLoad,
+    Preempt,
+    ResetPrefixCache,
+    Resume,
+    Step,
+    Trace,
+    Turn,
+    needed_kinds,
+)
 from .options import (
     PREFILL_INTERVAL,
     has_adapters,
@@ -86,8 +101,9 @@ CONNECTOR = (
 )
 MATCH_UNIT = 32
 """`--prefix-match-unit` of a server: vLLM's own example, for blocks of 1,024 tokens."""
-THRESHOLD = 512
-"""`--long-prefill-token-threshold` of a server: below its chunks of some thousand tokens."""
+BLOCK = 1024
+"""`--block-size` of a server: vLLM takes a larger one only where a state needs it, and logs that."""
+SCALE = Scale(BLOCK, {"prefix_match_unit": MATCH_UNIT}, ("--block-size", str(BLOCK)))
 DRAFTER = "DRAFTER"
 """Stands for a checkpoint of an EAGLE drafter, where a model has no drafter of its own."""
 COLLECT_ENV = """\
@@ -166,6 +182,10 @@ def deployment(variant: str, trace: Trace, version: str, device: str = "") -> De
         sizes=tuple(_sizes(config)),
         notes=tuple(_notes(config, model)),
         model=model.layer,
+        architecture=model.architecture,
+        scale=SCALE,
+        limits=_limits(config),
+        client=_client(trace),
     )
 
 
@@ -194,7 +214,7 @@ def _flags(trace: Trace, model: Model, release: tuple[int, int]) -> Iterator[str
         if options.retention == "junctions":
             yield "--enable-mamba-shared-prefix-checkpoint"
         if options.prefix_match_unit:
-            yield from ("--prefix-match-unit", str(MATCH_UNIT))
+            yield from ("--prefix-match-unit", str(options.prefix_match_unit))
     else:
         yield "--no-enable-prefix-caching"
     if k:
@@ -208,7 +228,7 @@ def _flags(trace: Trace, model: Model, release: tuple[int, int]) -> Iterator[str
     if config.policy != "fcfs":
         yield from ("--scheduling-policy", config.policy)
     if config.long_prefill_token_threshold:
-        yield from ("--long-prefill-token-threshold", str(THRESHOLD))
+        yield from ("--long-prefill-token-threshold", str(_threshold(config)))
     if options.prefills == "spaced":
         yield from ("--prefill-schedule-interval", str(PREFILL_INTERVAL), "--long-prefill-token-threshold-adaptive")
     if options.admission == "chunk":
@@ -255,20 +275,96 @@ def _weights(model: Model) -> Iterator[str]:
         yield from ("--load-format", "dummy", "--hf-overrides", overrides)
 
 
+def _threshold(config: Config) -> int:
+    return min(config.long_prefill_token_threshold, config.max_model_len)
+
+
+def _limits(config: Config) -> dict[str, tuple[str, ...]]:
+    """Return the flags of what limits a step and the pool. A pool must hold a request of full length."""
+    tokens = max(config.max_num_batched_tokens, config.max_num_seqs * (config.num_speculative_tokens + 1))
+    blocks = str(config.num_blocks), "--max-model-len", str(config.max_model_len)
+    return {
+        "max_num_batched_tokens": ("--max-num-batched-tokens", str(tokens)),
+        "max_num_seqs": ("--max-num-seqs", str(config.max_num_seqs)),
+        "num_blocks": ("--num-gpu-blocks-override", *blocks),
+    }
+
+
 def _sizes(config: Config) -> Iterator[str]:
     """Yield the trace's sizes as flags."""
     k, unit = config.num_speculative_tokens, options_of(config).prefix_match_unit
-    yield from ("--max-model-len", str(config.max_model_len), "--max-num-seqs", str(config.max_num_seqs))
-    yield from ("--max-num-batched-tokens", str(max(config.max_num_batched_tokens, config.max_num_seqs * (k + 1))))
-    yield from ("--num-gpu-blocks-override", str(config.num_blocks))
+    yield from (part for flags in _limits(config).values() for part in flags)
     if config.long_prefill_token_threshold:
-        threshold = min(config.long_prefill_token_threshold, config.max_model_len)
-        yield from ("--long-prefill-token-threshold", str(threshold))
+        yield from ("--long-prefill-token-threshold", str(_threshold(config)))
     if config.enable_prefix_caching and unit:
         yield from ("--prefix-match-unit", str(unit))
     if has_graphs(config):
         sizes = sorted({rows * (k + 1) for rows in config.graph_sizes})
         yield from ("--cudagraph-capture-sizes", *map(str, sizes))
+
+
+def _client(trace: Trace) -> Client:
+    """Return what clients send to a server's /v1/completions."""
+    calls = dict(calls_of(trace.events, _fields, _other_calls))
+    return Client(HEAD.format(port=8000), calls, tuple(_forced(trace)))
+
+
+def _fields(event: Turn, samples: int) -> dict[str, object] | None:
+    """Return the fields of a `CompletionRequest`."""
+    if isinstance(event, Resume) or event.session:
+        return None
+    found: dict[str, object] = {"n": samples} if samples > 1 else {}
+    found |= {"priority": event.priority} if event.priority else {}
+    found |= {"prompt_logprobs": 1} if event.prompt_logprobs else {}
+    found |= {"structured_outputs": {"regex": ".*"}} if event.structured else {}
+    found |= {"structured_outputs": {"regex": "("}} if event.bad_grammar else {}
+    kind, _, name = event.prompt[0][0].partition(".")
+    return found | ({"cache_salt": name} if kind == "salt" and name else {})
+
+
+def _other_calls(event: Event) -> Iterator[str]:
+    if isinstance(event, Turn) and (isinstance(event, Resume) or event.session):
+        yield f"# {variable(event.name)}: a turn of a session (below)"
+    elif isinstance(event, ResetPrefixCache):
+        more = "?reset_running_requests=true" if event.preempt_running else ""
+        yield f'await client.post(f"{{URL}}/reset_prefix_cache{more}", cast_to=object)'
+    elif isinstance(event, ExternalLoad):
+        yield f"# The KV connector has the first {event.length} tokens of {variable(event.name)}'s prompt from here on."
+    elif isinstance(event, DummyRun):
+        yield "# This data-parallel rank is idle, while the other one decodes."
+    elif isinstance(event, Evict):
+        yield "# Other prompts fill the free blocks, so that older ones lose their keys."
+
+
+def _forced(trace: Trace) -> Iterator[str]:
+    """Yield what the scenario decides itself, and when a server gets there."""
+    config, events = trace.config, trace.events
+    kinds = {type(event) for event in events}
+    if Preempt in kinds:
+        yield (
+            "the script preempts a request by name; a server does when its pool runs out of blocks: lower "
+            "--num-gpu-blocks-override until vllm:num_preemptions counts"
+        )
+    if Evict in kinds:
+        yield "the script evicts free blocks; on a server other prompts do that as they fill the pool"
+    if any(isinstance(event, Step) and event.budget for event in events):
+        yield "the script limits the tokens of single steps; on a server other requests take the rest of the budget"
+    if any(isinstance(event, Step) and event.chunks for event in events):
+        yield "the script limits the chunk of a request; a server splits there when the rest of the step is taken"
+    if config.num_speculative_tokens:
+        yield "drafts are right or wrong as the scenario says; a server's come from its drafter"
+    if ResetPrefixCache in kinds:
+        yield "POST /reset_prefix_cache needs VLLM_SERVER_DEV_MODE=1"
+    if any(isinstance(event, Resume) or (isinstance(event, Arrive) and event.session) for event in events):
+        yield (
+            "turns of a session are inputs of one `AsyncLLM.generate` (an async generator of `StreamingInput`); the "
+            "completions endpoint has none"
+        )
+    if not all(is_text(event) for event in events if isinstance(event, Turn)):
+        yield (
+            "parts of a prompt that are called image, adapter or salt: send an image, the adapter's name as model, or "
+            "`cache_salt`"
+        )
 
 
 def _notes(config: Config, model: Model) -> Iterator[str]:
@@ -283,8 +379,6 @@ def _notes(config: Config, model: Model) -> Iterator[str]:
         yield "DRAFTER is a checkpoint of an EAGLE drafter for the model"
     if options_of(config).connector != "none":
         yield "the KV connector needs the settings of your store or peer in kv_connector_extra_config"
-    if options_of(config).prefix_match_unit and config.enable_prefix_caching:
-        yield f"--prefix-match-unit {MATCH_UNIT} must divide the block size that vLLM derives for the model"
 
 
 def _scaled(trace: Trace) -> Iterator[str]:
@@ -294,7 +388,3 @@ def _scaled(trace: Trace) -> Iterator[str]:
     yield f"blocks of {tokens} tokens; on a GPU vLLM derives the block size from the size of a state"
     if options_of(config).connector != "none":
         yield "hits, delays and failures of the KV connector are given by the scenario; a server's come from its store"
-    if config.num_speculative_tokens:
-        yield "drafts are given by the scenario; a server's come from its drafter"
-    if any(isinstance(event, Step) and (event.budget or event.chunks) for event in trace.events):
-        yield "budgets and chunk limits of single steps are given by the scenario; a server's depend on its load"

@@ -28,6 +28,7 @@ from ..base.client_script import (
     Frame,
     asked_again,
     asking,
+    expects,
     leaking,
     marked,
 )
@@ -208,7 +209,8 @@ class _Clients:
                     more += ", session=True" if event.session else ""
                     more += ", prompt_logprobs=True" if event.prompt_logprobs else ""
                     more += f", bad_grammar={event.bad_grammar}" if event.bad_grammar else ""
-                    yield f"engine.add({event.name!r}, {self._turn(event, Truth(event.prompt), 0)}{more})"
+                    call = f"engine.add({event.name!r}, {self._turn(event, Truth(event.prompt), 0)}{more})"
+                    yield call + expects(self.truths[event.name], not event.bad_grammar)
             case Resume():
                 before = self.truths.get(event.name)
                 if before and fits(self.config, event, len(before.tokens)):

@@ -44,7 +44,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="add: FINDING; list, check, severity: file, folder or builtin (default: known.toml)",
     )
     add_target(parser)
-    parser.add_argument("--id", default="", metavar="NAME", help="add: the finding, if FINDING is a campaign's folder")
+    parser.add_argument(
+        "--id",
+        default="",
+        metavar="NAME",
+        help="add: the finding, if FINDING is a campaign's folder; severity: measure the entries of this name "
+        "(* and ? are wildcards), and keep what the file says of the others",
+    )
     parser.add_argument("--reason", default="", metavar="TEXT", help="add: the issue that tracks the bug (required)")
     parser.add_argument("--patch", type=Path, metavar="FILE", help="add: unified diff that fixes it")
     parser.add_argument("--expires", default="", metavar="DATE", help="add: the day from which it counts as new again")
@@ -171,11 +177,13 @@ def check(options: argparse.Namespace) -> int:
 
 def severity(options: argparse.Namespace) -> int:
     """Measure how much each entry's bug matters, and write it."""
+    from fnmatch import fnmatchcase
+
     import msgspec
 
     from ....targets.base.trace import TraceError
     from ...campaign_summary import Severity
-    from ...draw.trace_files import write_atomically
+    from ...draw.trace_files import read_json, write_atomically
     from ...exit_status import CLEAN
     from ...group.finding_store import OutputError
     from ...group.recognition import SEVERITIES
@@ -186,22 +194,28 @@ def severity(options: argparse.Namespace) -> int:
         raise TraceError(f"known severity: name the file to write with -o: FOLDER-OF-THE-PATCHES/{SEVERITIES}")
     if not options.out.parent.is_dir():  # known before minutes of measuring
         raise OutputError(f"cannot write {options.out}: there is no such folder; choose another with -o")
-    line, found = printer(options.json), dict[str, Severity]()
+    entries, line = entries_of(options), printer(options.json)
+    wanted = [entry for entry in entries if fnmatchcase(entry.title, options.id or "*")]
+    if options.id and not wanted:
+        raise TraceError(f"known severity: there is no entry {options.id!r}")
+    found = (read_json(options.out, dict[str, Severity], "severities") or {}) if options.id else {}
     with open_worker(options) as worker:
         able = worker.start().capabilities
-        for entry in entries_of(options):
+        for entry in wanted:
+            found.pop(entry.title, None)
             measured = joined(measure(worker, able, options.target, trace) for trace in entry.read_traces())
             line(f"{entry.title:32} {severity_words(measured) if measured else 'no trace of it fails'}")
             if measured:
                 found[entry.title] = measured
-    data = msgspec.json.format(msgspec.json.encode(found), indent=1)
+    in_order = {entry.title: found[entry.title] for entry in entries if entry.title in found}
+    data = msgspec.json.format(msgspec.json.encode(in_order), indent=1)
     try:
         write_atomically(options.out, data + b"\n")
     except OSError as error:
         raise OutputError(f"cannot write {options.out}: {error.strerror}; choose another with -o") from error
     line(f"wrote {options.out}")
     if options.json:
-        print_json({"exit_reason": "measured", "entries": msgspec.to_builtins(found), "file": str(options.out)})
+        print_json({"exit_reason": "measured", "entries": msgspec.to_builtins(in_order), "file": str(options.out)})
     return CLEAN
 
 

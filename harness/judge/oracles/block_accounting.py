@@ -180,7 +180,9 @@ class Leak(Oracle):
         layout = context.layout
         if not context.has_pool:
             return None
-        usable = layout.num_blocks - len(layout.unowned) - (len(view.published) if layout.cache_owns else 0)
-        if len(view.free) != usable:
-            return self.violation(context, "not-freed", field="blocks", expected=usable, observed=len(view.free))
+        taken = layout.unowned | (view.published.keys() if layout.cache_owns else frozenset())
+        for what, ids in layout.pools.items():
+            usable, free = sum(one not in taken for one in ids), sum(one in ids for one in view.free)
+            if free != usable:
+                return self.violation(context, "not-freed", field="blocks", what=what, expected=usable, observed=free)
         return None

@@ -38,6 +38,7 @@ def layout_of(sizes: Sizes) -> Layout:
         hit_unit=sizes.page,
         cache_owns=True,
         sinks=frozenset({0, sizes.first_page}),
+        state_ids=sizes.first_page,
         zeroed_start=True,
         overallocation=2 * sizes.drafts + sizes.page,
     )

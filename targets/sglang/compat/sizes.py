@@ -109,7 +109,11 @@ def slots_per_request(strategy: str, overlap: bool) -> int:
 
     Source: `_calculate_mamba_ratio`; up to 0.5.9 `init_memory_pool`, which depends on speculation, not on overlap.
     """
-    tracks = 2 if overlap or old_releases.always_two_tracks() else 1
+    return slots_with(strategy, 2 if overlap or old_releases.always_two_tracks() else 1)
+
+
+def slots_with(strategy: str, tracks: int) -> int:
+    """Return the state slots of a running request that has `tracks` of them for decode snapshots."""
     return BASE_SLOTS + {"no_buffer": 0, "extra_buffer": tracks, "extra_buffer_lazy": 1}[strategy]
 
 

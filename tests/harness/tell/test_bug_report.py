@@ -13,6 +13,7 @@ from markdown_it.token import Token
 from msgspec import structs
 from support import CLEAN, HOSTILE, arrive, make_trace, steps
 
+from hybridfuzz.harness.campaign_summary import Reach, Severity
 from hybridfuzz.harness.draw.trace_files import load_trace
 from hybridfuzz.harness.group.cause_text import CauseText
 from hybridfuzz.harness.group.evidence import Place
@@ -23,6 +24,7 @@ from hybridfuzz.harness.judge.violation import Violation
 from hybridfuzz.harness.record.answers import AGAIN, Answer, Answers, collect_answers
 from hybridfuzz.harness.record.history import History, Moment, RequestStep
 from hybridfuzz.harness.record.recorder import record_history
+from hybridfuzz.harness.tell.at_scale import serve
 from hybridfuzz.harness.tell.bug_report import LENGTH_MAX, SCRIPT_LINES_SHOWN, OtherRun, ReproCase, TriedFix, report
 from hybridfuzz.harness.tell.headline import headline_of
 from hybridfuzz.harness.tell.related import RelatedEntry
@@ -35,7 +37,7 @@ from hybridfuzz.targets.base.launch import Launch
 from hybridfuzz.targets.base.protocol import EngineError
 from hybridfuzz.targets.base.registry import describe, load_factory
 from hybridfuzz.targets.base.repro import MACHINERY, Script
-from hybridfuzz.targets.base.trace import AnyEvent, Arrive, DummyRun, ExternalLoad, Preempt, Select, Step
+from hybridfuzz.targets.base.trace import AnyEvent, Arrive, DummyRun, ExternalLoad, Preempt, Select, Step, Trace
 
 CORPUS = Path(__file__).parents[3] / "corpus"
 LAUNCH = Launch(sys.executable, {})
@@ -241,11 +243,51 @@ def test_chunks_are_those_of_the_first_time() -> None:
     assert row.chunks == (8, 8)
 
 
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_server_has_its_clients_and_what_was_run_of_it(fails: bool) -> None:
+    """The command alone could not be made to fail."""
+    case = case_of("accepted-count-zero")
+    plain = structs.replace(case.trace, config=structs.replace(case.trace.config, options={}))
+
+    def described(trace: Trace) -> Deployment:
+        return describe("vllm@0.33.0", trace, "0.33.0")
+
+    served = serve(plain, described, lambda _: fails)
+    text = report(structs.replace(case, deployment=described(plain), served=served))
+    [commands, clients] = [token.content for token in parsed(text) if token.type == "fence"][:2]
+    assert "--block-size 1024" in commands and ("--num-gpu-blocks-override" in commands) == (not fails)
+    assert "r0 = send(tokens(" in clients
+    assert "an answer that is not that of the same request sent alone" in text
+    assert ("In larger blocks it was not seen to fail" in text) == (not fails)
+
+
+def test_a_title_has_the_settings_that_are_needed_and_the_class_of_the_model() -> None:
+    """Titles of causes said neither: "A block that is filled in the same step is copied before"."""
+    case = case_of("accepted-count-zero")
+    needs = ["--no-async-scheduling", "--scheduling-policy priority", "--prefix-match-unit 32", "a retraction"]
+    unusual = ("--scheduling-policy", "--prefix-match-unit")
+    measured = structs.replace(
+        case,
+        deployment=structs.replace(
+            case.deployment, model="gated delta nets", architecture="Qwen3NextForCausalLM", unusual=unusual
+        ),
+        runs=[OtherRun("V2", True, True, "fails"), OtherRun("V1", False, False, "passes")],
+        severity=Severity("P1", "wrong tokens", Reach(needs, [], [], {}, {}, "V2", 1, True)),
+    )
+    settings = "with --scheduling-policy priority and --prefix-match-unit"
+    kind = "(gated delta nets: Qwen3NextForCausalLM, V2)"
+    assert measured.title == f"{case.headline.situation} {settings} {kind}"
+    entry = RelatedEntry("entry", "engine #9", cause=CauseText("7. V2 keeps a key", {}, "It does."))
+    assert structs.replace(measured, related=[entry]).title == f"Wrong tokens {settings}: V2 keeps a key {kind}"
+    stock = structs.replace(measured, severity=Severity("P0", "wrong tokens", Reach([], [], [], {}, {})))
+    assert "with default settings (" in stock.title
+
+
 def test_the_cause_is_told_where_it_is_known() -> None:
     cause = CauseText("A key too early", {"public": "#7 (open)"}, "`f` publishes before it writes.")
     entry = RelatedEntry("entry", "engine #9", cause=cause)
     text = report(structs.replace(case_of("accepted-count-zero"), related=[entry]))
-    assert text.partition("\n")[0].endswith("A key too early")
+    assert text.partition("\n")[0] == "# Wrong tokens with speculative decoding: a key too early (hybrid model)"
     assert "## Cause\n\n`f` publishes before it writes.\n" in text
     assert "Public reports, as of the time when the cause was found: #7 (open). " in text and "#9" not in text
 
@@ -352,7 +394,7 @@ def test_the_default_implementation_is_named_first() -> None:
     text = report(structs.replace(case, runs=(old, new)))
     assert "**Not the default:** on the default, V2 runner, the same trace **passes**." in text
     assert text.index("| V2 runner | yes | passes |") < text.index("| V1 runner | no | **fails** (this report) |")
-    assert text.splitlines()[0].endswith(", V1 runner")
+    assert text.splitlines()[0].endswith(" (hybrid model, V1 runner)")
     other = report(
         structs.replace(case, runs=(structs.replace(old, default=True), structs.replace(new, default=False)))
     )

@@ -252,7 +252,8 @@ def test_a_step_without_tokens_has_no_empty_range() -> None:
 
 def test_a_refused_admission_is_told() -> None:
     """The story ended where the blocks of a failed load were freed."""
-    steps = tuple(Moment(step, "step", "step", (step,), ("r0",), 8 if step > 1 else 4) for step in range(5))
+    free = [{"block": 8 if step > 1 else 4} for step in range(5)]
+    steps = tuple(Moment(step, "step", "step", (step,), ("r0",), free[step]) for step in range(5))
     load = RequestStep(0, 0, "r0", 24, 0, 0, True, 0, external=24)
     marks = (Mark(0, 0, 1, "alloc", "r0", 0, 0), Mark(2, 2, 1, "release", "r0", 0, 0))
     violation = Violation("M8", "stall", "M8: nothing was scheduled", request="r0")
@@ -260,3 +261,12 @@ def test_a_refused_admission_is_told() -> None:
     assert found
     assert found.story[1] == "Step 1: nothing is scheduled; r0 waits and holds 1 block; 4 blocks are free."
     assert found.story[-1] == "Steps 2 to 4: nothing is scheduled; r0 waits and is not admitted; 8 blocks are free."
+
+
+def test_what_is_free_is_told_of_each_pool() -> None:
+    """Of two pools the sum was told: 25 blocks were free, and none of them was of the kind that was needed."""
+    free = {"state slot": 1, "attention block": 24}
+    step = Moment(0, "step", "step", (0,), ("r0",), free)
+    found = explain(History(30, HISTORY.groups, 0, (step,), violation=Violation("M8", "stall", "m", request="r0")))
+    told = "Step 0: nothing is scheduled; r0 waits and is not admitted; 1 state slot and 24 attention blocks are free."
+    assert found and found.story == (told,)

@@ -3,12 +3,15 @@
 import json
 import os
 import subprocess
+from pathlib import Path
 
 import pytest
 from msgspec import structs
 from support import arrive, make_trace, steps
 
 from hybridfuzz.harness.draw.grammar import draw_trace
+from hybridfuzz.harness.draw.trace_files import load_trace
+from hybridfuzz.harness.tell.at_scale import serve
 from hybridfuzz.targets.base.deployment import Deployment
 from hybridfuzz.targets.base.registry import describe, prepare
 from hybridfuzz.targets.base.trace import DummyRun, ExternalLoad, Trace
@@ -18,6 +21,7 @@ from hybridfuzz.targets.vllm.factory import VllmFactory
 from hybridfuzz.targets.vllm.release import Release
 
 COUNT = 24
+CORPUS = Path(__file__).parents[3] / "corpus"
 PARSE = {
     "vllm@0.33.0": """\
 import json, sys
@@ -27,6 +31,8 @@ for flags in json.loads(sys.argv[1]):
     found = EngineArgs.add_cli_args(FlexibleArgumentParser()).parse_args(flags)
     if "--num-gpu-blocks-override" in flags:  # with the miniature sizes
         assert found.max_num_seqs and found.num_gpu_blocks_override
+    if "--block-size" in flags:
+        assert found.block_size == 1024 and found.max_num_batched_tokens
     wanted = None if "None" in flags else 0
     assert found.prefix_cache_retention_interval == wanted, flags
     assert found.scheduler_reserve_full_isl == ("--no-scheduler-reserve-full-isl" not in flags), flags
@@ -42,7 +48,7 @@ for flags in json.loads(sys.argv[1]):
     found = parser.parse_args(["--model-path", "x", *flags])
     assert found.disable_overlap_schedule == ("--disable-overlap-schedule" in flags)
     if "--max-running-requests" in flags:  # with the miniature sizes
-        assert found.max_running_requests and found.context_length
+        assert found.max_running_requests and (found.context_length or found.max_total_tokens)
     assert found.page_size and json.loads(found.json_model_override_args)
 print("parsed")
 """,
@@ -82,12 +88,21 @@ def test_flags_are_well_formed_and_complete(target: str) -> None:
         assert sum(one.default for one in found.implementations) in ((0, 1) if "sglang" in target else (1,))
 
 
+def served(target: str, version: str) -> list[list[str]]:
+    """The flags of servers for packaged traces, in their own lengths and with every limit."""
+    name, _, release = target.partition("@")
+    traces = [load_trace(path) for path in sorted(CORPUS.glob(f"{name}/{release}--*.json"))]
+    servers = [serve(trace, lambda one: describe(target, one, version), lambda one: False) for trace in traces]
+    return [list(one.deployment.flags) for one in servers]
+
+
 @pytest.mark.engine
 @pytest.mark.xdist_group("engine")
 def test_the_engines_own_parser_takes_them(target: str) -> None:
     launch = prepare(target, print)
     found = [describe(target, trace, launch.version) for trace in drawn(target)]
     flags = [list(one.flags) for one in found] + [[*one.flags, *one.sizes] for one in found]
+    flags += served(target, launch.version)
     command = [launch.python, "-c", PARSE[target], json.dumps(flags)]
     ran = subprocess.run(command, env={**os.environ, **launch.env}, capture_output=True, text=True, check=False)
     assert ran.stdout.endswith("parsed\n"), ran.stderr[-2000:]

@@ -1,11 +1,12 @@
 """Definitions of a package as one module."""
 
+import re
 import sys
 from pathlib import Path
 
 import pytest
 
-from hybridfuzz.targets.base.inlined import Sources, import_block
+from hybridfuzz.targets.base.inlined import Part, Sources, import_block, trimmed
 
 FILES = {
     "__init__": "",
@@ -66,3 +67,55 @@ def test_a_name_that_two_files_import_from_different_modules_is_refused(package:
         Sources(package).definitions(("itself.py", "both"), ("other.py", "all"))
     with pytest.raises(ValueError, match=r"name is defined in low\.py, another file has 'from os import name'"):
         Sources(package).definitions(("itself.py", "both"), ("high.py", "whole"))
+
+
+SHARED = """\
+def used():
+    return 1
+
+
+def unused():
+    return only_by_unused()
+
+
+def only_by_unused():
+    return unused
+
+
+@registered
+def decorated():
+    pass
+
+
+class Adapter:
+    def called_by_the_engine(self):
+        return used()
+"""
+CLIENTS = '''\
+class Client:
+    """A client."""
+
+    def __init__(self):
+        self.adapter = Adapter()
+
+    def asked(self):
+        return getattr(self, "by_a_string")()
+
+    def by_a_string(self):
+        return 1
+
+    def unasked(self):
+        return self.helper()
+
+    def helper(self):
+        return self.unasked()
+'''
+
+
+def test_a_script_has_no_function_that_nothing_names() -> None:
+    """Of a class that an engine may have an object of, each method stays: it may call one by its name."""
+    shared, clients = trimmed([Part([], SHARED), Part([], CLIENTS)], "Client().asked()")
+    kept = re.findall(r"def (\w+)", f"{shared.text}\n{clients.text}")
+    assert kept == ["used", "decorated", "called_by_the_engine", "__init__", "asked", "by_a_string"]
+    assert "\n\n\n\n" not in shared.text
+    compile(f"{shared.text}\n{clients.text}", "script.py", "exec")

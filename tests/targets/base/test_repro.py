@@ -10,7 +10,7 @@ from support import HOSTILE, TEXTS
 
 from hybridfuzz.targets.base.deployment import Deployment
 from hybridfuzz.targets.base.registry import write_scripts
-from hybridfuzz.targets.base.repro import Failure, Script, python_comment, python_format, served
+from hybridfuzz.targets.base.repro import MACHINERY, Failure, Script, python_comment, python_format, served
 from hybridfuzz.targets.base.trace import Arrive, Config, Group, Step, Trace
 
 
@@ -91,15 +91,14 @@ def test_all_hostile_texts_change_no_code_of_an_engines_scripts(oracle: str, fie
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_the_command_of_a_server_stands_in_the_docstring_as_a_shell_takes_it(text: str) -> None:
+def test_the_command_of_a_server_stands_at_the_machinery_as_a_shell_takes_it(text: str) -> None:
     """A script had options of ours only, and a maintainer had to guess the flags."""
-    script = Script('"""broken\n\nNeeds nothing.\n"""\nx = 1\n', "", "")
-    server = Deployment("E", ("serve", '"$MODEL"'), ("--eager", "--order", text), {"V": "1"}, notes=("MODEL is one",))
+    script = Script(f'"""broken"""\nx = 1\n{MACHINERY} It runs.\n# Note.\n\ny = 2\n', "", "")
+    server = Deployment("E", ("serve", '"$MODEL"'), ("--eager", "--order", text), {"V": "1"})
     told = served(script, server).text
     compile(told.encode(errors="replace"), "repro.py", "exec")
     assert shape(told.encode(errors="replace").decode()) == shape(script.text)
     lines = told.splitlines()
-    assert lines[:3] == ['"""broken', "", "A server with the same settings, sizes apart:"]
-    assert lines[4:6] == ['    V=1 serve "$MODEL" \\', "      --eager \\"]
-    assert "(MODEL is one.)" in lines and "Needs nothing." in lines
+    assert lines[:4] == ['"""broken"""', "x = 1", f"{MACHINERY} It runs.", "# Note."]
+    assert lines[5:9] == ["# A server with the same settings:", "#", '#     V=1 serve "$MODEL" \\', "#     --eager \\"]
     assert served(script, Deployment("E")) == script

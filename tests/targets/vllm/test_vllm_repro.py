@@ -196,7 +196,7 @@ def test_the_calls_are_those_of_the_trace() -> None:
     )
     first = scripts_for({"options": {"connector": "store"}}, failure("S2", "temporal", events))[0]
     assert calls(first) == [
-        "engine.add('r0', [47, 42, 8], new_tokens=2, priority=1, session=True)",
+        "engine.add('r0', [47, 42, 8], new_tokens=2, priority=1, session=True)  # expects 47 6",
         "engine.step()",
         # vLLM drops the token that it sampled last.
         "engine.resume('r0', [104, 37], new_tokens=1, stop_at=1)",

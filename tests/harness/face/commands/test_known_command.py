@@ -79,7 +79,8 @@ def test_a_release_without_a_patch_may_be_any(hybridfuzz: Cli, target: str) -> N
 
 
 def test_severity_is_measured_on_the_traces_of_each_entry(hybridfuzz: Cli, tmp_path: Path) -> None:
-    """An entry of which no trace fails here gets none. A cause has the severity of its worst trace."""
+    """An entry of which no trace fails here gets none. A cause has the severity of its worst trace. What is measured
+    of some entries leaves the others as they are."""
     trace = "null-as-state-slot--M4-step-mamba-dead-write.json"
     (tmp_path / trace).write_bytes((Path(__file__).parents[4] / "corpus" / trace).read_bytes())
     entry = '[[known]]\nname = "{}"\nreason = "r"\ntarget = "hybrid*"\nsignature = "M4-*"\ntraces = [{}]\n'
@@ -93,3 +94,11 @@ def test_severity_is_measured_on_the_traces_of_each_entry(hybridfuzz: Cli, tmp_p
     assert written == done.json["entries"] and list(written) == ["mine"]
     assert written["mine"]["effect"] == "corrupt cache" and written["mine"]["reach"]["is_complete"]
     assert "none" in done.err and "no trace of it fails" in done.err
+    kept = {**written, "mine": {**written["mine"], "level": "P3"}}
+    (tmp_path / "severity.json").write_text(json.dumps(kept))
+    assert hybridfuzz(*command, "-o", "severity.json", "--id", "non*").status == 0
+    assert json.loads((tmp_path / "severity.json").read_text()) == kept
+    assert hybridfuzz(*command, "-o", "severity.json", "--id", "mine").status == 0
+    assert json.loads((tmp_path / "severity.json").read_text()) == written
+    refused = hybridfuzz(*command, "-o", "severity.json", "--id", "other")
+    assert refused.status == 2 and "there is no entry 'other'" in refused.error

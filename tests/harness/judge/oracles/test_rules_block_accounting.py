@@ -1,5 +1,7 @@
 """M7 and M9 on observations made by hand: what was not observed, and blocks that stay for good reason."""
 
+from dataclasses import replace
+
 import pytest
 from handmade import context_of, enter, life_of, plan, view_of
 
@@ -100,6 +102,16 @@ def test_what_the_cache_owns_is_not_missing_at_the_end(cache_owns: bool) -> None
     kept = view_of(layout, published={3: Key(0, 8, 7)}, free=[block for block in range(1, 12) if block != 3])
     violation = Leak().on_idle(context_of(layout), kept)
     assert (violation is None) == cache_owns
+
+
+def test_of_two_pools_the_one_is_named_that_lacks_a_block() -> None:
+    """Their sum was told, and a block too many in one hid one that was missing in the other."""
+    layout = replace(LAYOUT, state_ids=4)
+    assert Leak().on_idle(context_of(layout), view_of(layout)) is None
+    violation = Leak().on_idle(context_of(layout), view_of(layout, free=[1, 2, 3, *range(5, 12)]))
+    assert violation and violation.sentence.endswith("only 7 of 8 attention blocks are free (step 0)")
+    violation = Leak().on_idle(context_of(layout), view_of(layout, free=[1, 2, *range(4, 12), 4]))
+    assert violation and violation.sentence.endswith("only 2 of 3 state slots are free (step 0)")
 
 
 def test_a_block_in_no_list_is_missing_at_the_end() -> None:

@@ -1,0 +1,78 @@
+"""The clients of a report's server: a Python script that sends what the requests of a trace send, in order.
+
+The calls are the engine's (`deployment.Client`); when each is made follows from the history of the failing run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from ...targets.base.client_requests import variable
+from ...targets.base.trace import Abort, Arrive, Resume, Trace
+from ..record.history import History, RequestStep
+from ..units import listed
+from .at_scale import Served
+from .scenario import requests_of, steps_of
+
+END = """\
+    for name, task in list(locals().items()):
+        print(name, (await asyncio.gather(task, return_exceptions=True))[0])
+
+
+asyncio.run(main())"""
+
+
+def client_lines(served: Served, trace: Trace, history: History) -> Iterator[str]:
+    """Yield the lines of the script, nothing if no endpoint takes a request of the trace."""
+    client, command = served.deployment.client, served.deployment.command
+    if not any("send(" in line for lines in client.calls.values() for line in lines):
+        return
+    model = f"MODEL = {command[-1].strip(chr(34))!r}"
+    delay = "DELAY = 0.1  # seconds: adjust it until each request arrives when its comment says"
+    yield f"{client.head}\n\n{model}\n{delay}\n\n\nasync def main():"
+    before = -1
+    for index in sorted(client.calls):
+        planned = _planned(history, index)
+        if planned > before >= 0 and (when := _when(trace, history, index, planned)):
+            yield f"    await asyncio.sleep(DELAY)  # until {when}"
+        before = planned
+        yield from (f"    {line}" for line in client.calls[index])
+    yield END
+
+
+def _planned(history: History, index: int) -> int:
+    """Return the number of steps that were planned before an event."""
+    return max((step + 1 for moment in history.moments[:index] for step in moment.steps), default=0)
+
+
+def _when(trace: Trace, history: History, index: int, planned: int) -> str:
+    """Return what the requests before an event do when it happens, in words."""
+    rows, steps = {row.name: row for row in requests_of(trace, history)}, steps_of(history)
+    before = trace.events[:index]
+    gone = {name for event in before if isinstance(event, Abort) for name in (event.name, *event.together)}
+    turns = {event.name for event in before if isinstance(event, Resume)}
+    doing: dict[str, list[str]] = {}
+    for event in before:
+        if isinstance(event, Arrive) and event.name in rows and event.name not in gone | turns:
+            row = rows[event.name]
+            state = _state([one for one in steps.get(event.name, ()) if one.step < planned], row.prompt, row.new)
+            doing.setdefault(state, []).append(variable(event.name))
+    return "; ".join(f"{listed(names)} {_plural(state, names)}" for state, names in doing.items())
+
+
+STATES: Mapping[str, str] = {"waits": "wait", "decodes": "decode", "has ended": "have ended"}
+"""What one request does -> what several do."""
+
+
+def _plural(state: str, names: Sequence[str]) -> str:
+    return STATES.get(state, state) if len(names) > 1 else state
+
+
+def _state(own: Sequence[RequestStep], prompt: int, new: int) -> str:
+    """Return what a request does that has had these steps."""
+    if not own:
+        return "waits"
+    computed = own[-1].start + own[-1].num_tokens
+    if computed < prompt:
+        return f"is in its prefill (the scenario: {computed} of {prompt} tokens)"
+    return "has ended" if computed >= prompt + new - 1 else "decodes"

@@ -1,0 +1,99 @@
+"""What clients of an OpenAI-compatible server send for the events of a trace (`deployment.Client`).
+
+The model of a server gives other answers than that of a trace. Token ids are therefore any that share what the prompts
+of the trace share; what a prompt quotes of an answer, and a stop token, is taken from an answer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from keyword import iskeyword
+
+from ...reference.batch import original_name
+from ...reference.tokens import CONTINUATION, kind_of
+from .trace import Abort, Arrive, Event, Prompt, Resume, Turn
+
+HEAD = '''\
+import asyncio
+import zlib
+
+from openai import AsyncOpenAI
+
+URL = "http://localhost:{port}"
+client = AsyncOpenAI(base_url=f"{{URL}}/v1", api_key="-")
+
+
+def tokens(document, length):
+    """Return token ids: any will do, if prompts share what they share here."""
+    return [1000 + zlib.crc32(f"{{document}} {{index}}".encode()) % 9000 for index in range(length)]
+
+
+def send(prompt, max_tokens, **more):
+    body = {{"ignore_eos": True, "return_token_ids": True, **more}}
+    return asyncio.create_task(
+        client.completions.create(model=MODEL, prompt=prompt, max_tokens=max_tokens, temperature=0, extra_body=body)
+    )
+'''
+"""`MODEL` is what the serve command names."""
+Fields = Callable[[Turn, int], Mapping[str, object] | None]
+"""Returns the fields of a request besides its prompt and length, for a number of samples; None for a request that no
+endpoint takes."""
+Others = Callable[[Event], Iterable[str]]
+"""Returns the lines of an event that is no request, or that come before one."""
+
+
+def variable(name: str) -> str:
+    """Return the name of a request as one of Python, which the script does not have for something else."""
+    plain = re.sub(r"\W", "_", name)
+    return plain if re.fullmatch(r"r\w*", plain) and not iskeyword(plain) else f"r_{plain}"
+
+
+def calls_of(events: Sequence[Event], fields: Fields, others: Others) -> Iterator[tuple[int, list[str]]]:
+    """Yield the index of each event that clients cause, and its lines. Samples of one prompt are one request."""
+    names = Counter(original_name(event.name) for event in events if isinstance(event, Arrive))
+    sent: dict[str, Turn] = {}
+    for index, event in enumerate(events):
+        lines = list(others(event))
+        if isinstance(event, Turn) and original_name(event.name) == event.name:
+            chosen = fields(event, names[event.name])
+            if chosen is not None:
+                lines += _request(event, chosen, sent)
+            sent.setdefault(event.name, event)
+        elif isinstance(event, Abort) and original_name(event.name) == event.name and not lines:
+            lines = [f"{variable(event.name)}.cancel()  # its client leaves"] if event.name in sent else []
+        if lines:
+            yield index, lines
+
+
+def _request(event: Turn, fields: Mapping[str, object], sent: Mapping[str, Turn]) -> Iterator[str]:
+    """Yield the lines of a request."""
+    name = variable(event.name)
+    given = "".join(f", {key}={value!r}" for key, value in fields.items())
+    if isinstance(event, Resume):
+        yield f"await {name}  # the next turn of its session"
+    if event.stop_at:
+        what, field = ("the text of ", "stop") if event.stop_string else ("", "stop_token_ids")
+        yield f"# STOP: {what}token {event.stop_at} of this answer, which the same request without it shows."
+        given += f", {field}=[STOP]"
+    yield f"{name} = send({prompt_of(event.prompt, sent)}, {event.max_new_tokens}{given})"
+
+
+def prompt_of(prompt: Prompt, sent: Mapping[str, Turn]) -> str:
+    """Return the expression of a prompt's token ids. `sent`: earlier requests by name."""
+    parts = []
+    for index, (document, length) in enumerate(prompt):
+        if document == CONTINUATION:
+            before = prompt[:index]
+            whose = [variable(name) for name, turn in sent.items() if turn.prompt == before]
+            quoted = f"(await {whose[0]}).choices[0].token_ids[:{length}]" if whose else f'tokens("answer", {length})'
+            parts.append(quoted)
+        else:
+            parts.append(f'tokens("{document}", {length})')
+    return " + ".join(parts)
+
+
+def is_text(event: Turn) -> bool:
+    """Return True if a prompt is one of token ids."""
+    return not any(kind_of(document) for document, _ in event.prompt)

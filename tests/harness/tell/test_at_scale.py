@@ -1,0 +1,96 @@
+"""Traces in the lengths of a server: the same places of blocks, and the limits that a trace needs."""
+
+from collections.abc import Callable
+
+import pytest
+from msgspec import structs
+from support import arrive, make_trace, steps
+
+from hybridfuzz.harness.tell.at_scale import AMPLE, at_scale, serve
+from hybridfuzz.targets.base.deployment import Deployment, Scale
+from hybridfuzz.targets.base.trace import Arrive, Group, Resume, Step, Trace
+
+
+def trace(*events: object, sizes: tuple[int, int] = (8, 8), unit: int = 0) -> Trace:
+    options = {"unit": str(unit)} if unit else {}
+    made = make_trace(*events, options=options)
+    groups = (Group("mamba", sizes[0]), Group("attention", sizes[1]))
+    return structs.replace(made, config=structs.replace(made.config, groups=groups))
+
+
+def lengths(scaled: Trace | None) -> list[list[int]]:
+    assert scaled
+    return [[length for _, length in event.prompt] for event in scaled.events if isinstance(event, Arrive | Resume)]
+
+
+SCALE = Scale(1024, {"unit": 32})
+
+
+@pytest.mark.parametrize(
+    ("length", "unit", "served"),
+    [
+        (1, 0, 1), (7, 0, 1023), (8, 0, 1024), (9, 0, 1025), (15, 0, 2047), (17, 0, 2049),
+        (4, 4, 32), (5, 4, 33), (3, 4, 31), (7, 4, 1023), (12, 4, 1024 + 32),
+    ],
+)  # fmt: skip
+def test_a_length_is_as_far_from_the_nearer_boundary(length: int, unit: int, served: int) -> None:
+    assert lengths(at_scale(trace(arrive("r0", length, new=1), unit=unit), SCALE)) == [[served]]
+
+
+def test_parts_of_a_prompt_and_later_turns_end_at_the_same_places() -> None:
+    first = structs.replace(arrive("r0", 3, new=2), prompt=(("a", 7), ("b", 2)), session=True)
+    scaled = at_scale(trace(first, Resume("r0", (("c", 5),), 1)), SCALE)
+    assert lengths(scaled) == [[1023, 2], [2048 - 1027]]
+    assert scaled and [event.max_new_tokens for event in scaled.events if isinstance(event, Arrive)] == [2]
+
+
+def test_an_answer_across_a_boundary_is_as_long_as_before_or_its_prompt_ends_where_it_did() -> None:
+    """Prompts of 9 and answers up to 17 became answers of a thousand tokens: nothing else happened in time."""
+    crossing = trace(arrive("r0", 9, new=8))
+    short, long = (at_scale(crossing, SCALE, short_answers=one) for one in (True, False))
+    assert lengths(short) == [[2049 - 8]] and lengths(long) == [[1025]]
+    assert short and long
+    assert [event.max_new_tokens for one in (short, long) for event in one.events if isinstance(event, Arrive)] == [
+        8,
+        1024,
+    ]
+
+
+def test_budgets_and_pools_of_single_tokens_grow_blocks_do_not() -> None:
+    scaled = at_scale(trace(arrive("r0", 8), Step(budget=8)), SCALE)
+    assert scaled and [event.budget for event in scaled.events if isinstance(event, Step)] == [1024]
+    plain = trace(arrive("r0", 8))
+    assert scaled.config.num_blocks == plain.config.num_blocks
+    slots = trace(arrive("r0", 8), sizes=(8, 1))
+    slots = structs.replace(slots, config=structs.replace(slots.config, mamba_cache_mode="slots", num_blocks=17))
+    found = at_scale(slots, Scale(64))
+    assert found and found.config.num_blocks == 129 and [one.block_size for one in found.config.groups] == [64, 1]
+
+
+def test_blocks_that_do_not_divide_each_other_are_not_scaled() -> None:
+    assert at_scale(trace(arrive("r0", 5), sizes=(6, 4)), SCALE) is None
+
+
+def described(one: Trace) -> Deployment:
+    limits = {name: (f"--{name}", str(getattr(one.config, name))) for name in AMPLE}
+    return Deployment("E", ("serve", "m"), ("--x",), scale=Scale(64, flags=("--block", "64")), limits=limits)
+
+
+@pytest.mark.parametrize(
+    ("fails", "needs"),
+    [
+        (lambda one: True, []),
+        (lambda one: one.config.num_blocks < 100, ["num_blocks"]),
+        (lambda one: one.config.num_blocks < 100 or one.config.max_num_seqs < 60, [*AMPLE]),
+        (lambda one: False, [*AMPLE]),
+    ],
+)
+def test_a_server_has_the_limits_without_which_the_trace_does_not_fail(
+    fails: Callable[[Trace], bool], needs: list[str]
+) -> None:
+    """The command had none, and a reader did not know how to make a server run out of blocks."""
+    served = serve(trace(arrive("r0", 9, new=1), *steps(2)), described, fails)
+    assert list(served.needs) == needs
+    assert [f"--{name}" for name in needs] == [one for one in served.deployment.flags if one[2:] in AMPLE]
+    assert "--block" in served.deployment.flags and lengths(served.trace) == [[65]]
+    assert served.tried == (64 if fails(served.trace) else 0)

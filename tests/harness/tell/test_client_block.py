@@ -1,0 +1,163 @@
+"""The clients in a report: a script that runs, and sends what the requests of a trace send."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import pytest
+from msgspec import structs
+from support import arrive, make_trace, steps
+
+from hybridfuzz.harness.draw.trace_files import load_trace
+from hybridfuzz.harness.record.history import History, Moment, RequestStep
+from hybridfuzz.harness.tell.at_scale import Served, at_scale
+from hybridfuzz.harness.tell.client_block import client_lines
+from hybridfuzz.targets.base.registry import describe, prepare
+from hybridfuzz.targets.base.trace import Abort, Arrive, Resume, Trace
+
+CORPUS = Path(__file__).parents[3] / "corpus"
+RELEASES = {"vllm@0.33.0": "vllm/0.33.0--*.json", "sglang@0.5.23": "sglang/0.5.23--*.json"}
+
+
+def packaged(target: str) -> dict[str, Trace]:
+    return {path.stem: load_trace(path) for path in sorted(CORPUS.glob(RELEASES[target]))}
+
+
+def script(target: str, trace: Trace, history: History | None = None) -> str:
+    described = describe(target, trace, target.partition("@")[2])
+    scaled = at_scale(trace, described.scale) if described.scale else None
+    server = described if scaled is None else describe(target, scaled, target.partition("@")[2])
+    return "\n".join(client_lines(Served(server, scaled or trace), trace, history or History()))
+
+
+class FakeServer:
+    """Stands in for `openai`: answers every request with as many tokens as it asks for."""
+
+    def __init__(self, **_: object) -> None:
+        self.completions = self
+
+    sent: ClassVar[list[dict[str, Any]]] = []
+    posted: ClassVar[list[tuple[str, dict[str, Any]]]] = []
+
+    async def create(self, *, extra_body: dict[str, Any], **body: Any) -> SimpleNamespace:
+        self.sent.append({**body, **extra_body})
+        await asyncio.sleep(0)
+        return SimpleNamespace(choices=[SimpleNamespace(token_ids=[7] * body["max_tokens"])])
+
+    async def post(self, url: str, *, cast_to: type, body: dict[str, Any] | None = None) -> None:
+        assert cast_to is object
+        self.posted.append((url.rpartition("/")[2], body or {}))
+
+
+def run(text: str, monkeypatch: pytest.MonkeyPatch) -> tuple[list[dict[str, Any]], list[tuple[str, dict[str, Any]]]]:
+    """Run a script against the stand-in; return the bodies of its requests, and what it posts besides."""
+    monkeypatch.setitem(sys.modules, "openai", SimpleNamespace(AsyncOpenAI=FakeServer))
+    monkeypatch.setattr(FakeServer, "sent", [])
+    monkeypatch.setattr(FakeServer, "posted", [])
+    exec(compile(text, "clients.py", "exec"), {"STOP": 9, "__name__": "__main__"})
+    return FakeServer.sent, FakeServer.posted
+
+
+@pytest.mark.parametrize("target", RELEASES)
+def test_the_clients_of_every_packaged_trace_run(
+    target: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The command of a server came without requests, and nobody could make it fail."""
+    silent = []
+    for name, trace in packaged(target).items():
+        text = script(target, trace)
+        if not text:
+            silent.append(name)
+            continue
+        sent, _ = run(text, monkeypatch)
+        # Samples are one request; one whose client leaves at once may never be sent.
+        arrivals = [one for one in trace.events if isinstance(one, Arrive) and "." not in one.name]
+        assert sent or any(isinstance(one, Abort) for one in trace.events), name
+        assert len(sent) <= len(arrivals) + sum(isinstance(one, Resume) for one in trace.events), name
+        assert "Error" not in capsys.readouterr().out.replace("CancelledError", ""), name
+    assert all("session" in name for name in silent)
+
+
+VALID = {
+    "vllm@0.33.0": "from vllm.entrypoints.openai.completion.protocol import CompletionRequest",
+    "sglang@0.5.23": "from sglang.srt.entrypoints.openai.protocol import CompletionRequest",
+}
+VALIDATE = """
+import json, sys
+for body in json.load(sys.stdin):
+    unknown = body.keys() - CompletionRequest.model_fields.keys()
+    assert not unknown, unknown
+    CompletionRequest(**body)
+print("valid")
+"""
+
+
+@pytest.mark.engine
+@pytest.mark.xdist_group("engine")
+@pytest.mark.parametrize("target", RELEASES)
+def test_the_engine_takes_what_the_clients_of_every_packaged_trace_send(
+    target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = [text for trace in packaged(target).values() if (text := script(target, trace))]
+    bodies = [body for text in texts for body in run(text, monkeypatch)[0]]
+    launch = prepare(target, print)
+    ran = subprocess.run(
+        [launch.python, "-c", VALID[target] + VALIDATE],
+        input=json.dumps(bodies),
+        env={**os.environ, **launch.env},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert len(bodies) >= len(texts) and ran.stdout.endswith("valid\n"), ran.stderr[-2000:]
+
+
+def test_requests_ask_for_what_those_of_the_trace_ask_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = structs.replace(arrive("r0", 3, new=4), prompt_logprobs=True, priority=2)
+    stopped = structs.replace(arrive("r1", 2, new=4), stop_at=2)
+    quoting = structs.replace(arrive("r2", 3), prompt=(*first.prompt, ("~", 2)))
+    samples = [arrive("r3", 2), arrive("r3.1", 2)]
+    trace = make_trace(first, stopped, quoting, *samples)
+    [r0, r1, r2, r3], _ = run(script("vllm@0.33.0", trace), monkeypatch)
+    assert (r0["prompt_logprobs"], r0["priority"], r0["temperature"]) == (1, 2, 0)
+    assert r1["stop_token_ids"] == [9] and "stop_token_ids" not in r0
+    length = len(r0["prompt"])
+    assert r2["prompt"][:length] == r0["prompt"] and set(r2["prompt"][length:]) == {7}
+    assert r3["n"] == 2 and "n" not in r0
+
+
+@pytest.mark.parametrize("name", ["tokens", "return", "0", "client", "a-b.c"])
+def test_a_request_may_have_any_name(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    [body], _ = run(script("vllm@0.33.0", make_trace(arrive(name, 3))), monkeypatch)
+    assert body["prompt"]
+
+
+def test_sessions_and_resets_have_their_own_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    opening = structs.replace(arrive("r0", 3), session=True)
+    trace = make_trace(opening, Resume("r0", (("b", 2),), 1), Abort("r0"))
+    sent, posted = run(script("sglang@0.5.23", trace), monkeypatch)
+    assert [one["session_params"] for one in sent] == [{"id": "r0"}]  # the second was cancelled before it was sent
+    assert [name for name, _ in posted] == ["open_session", "close_session"]
+    assert script("vllm@0.33.0", trace) == ""
+    [note] = describe("vllm@0.33.0", trace, "0.33.0").client.forced
+    assert "StreamingInput" in note
+
+
+def test_a_request_waits_until_the_others_do_what_they_did() -> None:
+    """The order of requests says nothing of when: the second one has to join a decode."""
+    trace = make_trace(arrive("r0", 3, new=4), arrive("r1", 3), *steps(2), arrive("r2", 1))
+    rows = [RequestStep(2, 0, "r0", 0, 3, 0, True, 0), RequestStep(2, 0, "r1", 0, 2, 0, True, 0)]
+    rows += [RequestStep(3, 1, "r0", 3, 1, 0, False, 0)]
+    moments = [Moment(index, "", "", steps) for index, steps in enumerate(((), (), (0,), (1,), ()))]
+    lines = script("vllm@0.33.0", trace, History(moments=tuple(moments), request_steps=tuple(rows))).splitlines()
+    at = next(index for index, line in enumerate(lines) if line.startswith("    r2 = "))
+    assert (
+        lines[at - 1]
+        == "    await asyncio.sleep(DELAY)  # until r0 decodes; r1 is in its prefill (the scenario: 2 of 3 tokens)"
+    )
+    assert sum("sleep(DELAY)" in line for line in lines) == 1
