@@ -48,6 +48,7 @@ class Group:
     draft   attention of the drafter: it also writes the tokens that it proposes, before they are verified
     shift   of a drafter's attention: the slot of a position depends on so many tokens after it, too (EAGLE: 1)
     window  attention reaches this many tokens back, the token itself included; 0 for all of them
+    lag     tokens left of its window whose columns may be given back later: for a checkpoint's sake, or in batches
     chunk   chunked-local attention: it reaches back to the last multiple of this many tokens; 0 for all of them
     slots  mode slots: state slots that one request holds at most
     inner_states  mode align: a chunk may also leave the state at one boundary inside it, in the column before its last
@@ -65,6 +66,7 @@ class Group:
     conv: bool = True
     chunk: int = 0
     shift: int = 0
+    lag: int = 0
 
     @property
     def is_local(self) -> bool:
@@ -203,7 +205,7 @@ def peak_blocks(group: Group, mode: Mode, tokens: int, speculative: int, ahead: 
     `settled` tokens are executed and verified: columns left of their window are freed.
     """
     if group.is_local:
-        passed = first_attended(group, settled) // group.block_size
+        passed = max(first_attended(group, settled) - group.lag, 0) // group.block_size
         return required_columns(group, mode, tokens, speculative) - passed
     if group.kind == "mamba" and mode == "align":
         most = 2 + group.inner_states + speculative + ahead

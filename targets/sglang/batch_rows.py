@@ -31,6 +31,9 @@ class Row(NamedTuple):
     written: Sequence[int]
     drafts: int = 0
     outside: OutOfRange | None = None
+    window_locations: Sequence[int] = ()
+    window_written: Sequence[int] = ()
+    """The same in the pool of layers with a sliding window; for each position of the row, what it has no more is 0."""
 
     @property
     def end(self) -> int:

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from ...reference.layout import Group, first_attended
 from ...reference.tokens import EMPTY, window_of
 from ..base.observe import (
     Access,
@@ -35,7 +36,7 @@ from . import snapshots
 from .batch_rows import PADDING_TOKEN, Row
 from .bounds import Bounds
 from .compat import old_releases, scheduler_api, tree_api
-from .compat.engine import ATTENTION, STATES, SglangEngine
+from .compat.engine import ATTENTION, STATES, WINDOW, SglangEngine
 from .compat.immediate import Immediate
 
 
@@ -129,6 +130,8 @@ class Device:
             rows = loaded.rows
         elif not extend and self.has_sink_row:
             rows += [self._padding()] * (self.pad_to - len(rows))
+        if self.sizes.sliding:
+            rows = [self._windowed(row) for row in rows]
         rows = [row._replace(outside=self.bounds.row(index, row)) for index, row in enumerate(rows)]
         launch = self.last = KernelLaunch(self.step, rows, self.pending, execute)
         launch.metadata = loaded and loaded.metadata
@@ -162,6 +165,15 @@ class Device:
             locations=pools.req_to_token[pool_row, : max(length, 0)].tolist() if exists else [],
             written=written[first : first + count],
         )
+
+    def _windowed(self, row: Row) -> Row:
+        """Return a row with its places in the pool of the layers with a sliding window, as its launch finds them."""
+        mapping = self.engine.allocator.full_to_swa_index_mapping
+        size, both = len(mapping) - 1, (row.locations, row.written)
+        if not all(0 <= location < size for locations in both for location in locations):
+            return row  # reported
+        reads, writes = (mapping[locations].tolist() for locations in both)
+        return row._replace(window_locations=reads, window_written=writes)
 
     def _padding(self) -> Row:
         """Return a padding row: SGLang pads with request row 0, KV location 0, and one token."""
@@ -221,6 +233,8 @@ class Device:
             if self.tier is not None:
                 self.tier.wait_for_keys(layer)
             self._attention_layer(layer, launch, inputs, hidden)
+        for layer in range(self.sizes.window_layers):
+            self._attention_layer(layer, launch, inputs, hidden, WINDOW)
         return [tuple([sample(tag) for tag in tags or ()]) for tags in hidden]
 
     def conclude(self, launch: KernelLaunch, sampled: Sequence[tuple[int, ...]]) -> None:
@@ -287,20 +301,43 @@ class Device:
                 window = tuple(self.states.window[layer, slot].tolist())
                 launch.accesses.append(StateWrite(index, STATES, layer, column, slot, depth, temporal, window))
 
-    def _attention_layer(self, layer: int, launch: KernelLaunch, inputs: Any, hidden: list[Any]) -> None:
-        keys, values = self.states.keys[layer], self.states.values[layer]
-        page, first = self.sizes.page, self.sizes.first_page
-        inside = [(index, row) for index, row in enumerate(launch.rows) if not row.outside]
-        for index, row in inside:
-            start = int(keys[row.locations[row.prefix - 1]]) if row.prefix else EMPTY
+    def _attention_layer(
+        self, layer: int, launch: KernelLaunch, inputs: Any, hidden: list[Any], group: int = ATTENTION
+    ) -> None:
+        states, sizes = self.states, self.sizes
+        keys, values, first = states.keys, states.values, sizes.first_page
+        places = [(row.locations, row.written) for row in launch.rows]
+        local = Group("attention", sizes.page)
+        if group == WINDOW:
+            keys, values, first = states.window_keys, states.window_values, sizes.first_window_page
+            places = [(row.window_locations, row.window_written) for row in launch.rows]
+            local = Group("attention", sizes.page, window=sizes.sliding)
+        self._attend(layer, launch, inputs, hidden, (group, local, first), (keys[layer], values[layer]), places)
+
+    def _attend(
+        self,
+        layer: int,
+        launch: KernelLaunch,
+        inputs: Any,
+        hidden: list[Any],
+        pool: tuple[int, Group, int],
+        cells: tuple[Any, Any],
+        places: list[tuple[Sequence[int], Sequence[int]]],
+    ) -> None:
+        """Write keys and values of a layer, then read all that each row attends to."""
+        (group, local, first), (keys, values), page = pool, cells, self.sizes.page
+        inside = [(index, row, *places[index]) for index, row in enumerate(launch.rows) if not row.outside]
+        for index, row, locations, written in inside:
+            start = int(keys[locations[row.prefix - 1]]) if row.prefix else EMPTY
             tags = run_chain(start, inputs[index])
             hidden[index] = join(hidden[index], tags)
-            for location, tag in zip(row.written, tags, strict=True):
+            for location, tag in zip(written, tags, strict=True):
                 keys[location] = values[location] = tag
-            pages = [first + location // page for location in row.written]
-            places = [location % page for location in row.written]
-            launch.accesses.append(SlotWrite(index, ATTENTION, layer, row.prefix, pages, places, tags))
-        for index, row in inside:
-            pages = [first + location // page for location in row.locations[::page]]
-            tags = keys[row.locations].tolist()
-            launch.accesses.append(SlotRead(index, ATTENTION, layer, pages, tags))
+            pages = [first + location // page for location in written]
+            slots = [location % page for location in written]
+            launch.accesses.append(SlotWrite(index, group, layer, row.prefix, pages, slots, tags))
+        for index, row, locations, _ in inside:
+            column = first_attended(local, row.prefix) // page
+            read = locations[column * page :]
+            pages = [first + location // page for location in read[::page]]
+            launch.accesses.append(SlotRead(index, group, layer, pages, keys[read].tolist(), column))

@@ -49,9 +49,11 @@ SERVING = {
     "path_states": ("-1", "-1", "1", "2"),
     "session_tags": ("no", "yes"),
     "ignore_eos": ("no", "no", "yes"),
+    "window_ratio": ("1", "0.5"),
 }
 """Options of such releases: `--enable-mixed-chunk`, `--schedule-policy`, `--radix-eviction-policy`,
-`--mamba-max-states-per-path`, `--enable-session-radix-cache`, and `ignore_eos` of requests."""
+`--mamba-max-states-per-path`, `--enable-session-radix-cache`, `ignore_eos` of requests, and
+`--swa-full-tokens-ratio`."""
 HIERARCHY = {
     "hicache": ("no", "no", *POLICIES),
     "host_ratio": ("2", "1", "0.5"),
@@ -94,6 +96,7 @@ class SglangFactory:
             # Releases without snapshots allow overlap only without prefix cache, and then free a delayed token late.
             max_async_depth=1 if "snapshots" in features else 0,
             conv_widths=(4,),
+            windows=(4, 8) if mixes and tree_core not in ("rust", BOTH) else (),
             features=features | {"pool", "reset-when-idle", "stop-tokens"} | (HOST if has_host else frozenset()),
             features_with={"hicache": dict.fromkeys(POLICIES, HOST), "tree_core": {"python": HOST}} if has_host else {},
             engine=("sglang",),

@@ -157,5 +157,6 @@ class Server:
             scheduler_api.flush(self.scheduler)
 
     def evict(self, pages: int) -> None:
-        """Evict the given number of pages of tokens, and as many states."""
-        tree_api.evict(self.engine.cache, pages * self.engine.sizes.page, pages)
+        """Evict the given number of pages of tokens, and as many states and pages of windows."""
+        tokens = pages * self.engine.sizes.page
+        tree_api.evict(self.engine.cache, tokens, pages, tokens if self.engine.sizes.sliding else 0)

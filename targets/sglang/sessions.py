@@ -14,8 +14,6 @@ from typing import Any
 from ...reference.layout import cdiv
 from .compat import scheduler_api, session_api
 from .compat.engine import SglangEngine
-from .compat.sizes import SPARE_PAGES
-
 TIMED_OUT = -1.0
 """A timeout that is always over."""
 
@@ -101,5 +99,4 @@ class Sessions:
         sizes = self.engine.sizes
         held = [slot.kv.kv_allocated_len for name, slot in self._slots.items() if name not in running]
         pages = sum(cdiv(length, sizes.page) for length in held)
-        longest = cdiv(sizes.context + 2 * sizes.drafts, sizes.page) + SPARE_PAGES
-        return len(held) < sizes.rows and pages + longest <= sizes.pages
+        return len(held) < sizes.rows and pages + sizes.longest <= min(sizes.pages, sizes.window_pages or sizes.pages)

@@ -20,7 +20,7 @@ from ..base.observe import (
 )
 from ..base.trace import Abort, Arrive, Config, Event, Evict, Preempt, ResetPrefixCache, Resume, Step, fits
 from .compat import scheduler_api, session_api
-from .compat.engine import STATES, layout_of
+from .compat.engine import STATES, WINDOW, layout_of
 from .compat.sizes import Sizes, sizes_of
 from .host_view import Host
 from .kit_limits import BOTH
@@ -153,8 +153,11 @@ class SglangTarget:
         if group == STATES:
             window = tuple(states.window[layer, block].tolist())
             return StateContent(int(states.temporal[layer, block]), window)
-        start = (block - sizes.first_page) * sizes.page
-        return SlotContent(states.keys[layer][start : start + sizes.page].tolist())
+        keys, first = states.keys, sizes.first_page
+        if group == WINDOW:
+            keys, first = states.window_keys, sizes.first_window_page
+        start = (block - first) * sizes.page
+        return SlotContent(keys[layer][start : start + sizes.page].tolist())
 
     def close(self) -> None:
         """Do nothing: the engine is garbage-collected."""

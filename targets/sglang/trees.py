@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from ...reference.prefix_cache import Key
 from ...reference.tokens import EMPTY, chain
 from .compat import tree_api
-from .compat.engine import ATTENTION, STATES, SglangEngine
+from .compat.engine import ATTENTION, STATES, WINDOW, SglangEngine
 
 SOME = -1
 """Lock count: more than none, how many is not shown."""
@@ -52,7 +52,9 @@ class NodeTree:
 
     def __init__(self, engine: SglangEngine) -> None:
         self.cache = engine.cache
-        self.page, self.first_page = engine.sizes.page, engine.sizes.first_page
+        sizes = engine.sizes
+        self.page, self.first_page = sizes.page, sizes.first_page
+        self.first_window_page = sizes.first_window_page if sizes.sliding else 0
 
     def owned(self) -> Iterator[Owned]:
         """Everything that the tree owns."""
@@ -61,11 +63,13 @@ class NodeTree:
 
     def _blocks(self, node: Any, depth: int, tags: tuple[int, ...]) -> Iterator[Owned]:
         kv, kv_locks, state, state_locks = tree_api.values_of(node)
-        if kv is not None:
-            for index, location in enumerate(kv.tolist()[:: self.page]):
+        parts = [(ATTENTION, self.first_page, kv, kv_locks)]
+        if self.first_window_page:
+            parts.append((WINDOW, self.first_window_page, *tree_api.window_values_of(node)))
+        for group, first, locations, locks in parts:
+            for index, location in enumerate([] if locations is None else locations.tolist()[:: self.page]):
                 end = (index + 1) * self.page
-                key = Key(ATTENTION, depth + end, tags[end - 1])
-                yield Owned(self.first_page + location // self.page, key, kv_locks, node.id)
+                yield Owned(first + location // self.page, Key(group, depth + end, tags[end - 1]), locks, node.id)
         if state is not None:
             for slot in state.tolist():
                 yield Owned(slot, Key(STATES, depth + len(tags), tags[-1]), state_locks, node.id)

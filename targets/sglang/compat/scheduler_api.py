@@ -112,6 +112,7 @@ def complete(scheduler: Any, sizes: Sizes) -> None:
     scheduler.priority_scheduling_preemption_threshold = 0
     scheduler.enable_priority_scheduling = sizes.priorities
     scheduler.is_mixed_chunk = sizes.mixed
+    scheduler.is_hybrid_swa = sizes.sliding > 0
     scheduler.abort_on_priority_when_disabled = False
     scheduler.schedule_low_priority_values_first = True
     scheduler.enable_hierarchical_cache = sizes.hicache != "no"
@@ -260,8 +261,13 @@ def copy_states(rows: Any, sources: Any, destinations: Any) -> None:
     copy(sources, destinations)
 
 
+def allocators(allocator: Any) -> tuple[Any, Any]:
+    """Return the allocators of pages of attention, and of layers with a sliding window or None."""
+    return getattr(allocator, "full_attn_allocator", allocator), getattr(allocator, "swa_attn_allocator", None)
+
+
 def free_pages(allocator: Any) -> list[int]:
-    """Return the free KV pages."""
+    """Return the free pages of an allocator of pages."""
     pages: list[int] = allocator.free_pages.tolist()
     staged = getattr(allocator, "staged_pages", None)
     for waiting in (*(staged or ()), getattr(allocator, "release_pages", None)):

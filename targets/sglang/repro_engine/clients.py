@@ -140,7 +140,7 @@ class Engine:
         missing = {
             "request rows": sizes.rows - engine.rows.available_size(),
             "state slots": sizes.slots - len(old_releases.free_slots(engine.rows)),
-            "KV pages": sizes.pages - len(scheduler_api.free_pages(engine.allocator)),
+            "KV pages": sizes.pages - len(scheduler_api.free_pages(scheduler_api.allocators(engine.allocator)[0])),
         }
         if tier is not None:
             for name, kind in (("states", "MAMBA"), ("tokens", "FULL")):
