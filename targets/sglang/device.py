@@ -38,6 +38,7 @@ from .bounds import Bounds
 from .compat import old_releases, scheduler_api, tree_api
 from .compat.engine import ATTENTION, STATES, WINDOW, SglangEngine
 from .compat.immediate import Immediate
+from .inputs import namespace
 
 
 class KernelLaunch:
@@ -123,12 +124,16 @@ class Device:
                 row = row._replace(samples=True, drafts=count - 1)
             elif extend:  # kernels take positions and the lengths of prefixes from here
                 row = row._replace(prefix=int(batch.prefix_lens[index]))
+                if row.tokens and batch.multimodal_inputs and batch.multimodal_inputs[index] is not None:
+                    media, inputs = batch.multimodal_inputs[index], self.engine.inputs
+                    contents = inputs.contents(row.tokens, row.key, row.prefix, media)
+                    row = row._replace(tokens=inputs.tokens(row.tokens), contents=contents)
             rows.append(row)
             first += count
         loaded = self.graphs.load(batch, rows, self.pad_to) if self.graphs and (verify or not extend) else None
         if loaded:
             rows = loaded.rows
-        elif not extend and self.has_sink_row:
+        elif not extend and not batch.forward_mode.is_idle() and self.has_sink_row:
             rows += [self._padding()] * (self.pad_to - len(rows))
         if self.sizes.sliding:
             rows = [self._windowed(row) for row in rows]
@@ -164,6 +169,7 @@ class Device:
             slots=tree_api.slots_of(request),
             locations=pools.req_to_token[pool_row, : max(length, 0)].tolist() if exists else [],
             written=written[first : first + count],
+            key=namespace(request),
         )
 
     def _windowed(self, row: Row) -> Row:
@@ -220,6 +226,10 @@ class Device:
             row.tokens if row.tokens is not None else (self._relay.get(row.pool_row, POISON_TOKEN),)
             for row in launch.rows
         ]
+        inputs = [
+            row.contents or (tuple([token + row.key for token in tokens]) if row.key else tokens)
+            for row, tokens in zip(launch.rows, inputs, strict=True)
+        ]
         launch.accesses += [row.outside for row in launch.rows if row.outside]
         hidden: list[tuple[int, ...] | None] = [
             None if row.has_state else (POISON,) * len(tokens) for row, tokens in zip(launch.rows, inputs, strict=True)
@@ -245,7 +255,8 @@ class Device:
         ]
         if self.tier is not None:
             self.records.extend(self.tier.loaded(launch.step))
-        self.records.append(Forward(launch.step, tuple(rows), launch.accesses))
+        is_dummy = not launch.sampled.numel()  # the batch of an idle data-parallel rank
+        self.records.append(Forward(launch.step, tuple(rows), launch.accesses, dummy=is_dummy))
         if self.tier is not None:
             self.tier.settle()
 

@@ -18,7 +18,7 @@ from ..base.observe import (
     StateContent,
     View,
 )
-from ..base.trace import Abort, Arrive, Config, Event, Evict, Preempt, ResetPrefixCache, Resume, Step, fits
+from ..base.trace import Abort, Arrive, Config, DummyRun, Event, Evict, Preempt, ResetPrefixCache, Resume, Step, fits
 from .compat import scheduler_api, session_api
 from .compat.engine import STATES, WINDOW, layout_of
 from .compat.sizes import Sizes, sizes_of
@@ -55,6 +55,7 @@ class SglangTarget:
             Abort: self.abort,
             ResetPrefixCache: self.reset_prefix_cache,
             Evict: self.evict,
+            DummyRun: self.dummy_run,
         }
 
     def apply(self, event: Event) -> Effect:
@@ -142,6 +143,10 @@ class SglangTarget:
     def evict(self, event: Evict) -> None:
         """Evict the given number of pages of tokens, and as many states."""
         self.server.evict(event.blocks)
+
+    def dummy_run(self, event: DummyRun) -> None:
+        """Take part in a step of other data-parallel ranks; no-op with requests of its own."""
+        self.server.idle(event.rows)
 
     def view(self) -> View:
         """Return the host's metadata."""

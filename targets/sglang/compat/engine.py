@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ....reference.layout import Group, Layout
+from ..inputs import Inputs
 from . import old_releases, parts
 from .sizes import Sizes
 
@@ -64,6 +65,7 @@ class SglangEngine:
         self.allocator = parts.make_allocator(sizes, self.kv, self.rows)
         self.cache = parts.make_cache(sizes, self.rows, self.allocator)
         self.states = Storage(self.rows, self.kv, sizes)
+        self.inputs = Inputs()
 
 
 class Storage:
