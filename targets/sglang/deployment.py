@@ -6,12 +6,16 @@ import json
 from collections.abc import Iterator, Mapping
 
 from ..base.deployment import Deployment, Implementation
-from ..base.trace import Arrive, Config, Trace
+from ..base.trace import Arrive, Config, DummyRun, Trace
 from .compat.sizes import eviction_config
 
 MODEL = "Qwen/Qwen3-Next-80B-A3B-Instruct"
 """A public model with gated delta nets, whose contract the target checks."""
 ARCHITECTURE = "Qwen3NextForCausalLM"
+WINDOWS = "a model of architecture InklingForConditionalGeneration"
+"""For traces with sliding windows: the only architecture of 0.5.23 that has them beside states (`mamba2_config` and
+`is_hybrid_swa_model`). Its states are convolution windows alone."""
+ADAPTERS = ("--enable-lora", "--max-lora-rank", "8", "--lora-target-modules", "all")
 WEIGHTS = ("--load-format", "dummy", "--json-model-override-args", '{"num_hidden_layers": 4}')
 """Few layers with random weights, which fit one GPU."""
 OWN = (
@@ -37,6 +41,8 @@ FLAGS = (
     ("path_states", "--mamba-max-states-per-path", "-1"),
     ("hicache", "--hicache-write-policy", "no"),
 )
+RANKS = ("--tp-size", "2", "--attn-dp-size", "2")
+"""Of a server on one of whose ranks the trace runs."""
 """Options of a trace that are flags of the server's prefix cache, with the server's own values."""
 CORES = ("rust", "python")
 """Cores of the radix tree; a server's default is Rust where it is built, otherwise Python."""
@@ -47,10 +53,11 @@ def deployment(variant: str, trace: Trace, version: str, device: str = "") -> De
     del version, device
     config = trace.config
     core = variant if variant in CORES else config.options.get("tree_core", "")
+    windows = [group.window for group in config.groups if group.window]
     cores = tuple(Implementation(f"{one} tree core", {"tree_core": one}, one == CORES[0]) for one in CORES)
     return Deployment(
         title="SGLang",
-        command=("python", "-m", "sglang.launch_server", "--model-path", MODEL),
+        command=("python", "-m", "sglang.launch_server", "--model-path", WINDOWS if windows else MODEL),
         flags=(*WEIGHTS, *_flags(trace)),
         variables=_variables(config, core),
         scaled=tuple(_scaled(config)),
@@ -106,8 +113,14 @@ def _flags(trace: Trace) -> Iterator[str]:
         drafts = str(config.num_speculative_tokens + 1)
         yield from ("--speculative-algorithm", "NGRAM", "--speculative-num-draft-tokens", drafts)
         yield from ("--speculative-ngram-max-bfs-breadth", "1")  # a chain of drafts
+    if any(group.window for group in config.groups):
+        yield from ("--swa-full-tokens-ratio", options.get("window_ratio", "1"))
+    if options.get("inputs") == "adapters":
+        yield from ADAPTERS
     if any(isinstance(event, Arrive) and event.session for event in trace.events):
         yield "--enable-streaming-session"
+    if any(isinstance(event, DummyRun) for event in trace.events):
+        yield from RANKS
 
 
 def _sizes(config: Config) -> Iterator[str]:
@@ -121,5 +134,7 @@ def _scaled(config: Config) -> Iterator[str]:
     if config.enable_prefix_caching:
         yield f"snapshot grid of {chunk} tokens; a server's is its model's chunk size (at least 64 for GDN models)"
     yield f"pools: {config.num_blocks - 1} pages of keys and values, and the fewest state slots that a server takes"
+    for window in [group.window for group in config.groups if group.window]:
+        yield f"sliding window of {window} tokens, given back in batches of one page; a server's has hundreds, in 128"
     if config.num_speculative_tokens:
         yield "drafts are given by the scenario; a server's come from its n-gram corpus"

@@ -20,6 +20,7 @@ from .trees import HIDDEN, SOME, Owned, tree_of
 ANY = object()
 """Of a page that the tree does not own."""
 
+
 class Host:
     """Reads the metadata of one engine."""
 
@@ -51,12 +52,11 @@ class Host:
         return (slots, pages, self._window(owner, locations, windows)) if sizes.sliding else (slots, pages)
 
     def _window(self, owner: Any, locations: list[int], windows: Mapping[int, Any]) -> tuple[int, ...]:
-        """Return the pages of layers with a sliding window: of those that the tree owns, what the request has locked.
-        """
-        sizes, locked = self.engine.sizes, tree_api.window_locks_of(self.engine.cache, owner)
+        """Return the pages of layers with a sliding window: of those that the tree owns, what the owner has locked."""
+        sizes, held = self.engine.sizes, {ANY, *tree_api.window_locks_of(self.engine.cache, owner)}
         mapped = self.engine.allocator.full_to_swa_index_mapping[locations].tolist()
         pages = [sizes.first_window_page + location // sizes.page if location > 0 else 0 for location in mapped]
-        return tuple([page if windows.get(page, ANY) in {*locked, ANY} else 0 for page in pages])
+        return tuple([page if windows.get(page, ANY) in held else 0 for page in pages])
 
     def owner(self, request: Any) -> Any:
         """Return the owner of a request's KV record and lock: itself, or its session."""

@@ -44,11 +44,12 @@ class Inputs:
 
         items = []
         for image in images:
-            item = MultimodalDataItem(modality=Modality.IMAGE, offsets=[(image.start, image.stop - 1)])
+            whole = Image(0, image.stop - image.start, image.name)
+            place = (image.start, image.stop - 1)
+            item = MultimodalDataItem(modality=Modality.IMAGE, offsets=[place], feature=whole)
             item.set_hash(zlib.crc32(image.name.encode()))
             items.append(item)
-            whole = Image(0, image.stop - image.start, image.name)
-            self._images |= {number: (place, whole) for place, number in enumerate(item.padding_values())}
+            self.name(whole, item.padding_values())
         padded = MultimodalProcessorOutput.build_padded_input_ids(list(tokens), items)
         media = MultimodalInputs(mm_items=items, padded_input_ids=padded)
         received = SimpleNamespace(input_ids=list(tokens))
@@ -56,21 +57,26 @@ class Inputs:
         Scheduler._try_apply_padded_mm_input_ids(received, request, media)
         request.extend_image_inputs(media)
 
+    def name(self, image: Image, numbers: Sequence[int]) -> None:
+        """Note the numbers that stand for an image, one position after the other, again and again."""
+        self._images |= {number: (place, image) for place, number in enumerate(numbers)}
+
     def tokens(self, tokens: Sequence[int]) -> tuple[int, ...]:
         """Return tokens as the client sent them."""
         return tuple([PLACEHOLDER if token in self._images else token for token in tokens])
 
     def contents(self, tokens: Sequence[int], key: int, first: int, media: Any) -> tuple[int, ...]:
-        """Return the content of tokens from position `first` of a row on, which has images `media`."""
-        found = []
-        for position, token in enumerate(tokens, first):
-            if token in self._images:
-                starts = [start for item in _items(media) for start, end in item.offsets if start <= position <= end]
-                shown = self._images[token][1].contents(key)
-                index = position - starts[0] if starts else len(shown)
-                found.append(shown[index] if index < len(shown) else token)
-            else:
-                found.append(token + key)
+        """Return the content of tokens from position `first` of a row on, which has images `media`.
+
+        As in `embed_mm_inputs`: an image shows where its item lies and the token is one of its numbers.
+        """
+        found = [token + key for token in tokens]
+        for item in media.mm_items:
+            numbers = item.padding_values()
+            for start, end in item.offsets:
+                for position in range(max(start, first), min(end + 1, first + len(tokens))):
+                    if tokens[position - first] in numbers and item.feature is not None:
+                        found[position - first] = item.feature.contents(key)[position - start]
         return tuple(found)
 
     def walk(self, tokens: Sequence[int], key: int, passed: int) -> tuple[tuple[int, ...], int]:
@@ -95,7 +101,3 @@ class Inputs:
 def namespace(key: Any) -> int:
     """Return what the namespace of a tree's key adds to the content of its tokens."""
     return key_of(getattr(key, "extra_key", None) or "") or key_of(getattr(key, "cache_salt", None) or "")
-
-
-def _items(media: Any) -> Sequence[Any]:
-    return media.mm_items if media is not None else ()

@@ -61,6 +61,7 @@ class Case(NamedTuple):
                 "hicache": "no",
                 "session_tags": "no",
                 "ignore_eos": "no",
+                "inputs": "tokens",
                 **self.config.options,
             }
         )
@@ -103,11 +104,11 @@ ROWS: tuple[Row[Case], ...] = (
         "it needs one mamba group and one attention group"),
     Row("shadow", "window", lambda c: c.windows not in ([], [c.sizes["attention"]]),
         "windows need one group with the pages of the attention group"),
-    Row("shadow", "window", lambda c: c.windows and not (c.caches and c.options.strategy != "no_buffer"),
-        "windows need prefix caching with strategy extra_buffer or extra_buffer_lazy: models that have both ask for it"),
-    Row("shadow", "window", lambda c: c.windows and c.tree_core not in ("", "python"),
+    Row("shadow", "window", lambda c: bool(c.windows) and not (c.caches and c.options.strategy != "no_buffer"),
+        "windows need prefix caching with strategy extra_buffer or extra_buffer_lazy: so do models that have both"),
+    Row("shadow", "window", lambda c: bool(c.windows) and c.tree_core not in ("", "python"),
         "windows need tree_core=python: the other one does not show which nodes are locked"),
-    Row("shadow", "window", lambda c: c.windows and c.options.hicache != "no",
+    Row("shadow", "window", lambda c: bool(c.windows) and c.options.hicache != "no",
         "hicache={options.hicache} with windows"),
     Row("shadow", "async_depth", lambda c: c.config.async_depth > c.async_depth,
         "async_depth must be at most {case.async_depth}"),
@@ -143,6 +144,7 @@ ROWS: tuple[Row[Case], ...] = (
         "session_tags=yes excludes two cores: the server takes the Python one then"),
     # ---- Scripts.
     Row("script", "tree_core", lambda c: c.options.tree_core == BOTH, "two tree cores side by side"),
+    Row("script", "inputs", lambda c: c.options.inputs != "tokens", "inputs={options.inputs}"),
     Row("script", "assertions", lambda c: not shown(c.failure), "{failure.oracle} ({failure.field}) on SGLang yet"),
 )  # fmt: skip
 

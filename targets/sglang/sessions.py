@@ -15,6 +15,7 @@ from ...reference.layout import cdiv
 from ...reference.tokens import Truth
 from .compat import scheduler_api, session_api
 from .compat.engine import SglangEngine
+
 TIMED_OUT = -1.0
 """A timeout that is always over."""
 

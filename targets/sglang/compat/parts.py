@@ -66,6 +66,7 @@ def publish(sizes: Sizes) -> Any:
         from sglang.srt.environ import envs
 
         envs.SGLANG_SWA_EVICTION_INTERVAL.set(sizes.eviction_interval)  # scaled: 128 tokens
+        given["swa_full_tokens_ratio"] = sizes.window_ratio
     arguments = scheduler_api.call(ServerArgs, **given)
     old_releases.set_chunk(arguments, sizes.chunk)
     set_global_server_args_for_scheduler(arguments)
