@@ -119,7 +119,7 @@ def _flags(trace: Trace) -> Iterator[str]:
         yield from ADAPTERS
     if any(isinstance(event, Arrive) and event.session for event in trace.events):
         yield "--enable-streaming-session"
-    if any(isinstance(event, DummyRun) for event in trace.events):
+    if not config.num_speculative_tokens and any(isinstance(event, DummyRun) for event in trace.events):
         yield from RANKS
 
 

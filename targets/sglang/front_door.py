@@ -46,11 +46,11 @@ BEHIND: Sequence[Behind] = (
     ),
     Behind(
         "one rank of several: the others are the scenario's",
-        ("attn_dp_size", "enable_dp_lm_head", "schedule_conservativeness", "tp_size"),
+        ("attn_dp_size", "schedule_conservativeness", "tp_size"),
     ),
     Behind(
         "adapters are numbers that are added to the content of tokens",
-        ("enable_lora", "lora_backend", "lora_target_modules", "max_lora_chunk_size", "max_lora_rank", "max_loras_per_batch"),
+        ("enable_lora", "lora_target_modules", "max_lora_rank"),
     ),
     Behind("the budget of a step is the scenario's, and set before the step", ("chunked_prefill_size",)),
     Behind(
