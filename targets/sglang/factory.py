@@ -100,7 +100,7 @@ class SglangFactory:
             # Releases without snapshots allow overlap only without prefix cache, and then free a delayed token late.
             max_async_depth=1 if "snapshots" in features else 0,
             conv_widths=(4,),
-            windows=(4, 8) if mixes and tree_core not in ("rust", BOTH) else (),
+            windows=(4, 8) if mixes and tree_core != "rust" else (),
             features=features
             | {"pool", "reset-when-idle", "stop-tokens"}
             | (HOST if has_host else frozenset())
