@@ -97,7 +97,10 @@ class Host:
             running=tuple([one.client_name for one in self.scheduler.live()]),
             parked=tuple(self.sessions.parked()) if self.sessions is not None else (),
             pins=pins,
-            leftovers={"request rows": sizes.rows - engine.rows.available_size()},
+            leftovers={
+                "request rows": sizes.rows - engine.rows.available_size(),
+                "sessions": self.sessions.open() if self.sessions is not None else 0,
+            },
             drained=host_contents.astray(self.tier) if self.tier is not None else {},
             stored=host_contents.stored(self.tier) if self.tier is not None else {},
         )

@@ -60,6 +60,10 @@ class Sessions:
         if name in self.controller:
             self.controller.close(session_api.close_session(name))
 
+    def open(self) -> int:
+        """Return the number of sessions that the server has, those with a close that waits included."""
+        return len(self.controller.sessions)
+
     def parked(self) -> list[str]:
         """Return the sessions between two turns."""
         return [name for name, request in self.requests.items() if request.finished()]
