@@ -106,7 +106,7 @@ class SglangFactory:
             | (HOST if has_host else frozenset())
             | ({"images", "adapters"} if mixes else frozenset()),
             documents={"inputs": DOCUMENTS} if mixes else {},
-            features_with={"hicache": dict.fromkeys(POLICIES, HOST), "tree_core": {"python": HOST}} if has_host else {},
+            features_with=_features_with(mixes, has_host, tree_core),
             engine=("sglang",),
             stock=STOCK + MIXED * mixes + HOST_TIER * has_host if "snapshots" in features else None,
             has_server="snapshots" in features,
@@ -141,6 +141,18 @@ class SglangFactory:
         if self.tree_core:
             config = msgspec.structs.replace(config, options={**config.options, "tree_core": self.tree_core})
         return SglangTarget(config)
+
+
+def _features_with(mixes: bool, has_host: bool, tree_core: str) -> dict[str, dict[str, frozenset[str]]]:
+    """Return the features that depend on options: the host tier, and windows, which go without it."""
+    windows = frozenset({"sliding-window"}) if mixes and tree_core != "rust" else frozenset[str]()
+    host = HOST if has_host else frozenset[str]()
+    found = {
+        "hicache": {"no": windows, **dict.fromkeys(POLICIES, host)} if has_host else {},
+        "tree_core": {tree_core or "python": host | windows},
+        "strategy": {strategy: windows for strategy in STRATEGIES if strategy != "no_buffer"},
+    }
+    return {option: values for option, values in found.items() if any(values.values())}
 
 
 def variants() -> dict[str, str]:
