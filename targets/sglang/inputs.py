@@ -84,6 +84,8 @@ class Inputs:
 
         `passed` positions of an image come right before them.
         """
+        if not self._images and not key:
+            return tuple(tokens), 0
         found = []
         for token in tokens:
             if token not in self._images:
