@@ -48,9 +48,14 @@ def campaign(patch: Path, steps: int, folder: Path) -> tuple[str, int]:
 
 
 def first_finding(events: Path) -> tuple[str, int]:
-    """Return the signature of the first finding and its trace's number, "" and 0 if there is none yet."""
+    """Return the signature of the first finding and its trace's number, "" and 0 if there is none yet.
+
+    For a break that does not apply, and so is not in the engine, return what the campaign says of it.
+    """
     lines = events.read_text().splitlines(keepends=True) if events.exists() else []
     for event in [json.loads(line) for line in lines if line.endswith("\n")]:
+        if event["event"] == "notice" and "does not apply" in event["text"]:
+            return event["text"], 0
         if event["event"] == "found":
             return event["finding"]["signature"], event["finding"]["index"]
     return "", 0
