@@ -40,6 +40,7 @@ POLICY, REGISTRY = "srt/managers/schedule_policy.py", "srt/model_executor/cuda_g
 CONTROLLER = "srt/managers/cache_controller.py"
 CORE = "srt/mem_cache/unified_cache/unified_tree_core.py"
 FULL = "srt/mem_cache/unified_cache/components/full.py"
+WINDOWS = "srt/mem_cache/unified_cache/components/swa.py"
 BACKEND = "srt/layers/attention/hybrid_linear_attn_backend.py"
 
 # fmt: off
@@ -235,6 +236,31 @@ SERVED = (
     Break("backup-of-another-state", STATES, HOST, "a backup stores the state of another slot",
         "                    device_indices=cd.value,\n                )\n            ]\n",
         "                    device_indices=cd.value * 0 + 1,\n                )\n            ]\n"),
+    # Sliding windows beside states
+    Break("window-given-back-early", COMMON, EXTRA, "half a window is kept",
+        "            max(sliding_window_size, page_size), page_size\n",
+        "            max(sliding_window_size // 2, page_size), page_size\n"),
+    Break("hit-without-its-window", WINDOWS, EXTRA, "a hit behind a gap needs one token less than a layer reads",
+        "            return state[\"len\"] >= sliding_window_size\n",
+        "            return state[\"len\"] >= sliding_window_size - 1\n"),
+    Break("window-lock-ends-early", WINDOWS, EXTRA, "a prefix is locked for half a window",
+        "        while cur != root and covered < sliding_window_size:\n            comp = cur.component_data[ct]\n",
+        "        while cur != root and covered < sliding_window_size // 2:\n"
+        "            comp = cur.component_data[ct]\n"),
+    Break("recovered-window-not-moved", WINDOWS, EXTRA, "slots computed again do not replace those that were evicted",
+        "        allocator.set_full_to_swa_mapping(kept_full, swa_value)\n", "        pass\n"),
+    # Idle data-parallel ranks
+    Break("idle-replays-last-rows", REGISTRY, {"num_speculative_tokens": "0"},
+        "a batch without rows leaves the buffers as they are",
+        "        if self.buffer is None or raw_n >= padded_n:\n",
+        "        if self.buffer is None or not 0 < raw_n < padded_n:\n"),
+    # Images, salts
+    Break("images-named-alike", BATCH, {"inputs": "images"}, "two images have the same numbers in the tree",
+        "        self.pad_values = _compute_pad_values(self.hash.to_bytes(8, byteorder=\"big\"))\n",
+        "        self.pad_values = _compute_pad_values((self.hash % 2).to_bytes(8, byteorder=\"big\"))\n"),
+    Break("salt-left-out-of-the-key", "srt/mem_cache/radix_cache.py", {"inputs": "adapters"},
+        "children of a node are not told apart by salt",
+        "            return ((self.extra_key, self.cache_salt), plain)\n", "            return plain\n"),
     # Stop strings
     Break("string-sought-in-last-tokens", BATCH, VERIFIED, "a stop string before the last accepted tokens is missed",
         "            max_len_tail_str + max(new_accepted_len - 1, 0), len(self.output_ids)\n",
@@ -244,7 +270,8 @@ SERVED = (
     Break("string-without-its-place", BATCH, VERIFIED, "an answer keeps all tokens of the step with its stop string",
         "                        if stop_str_in_tail:\n", "                        if False:\n"),
 )
-"""Of priorities, mixed chunks, captured graphs and the host tier; behind the fixes of the release's own bugs."""
+"""Of priorities, mixed chunks, captured graphs, the host tier, windows, idle ranks and inputs; behind the fixes of the
+release's own bugs."""
 # fmt: on
 
 PAGE = Path(__file__).parents[1] / "build/sglang-breaks.md"

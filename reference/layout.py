@@ -48,6 +48,7 @@ class Group:
     draft   attention of the drafter: it also writes the tokens that it proposes, before they are verified
     shift   of a drafter's attention: the slot of a position depends on so many tokens after it, too (EAGLE: 1)
     window  attention reaches this many tokens back, the token itself included; 0 for all of them
+    lag     tokens left of its window whose columns may be given back later: for a checkpoint's sake, or in batches
     chunk   chunked-local attention: it reaches back to the last multiple of this many tokens; 0 for all of them
     slots  mode slots: state slots that one request holds at most
     inner_states  mode align: a chunk may also leave the state at one boundary inside it, in the column before its last
@@ -65,6 +66,7 @@ class Group:
     conv: bool = True
     chunk: int = 0
     shift: int = 0
+    lag: int = 0
 
     @property
     def is_local(self) -> bool:
@@ -86,6 +88,7 @@ class Layout:
     reserved     ids that are never allocated, besides the null block
     sinks        reserved ids that padding rows may write to, since they are never read
     state_ids    ids below this one are of the states' own pool; 0 where all groups have one pool
+    window_ids   ids from this one on are of the pool of attention with a window; 0 where it has none of its own
     cache_owns   a published block belongs to the cache (a radix tree): it leaves the free queue for good, requests
                  borrow it, and an unpublished block has one owner. Otherwise a published block without owners waits
                  in the free queue.
@@ -135,6 +138,7 @@ class Layout:
     zeroed_start: bool = False
     sinks: frozenset[int] = frozenset()
     state_ids: int = 0
+    window_ids: int = 0
     overallocation: int = 0
     keeps_every_state: bool = True
     eagle: frozenset[int] | None = None
@@ -161,7 +165,9 @@ class Layout:
         """The ids of each pool, by what its blocks are called."""
         if not self.state_ids:
             return {"block": range(self.num_blocks)}
-        return {"state slot": range(self.state_ids), "attention block": range(self.state_ids, self.num_blocks)}
+        end = self.window_ids or self.num_blocks
+        found = {"state slot": range(self.state_ids), "attention block": range(self.state_ids, end)}
+        return found | ({"window block": range(end, self.num_blocks)} if self.window_ids else {})
 
     @cached_property
     def unowned(self) -> frozenset[int]:
@@ -212,7 +218,7 @@ def peak_blocks(group: Group, mode: Mode, tokens: int, speculative: int, ahead: 
     `settled` tokens are executed and verified: columns left of their window are freed.
     """
     if group.is_local:
-        passed = first_attended(group, settled) // group.block_size
+        passed = max(first_attended(group, settled) - group.lag, 0) // group.block_size
         return required_columns(group, mode, tokens, speculative) - passed
     if group.kind == "mamba" and mode == "align":
         most = 2 + group.inner_states + speculative + ahead

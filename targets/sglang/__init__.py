@@ -12,6 +12,7 @@ SGLang's own state and KV tensors. See docs/explanation/sglang.md.
     speculation  SGLang's n-gram worker
     kernels      its index kernels in plain Torch
     sessions     clients of streaming sessions
+    inputs       images, adapters and salts of requests
     device       shadow layers, executed when SGLang waits for their result
     batch_rows   the rows of a launched batch
     bounds       checks their indices

@@ -30,7 +30,14 @@ class Row(NamedTuple):
     locations: Sequence[int]
     written: Sequence[int]
     drafts: int = 0
+    key: int = 0
+    """What the adapter of its request adds to the content of each token."""
+    contents: tuple[int, ...] | None = None
+    """Of `tokens`, None if that is the number of each token and the key."""
     outside: OutOfRange | None = None
+    window_locations: Sequence[int] = ()
+    window_written: Sequence[int] = ()
+    """The same in the pool of layers with a sliding window; for each position of the row, what it has no more is 0."""
 
     @property
     def end(self) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from ..base.observe import OutOfRange
 from .batch_rows import Row
-from .compat.engine import ATTENTION, STATES, SglangEngine
+from .compat.engine import ATTENTION, STATES, WINDOW, SglangEngine
 from .snapshots import Plan
 
 
@@ -21,12 +21,23 @@ class Bounds:
         self.num_rows, self.num_columns = engine.rows.req_to_token.shape
         self.num_slots = engine.states.temporal.shape[1]
         self.num_locations = len(engine.states.keys[0])
+        self.num_window_locations = len(engine.states.window_keys[0]) if engine.states.window_keys else 0
 
     def row(self, index: int, row: Row) -> OutOfRange | None:
         """Return the first index of a row that is out of range, None if there is none."""
         if row.outside:
             return row.outside
-        ends = [end(places) for places in (row.locations, row.written) if len(places) for end in (min, max)]
+        pools = (
+            (ATTENTION, (row.locations, row.written), self.num_locations),
+            (WINDOW, (row.window_locations, row.window_written), self.num_window_locations),
+        )
+        ends = [
+            (group, "location", end(places), size)
+            for group, both, size in pools
+            for places in both
+            if len(places)
+            for end in (min, max)
+        ]
         return _first(
             index,
             [
@@ -34,7 +45,7 @@ class Bounds:
                 *([(STATES, "slot", row.slot, self.num_slots)] if row.has_state else ()),
                 (ATTENTION, "position", row.prefix, self.num_columns),
                 (ATTENTION, "column", row.prefix + row.num_tokens - 1, self.num_columns),
-                *[(ATTENTION, "location", end, self.num_locations) for end in ends],
+                *ends,
             ],
         )
 

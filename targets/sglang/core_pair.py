@@ -100,8 +100,10 @@ class CorePair:
     def agree(self) -> None:
         """Compare what the cores own, and their sizes."""
         self.walk_for_kv_canary(False, False)
+        self.walk_for_kv_canary(False, True)  # what is left of sliding windows
         self.all_mamba_values_flatten()
-        for size in ("total_size", "full_evictable_size", "full_protected_size", "mamba_evictable_size"):
+        sizes = ("full_evictable_size", "full_protected_size", "mamba_evictable_size", "swa_evictable_size")
+        for size in ("total_size", *sizes):
             getattr(self, size)()
 
     def _translated(self, value: Any, name: str) -> Any:

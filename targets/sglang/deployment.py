@@ -7,12 +7,29 @@ from collections.abc import Iterator, Mapping
 
 from ..base.client_requests import HEAD, calls_of, variable
 from ..base.deployment import Client, Deployment, Implementation, Scale
-from ..base.trace import Abort, Arrive, Config, Event, Evict, Preempt, ResetPrefixCache, Resume, Step, Trace, Turn
+from ..base.trace import (
+    Abort,
+    Arrive,
+    Config,
+    DummyRun,
+    Event,
+    Evict,
+    Preempt,
+    ResetPrefixCache,
+    Resume,
+    Step,
+    Trace,
+    Turn,
+)
 from .compat.sizes import eviction_config, sizes_of, slots_with
 
 MODEL = "Qwen/Qwen3-Next-80B-A3B-Instruct"
 """A public model with gated delta nets, whose contract the target checks."""
 ARCHITECTURE = "Qwen3NextForCausalLM"
+WINDOWS = "a model of architecture InklingForConditionalGeneration"
+"""For traces with sliding windows: the only architecture of 0.5.23 that has them beside states (`mamba2_config` and
+`is_hybrid_swa_model`). Its states are convolution windows alone."""
+ADAPTERS = ("--enable-lora", "--max-lora-rank", "8", "--lora-target-modules", "all")
 WEIGHTS = ("--load-format", "dummy", "--json-model-override-args", '{"num_hidden_layers": 4}')
 """Few layers with random weights, which fit one GPU."""
 OWN = (
@@ -39,6 +56,8 @@ FLAGS = (
     ("hicache", "--hicache-write-policy", "no"),
 )
 """Options of a trace that are flags of the server's prefix cache, with the server's own values."""
+RANKS = ("--tp-size", "2", "--attn-dp-size", "2")
+"""Of a server on one of whose ranks the trace runs."""
 SCALE = Scale(64)
 """The smallest grid of snapshots of a server's GDN model: the chunk of its prefill kernel."""
 CORES = ("rust", "python")
@@ -50,10 +69,11 @@ def deployment(variant: str, trace: Trace, version: str, device: str = "") -> De
     del version, device
     config = trace.config
     core = variant if variant in CORES else config.options.get("tree_core", "")
+    windows = [group.window for group in config.groups if group.window]
     cores = tuple(Implementation(f"{one} tree core", {"tree_core": one}, one == CORES[0]) for one in CORES)
     return Deployment(
         title="SGLang",
-        command=("python", "-m", "sglang.launch_server", "--model-path", MODEL),
+        command=("python", "-m", "sglang.launch_server", "--model-path", WINDOWS if windows else MODEL),
         flags=(*WEIGHTS, *_flags(trace)),
         variables=_variables(config, core),
         scaled=tuple(_scaled(config)),
@@ -114,8 +134,14 @@ def _flags(trace: Trace) -> Iterator[str]:
         drafts = str(config.num_speculative_tokens + 1)
         yield from ("--speculative-algorithm", "NGRAM", "--speculative-num-draft-tokens", drafts)
         yield from ("--speculative-ngram-max-bfs-breadth", "1")  # a chain of drafts
+    if any(group.window for group in config.groups):
+        yield from ("--swa-full-tokens-ratio", options.get("window_ratio", "1"))
+    if options.get("inputs") == "adapters":
+        yield from ADAPTERS
     if any(isinstance(event, Arrive) and event.session for event in trace.events):
         yield "--enable-streaming-session"
+    if not config.num_speculative_tokens and any(isinstance(event, DummyRun) for event in trace.events):
+        yield from RANKS
 
 
 def _limits(config: Config) -> dict[str, tuple[str, ...]]:
@@ -191,5 +217,7 @@ def _scaled(config: Config) -> Iterator[str]:
     if config.enable_prefix_caching:
         yield f"snapshot grid of {chunk} tokens; a server's is its model's chunk size (at least 64 for GDN models)"
     yield f"pools: {config.num_blocks - 1} pages of keys and values, and the fewest state slots that a server takes"
+    for window in [group.window for group in config.groups if group.window]:
+        yield f"sliding window of {window} tokens, given back in batches of one page; a server's has hundreds, in 128"
     if config.num_speculative_tokens:
         yield "drafts are given by the scenario; a server's come from its n-gram corpus"

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from ...reference.layout import Group, first_attended
 from ...reference.tokens import EMPTY, window_of
 from ..base.observe import (
     Access,
@@ -35,8 +36,9 @@ from . import snapshots
 from .batch_rows import PADDING_TOKEN, Row
 from .bounds import Bounds
 from .compat import old_releases, scheduler_api, tree_api
-from .compat.engine import ATTENTION, STATES, SglangEngine
+from .compat.engine import ATTENTION, STATES, WINDOW, SglangEngine
 from .compat.immediate import Immediate
+from .inputs import namespace
 
 
 class KernelLaunch:
@@ -122,13 +124,19 @@ class Device:
                 row = row._replace(samples=True, drafts=count - 1)
             elif extend:  # kernels take positions and the lengths of prefixes from here
                 row = row._replace(prefix=int(batch.prefix_lens[index]))
+                if row.tokens and batch.multimodal_inputs and batch.multimodal_inputs[index] is not None:
+                    media, inputs = batch.multimodal_inputs[index], self.engine.inputs
+                    contents = inputs.contents(row.tokens, row.key, row.prefix, media)
+                    row = row._replace(tokens=inputs.tokens(row.tokens), contents=contents)
             rows.append(row)
             first += count
         loaded = self.graphs.load(batch, rows, self.pad_to) if self.graphs and (verify or not extend) else None
         if loaded:
             rows = loaded.rows
-        elif not extend and self.has_sink_row:
+        elif not extend and not batch.forward_mode.is_idle() and self.has_sink_row:
             rows += [self._padding()] * (self.pad_to - len(rows))
+        if self.sizes.sliding:
+            rows = [self._windowed(row) for row in rows]
         rows = [row._replace(outside=self.bounds.row(index, row)) for index, row in enumerate(rows)]
         launch = self.last = KernelLaunch(self.step, rows, self.pending, execute)
         launch.metadata = loaded and loaded.metadata
@@ -161,7 +169,17 @@ class Device:
             slots=tree_api.slots_of(request),
             locations=pools.req_to_token[pool_row, : max(length, 0)].tolist() if exists else [],
             written=written[first : first + count],
+            key=namespace(request),
         )
+
+    def _windowed(self, row: Row) -> Row:
+        """Return a row with its places in the pool of the layers with a sliding window, as its launch finds them."""
+        mapping = self.engine.allocator.full_to_swa_index_mapping
+        size, both = len(mapping) - 1, (row.locations, row.written)
+        if not all(0 <= location < size for locations in both for location in locations):
+            return row  # reported
+        reads, writes = (mapping[locations].tolist() for locations in both)
+        return row._replace(window_locations=reads, window_written=writes)
 
     def _padding(self) -> Row:
         """Return a padding row: SGLang pads with request row 0, KV location 0, and one token."""
@@ -208,6 +226,10 @@ class Device:
             row.tokens if row.tokens is not None else (self._relay.get(row.pool_row, POISON_TOKEN),)
             for row in launch.rows
         ]
+        inputs = [
+            row.contents or (tuple([token + row.key for token in tokens]) if row.key else tokens)
+            for row, tokens in zip(launch.rows, inputs, strict=True)
+        ]
         launch.accesses += [row.outside for row in launch.rows if row.outside]
         hidden: list[tuple[int, ...] | None] = [
             None if row.has_state else (POISON,) * len(tokens) for row, tokens in zip(launch.rows, inputs, strict=True)
@@ -221,6 +243,8 @@ class Device:
             if self.tier is not None:
                 self.tier.wait_for_keys(layer)
             self._attention_layer(layer, launch, inputs, hidden)
+        for layer in range(self.sizes.window_layers):
+            self._attention_layer(layer, launch, inputs, hidden, WINDOW)
         return [tuple([sample(tag) for tag in tags or ()]) for tags in hidden]
 
     def conclude(self, launch: KernelLaunch, sampled: Sequence[tuple[int, ...]]) -> None:
@@ -231,7 +255,8 @@ class Device:
         ]
         if self.tier is not None:
             self.records.extend(self.tier.loaded(launch.step))
-        self.records.append(Forward(launch.step, tuple(rows), launch.accesses))
+        is_dummy = not launch.sampled.numel()  # the batch of an idle data-parallel rank
+        self.records.append(Forward(launch.step, tuple(rows), launch.accesses, dummy=is_dummy))
         if self.tier is not None:
             self.tier.settle()
 
@@ -287,20 +312,43 @@ class Device:
                 window = tuple(self.states.window[layer, slot].tolist())
                 launch.accesses.append(StateWrite(index, STATES, layer, column, slot, depth, temporal, window))
 
-    def _attention_layer(self, layer: int, launch: KernelLaunch, inputs: Any, hidden: list[Any]) -> None:
-        keys, values = self.states.keys[layer], self.states.values[layer]
-        page, first = self.sizes.page, self.sizes.first_page
-        inside = [(index, row) for index, row in enumerate(launch.rows) if not row.outside]
-        for index, row in inside:
-            start = int(keys[row.locations[row.prefix - 1]]) if row.prefix else EMPTY
+    def _attention_layer(
+        self, layer: int, launch: KernelLaunch, inputs: Any, hidden: list[Any], group: int = ATTENTION
+    ) -> None:
+        states, sizes = self.states, self.sizes
+        keys, values, first = states.keys, states.values, sizes.first_page
+        places = [(row.locations, row.written) for row in launch.rows]
+        local = Group("attention", sizes.page)
+        if group == WINDOW:
+            keys, values, first = states.window_keys, states.window_values, sizes.first_window_page
+            places = [(row.window_locations, row.window_written) for row in launch.rows]
+            local = Group("attention", sizes.page, window=sizes.sliding)
+        self._attend(layer, launch, inputs, hidden, (group, local, first), (keys[layer], values[layer]), places)
+
+    def _attend(
+        self,
+        layer: int,
+        launch: KernelLaunch,
+        inputs: Any,
+        hidden: list[Any],
+        pool: tuple[int, Group, int],
+        cells: tuple[Any, Any],
+        places: list[tuple[Sequence[int], Sequence[int]]],
+    ) -> None:
+        """Write keys and values of a layer, then read all that each row attends to."""
+        (group, local, first), (keys, values), page = pool, cells, self.sizes.page
+        inside = [(index, row, *places[index]) for index, row in enumerate(launch.rows) if not row.outside]
+        for index, row, locations, written in inside:
+            start = int(keys[locations[row.prefix - 1]]) if row.prefix else EMPTY
             tags = run_chain(start, inputs[index])
             hidden[index] = join(hidden[index], tags)
-            for location, tag in zip(row.written, tags, strict=True):
+            for location, tag in zip(written, tags, strict=True):
                 keys[location] = values[location] = tag
-            pages = [first + location // page for location in row.written]
-            places = [location % page for location in row.written]
-            launch.accesses.append(SlotWrite(index, ATTENTION, layer, row.prefix, pages, places, tags))
-        for index, row in inside:
-            pages = [first + location // page for location in row.locations[::page]]
-            tags = keys[row.locations].tolist()
-            launch.accesses.append(SlotRead(index, ATTENTION, layer, pages, tags))
+            pages = [first + location // page for location in written]
+            slots = [location % page for location in written]
+            launch.accesses.append(SlotWrite(index, group, layer, row.prefix, pages, slots, tags))
+        for index, row, locations, _ in inside:
+            column = first_attended(local, row.prefix) // page
+            read = locations[column * page :]
+            pages = [first + location // page for location in read[::page]]
+            launch.accesses.append(SlotRead(index, group, layer, pages, keys[read].tolist(), column))

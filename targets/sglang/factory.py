@@ -29,12 +29,14 @@ STOCK = (
 extra_buffer wherever overlap is on (`srt/arg_groups/overrides.py`). Sizes of pools, pages and tracks are left as they
 are."""
 MIXED = (
+    Setting("--attn-dp-size", {"dp": "1"}, events=frozenset({"dummy_run"})),
     Setting("--enable-mixed-chunk", {"mixed_chunk": "no"}),
     Setting("--enable-priority-scheduling", {"policy": "fcfs"}),
     Setting("--schedule-policy", {"order": "fcfs"}),
     Setting("--radix-eviction-policy", {"eviction": "lru"}, is_rare=True),
     Setting("--mamba-max-states-per-path", {"path_states": "-1"}, is_rare=True),
     Setting("--enable-session-radix-cache", {"session_tags": "no"}, is_rare=True),
+    Setting("inputs", {"inputs": "tokens"}, {"images": "images in prompts", "adapters": "--enable-lora or cache_salt"}),
 )
 """Only of releases that are driven with them."""
 HOST_TIER = (Setting("--enable-hierarchical-cache", {"hicache": "no"}),)
@@ -49,9 +51,13 @@ SERVING = {
     "path_states": ("-1", "-1", "1", "2"),
     "session_tags": ("no", "yes"),
     "ignore_eos": ("no", "no", "yes"),
+    "window_ratio": ("1", "0.5"),
+    "inputs": ("tokens", "tokens", "tokens", "tokens", "images", "adapters"),
 }
 """Options of such releases: `--enable-mixed-chunk`, `--schedule-policy`, `--radix-eviction-policy`,
-`--mamba-max-states-per-path`, `--enable-session-radix-cache`, and `ignore_eos` of requests."""
+`--mamba-max-states-per-path`, `--enable-session-radix-cache`, `ignore_eos` of requests, `--swa-full-tokens-ratio`, and
+what requests have beside token ids."""
+DOCUMENTS = {"images": ("a", "image.b", "image.c"), "adapters": ("a", "adapter.b", "adapter.c", "salt.d")}
 HIERARCHY = {
     "hicache": ("no", "no", *POLICIES),
     "host_ratio": ("2", "1", "0.5"),
@@ -81,7 +87,7 @@ class SglangFactory:
         self.tree_core = tree_core
         has_host = mixes and tree_core not in ("rust", BOTH)
         self.capabilities = Capabilities(
-            events=EVENTS | {"resume"} if sessions else EVENTS,
+            events=EVENTS | ({"resume"} if sessions else set()) | ({"dummy_run"} if mixes else set()),
             modes=("slots", "slots", "none"),
             observes=OBSERVES | {"side_by_side"} if tree_core == BOTH else OBSERVES,
             # (grid of snapshots, KV page)
@@ -94,8 +100,13 @@ class SglangFactory:
             # Releases without snapshots allow overlap only without prefix cache, and then free a delayed token late.
             max_async_depth=1 if "snapshots" in features else 0,
             conv_widths=(4,),
-            features=features | {"pool", "reset-when-idle", "stop-tokens"} | (HOST if has_host else frozenset()),
-            features_with={"hicache": dict.fromkeys(POLICIES, HOST), "tree_core": {"python": HOST}} if has_host else {},
+            windows=(4, 8) if mixes and tree_core != "rust" else (),
+            features=features
+            | {"pool", "reset-when-idle", "stop-tokens"}
+            | (HOST if has_host else frozenset())
+            | ({"images", "adapters"} if mixes else frozenset()),
+            documents={"inputs": DOCUMENTS} if mixes else {},
+            features_with=_features_with(mixes, has_host, tree_core),
             engine=("sglang",),
             stock=STOCK + MIXED * mixes + HOST_TIER * has_host if "snapshots" in features else None,
             has_server="snapshots" in features,
@@ -130,6 +141,18 @@ class SglangFactory:
         if self.tree_core:
             config = msgspec.structs.replace(config, options={**config.options, "tree_core": self.tree_core})
         return SglangTarget(config)
+
+
+def _features_with(mixes: bool, has_host: bool, tree_core: str) -> dict[str, dict[str, frozenset[str]]]:
+    """Return the features that depend on options: the host tier, and windows, which go without it."""
+    windows = frozenset({"sliding-window"}) if mixes and tree_core != "rust" else frozenset[str]()
+    host = HOST if has_host else frozenset[str]()
+    found = {
+        "hicache": {"no": windows, **dict.fromkeys(POLICIES, host)} if has_host else {},
+        "tree_core": {tree_core or "python": host | windows},
+        "strategy": {strategy: windows for strategy in STRATEGIES if strategy != "no_buffer"},
+    }
+    return {option: values for option, values in found.items() if any(values.values())}
 
 
 def variants() -> dict[str, str]:

@@ -44,6 +44,14 @@ BEHIND: Sequence[Behind] = (
             "speculative_moe_runner_backend",
         ),
     ),
+    Behind(
+        "one rank of several: the others are the scenario's",
+        ("attn_dp_size", "schedule_conservativeness", "tp_size"),
+    ),
+    Behind(
+        "adapters are numbers that are added to the content of tokens",
+        ("enable_lora", "lora_target_modules", "max_lora_rank"),
+    ),
     Behind("the budget of a step is the scenario's, and set before the step", ("chunked_prefill_size",)),
     Behind(
         "HiCache's copies are stand-ins for kernels of a GPU, and its pools have the trace's sizes",

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 from sglang.srt.model_executor.cuda_graph_buffer_registry import build_decode_registry
-from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode
+from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode, ForwardMode
 from sglang.srt.model_executor.runner.decode_cuda_graph_runner import DecodeCudaGraphRunner
 
 from ..base.observe import OutOfRange
@@ -68,9 +68,9 @@ class Graphs(DecodeCudaGraphRunner):
         if len(rows) > self.max_bs:
             return None
         self.capture_bs = [size for size in self.graph_sizes if size >= pad_to] or self.graph_sizes[-1:]
-        self.capture_forward_mode = batch.forward_mode
+        self.capture_forward_mode = ForwardMode.DECODE if batch.forward_mode.is_idle() else batch.forward_mode
         self.load_batch(scheduler_api.graph_batch(batch, self.captured_req_width))
-        return Filled(self, rows)
+        return Filled(self, rows, batch)
 
 
 def _replaying(engine: SglangEngine) -> Any:
@@ -91,7 +91,7 @@ class Filled:
     snapshots  (row, slot) of rows whose state is copied after the decode
     """
 
-    def __init__(self, graphs: Graphs, rows: Sequence[Row]) -> None:
+    def __init__(self, graphs: Graphs, rows: Sequence[Row], batch: Any) -> None:
         buffers, width, size = graphs.buffers, graphs.captured_req_width, graphs.bs
         filled = graphs.attn_backend.forward_metadata
         self.metadata = copy.copy(filled)
@@ -100,7 +100,7 @@ class Filled:
         pool_rows, lengths = buffers.req_pool_indices[:size].tolist(), buffers.seq_lens[:size].tolist()
         written = buffers.out_cache_loc[: size * width].tolist()
         table = graphs.attn_backend.req_to_token_pool.req_to_token
-        drafts = width if rows[0].drafts else 0
+        drafts = width if batch.forward_mode.is_target_verify() else 0
         self.rows = []
         for index in range(size):
             pool_row, places = pool_rows[index], written[index * width : (index + 1) * width]

@@ -17,7 +17,7 @@ from .trees import nodes
 def stored(tier: HostTier) -> dict[Key, list[Content]]:
     """Return what nodes of the tree have on the host, except where the copy is under way."""
     found: dict[Key, list[Content]] = {}
-    for node, depth, tags in nodes(tier.cache):
+    for node, depth, tags in nodes(tier.engine):
         if node.write_through_pending_id is not None:
             continue
         kv, state = tree_api.host_values_of(node)
@@ -45,7 +45,7 @@ def locked_paths(tier: HostTier) -> Iterator[list[Any]]:
 def astray(tier: HostTier) -> dict[str, int]:
     """Return, for each pool of the host, how many places are neither free nor of exactly one node."""
     held = {STATES: Counter[int](), ATTENTION: Counter[int]()}
-    for node, _, _ in nodes(tier.cache):
+    for node, _, _ in nodes(tier.engine):
         for group, places in zip((ATTENTION, STATES), tree_api.host_values_of(node), strict=True):
             held[group].update([] if places is None else places.tolist())
     return {

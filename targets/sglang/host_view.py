@@ -7,15 +7,18 @@ its pages and from the lock receipts of live requests.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import Any
 
 from ..base.observe import Table, View
 from . import host_contents
 from .compat import old_releases, scheduler_api, tree_api
-from .compat.engine import STATES
+from .compat.engine import STATES, WINDOW
 from .serving import Server
 from .trees import HIDDEN, SOME, Owned, tree_of
+
+ANY = object()
+"""Of a page that the tree does not own."""
 
 
 class Host:
@@ -28,7 +31,7 @@ class Host:
         self.requests = server.requests
         """Every request that may hold anything: one that holds nothing any more is removed."""
 
-    def table(self, request: Any) -> Table:
+    def _table(self, request: Any, windows: Mapping[int, Any]) -> Table:
         """Return slots by role and pages by column.
 
         A finished request that has freed its row owns nothing, even if it still names slots: its working slot may
@@ -36,40 +39,53 @@ class Host:
         """
         owner = self.owner(request)
         if request.finished() and tree_api.row_of(owner) is None:
-            return ((), ())
-        return self._held(owner)
+            return ((), (), ()) if self.engine.sizes.sliding else ((), ())
+        return self._held(owner, windows)
 
-    def _held(self, owner: Any) -> Table:
+    def _held(self, owner: Any, windows: Mapping[int, Any]) -> Table:
         sizes, row = self.engine.sizes, tree_api.row_of(owner)
-        pages: Iterable[int] = ()
+        locations: list[int] = []
         if row is not None:
             locations = self.engine.rows.req_to_token[row, : tree_api.allocated(owner) : sizes.page].tolist()
-            pages = [sizes.first_page + location // sizes.page for location in locations]
-        return (tree_api.slots_of(owner), tuple(pages))
+        pages = tuple([sizes.first_page + location // sizes.page for location in locations])
+        slots = tree_api.slots_of(owner)
+        return (slots, pages, self._window(owner, locations, windows)) if sizes.sliding else (slots, pages)
+
+    def _window(self, owner: Any, locations: list[int], windows: Mapping[int, Any]) -> tuple[int, ...]:
+        """Return the pages of layers with a sliding window: of those that the tree owns, what the owner has locked."""
+        sizes, held = self.engine.sizes, {ANY, *tree_api.window_locks_of(self.engine.cache, owner)}
+        mapped = self.engine.allocator.full_to_swa_index_mapping[locations].tolist()
+        pages = [sizes.first_window_page + location // sizes.page if location > 0 else 0 for location in mapped]
+        return tuple([page if windows.get(page, ANY) in held else 0 for page in pages])
 
     def owner(self, request: Any) -> Any:
         """Return the owner of a request's KV record and lock: itself, or its session."""
         return request if self.sessions is None else self.sessions.owner(request)
 
-    def _tables(self) -> dict[str, Table]:
+    def _tables(self, owned: list[Owned]) -> dict[str, Table]:
         tables: dict[str, Table] = {}
+        windows = {one.block: one.node for one in owned if one.key.group == WINDOW}
         for name, request in list(self.requests.items()):
-            table = self.table(request)
+            table = self._table(request, windows)
             if any(table):
                 tables[name] = table
             elif request.finished():
                 del self.requests[name]
         if self.sessions is not None:
-            tables |= {name: self._held(record) for name, record in self.sessions.apart(self.requests).items()}
+            apart = self.sessions.apart(self.requests)
+            tables |= {name: self._held(record, windows) for name, record in apart.items()}
         return tables
 
     def view(self) -> View:
         """Return the host's metadata."""
         engine, sizes = self.engine, self.engine.sizes
-        tables = self._tables()
         owned = list(self.tree.owned())
+        tables = self._tables(owned)
         free = old_releases.free_slots(engine.rows)
-        free += [sizes.first_page + page for page in scheduler_api.free_pages(engine.allocator)]
+        pages, windows = scheduler_api.allocators(engine.allocator)
+        free += [sizes.first_page + page for page in scheduler_api.free_pages(pages)]
+        if windows is not None:
+            free += [sizes.first_window_page + page for page in scheduler_api.free_pages(windows)]
         pins = self._pins(owned)
         return View(
             free=free,
@@ -81,7 +97,10 @@ class Host:
             running=tuple([one.client_name for one in self.scheduler.live()]),
             parked=tuple(self.sessions.parked()) if self.sessions is not None else (),
             pins=pins,
-            leftovers={"request rows": sizes.rows - engine.rows.available_size()},
+            leftovers={
+                "request rows": sizes.rows - engine.rows.available_size(),
+                "sessions": self.sessions.open() if self.sessions is not None else 0,
+            },
             drained=host_contents.astray(self.tier) if self.tier is not None else {},
             stored=host_contents.stored(self.tier) if self.tier is not None else {},
         )

@@ -61,14 +61,20 @@ class Case(NamedTuple):
                 "hicache": "no",
                 "session_tags": "no",
                 "ignore_eos": "no",
+                "inputs": "tokens",
                 **self.config.options,
             }
         )
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Block size by kind of group."""
-        return {group.kind: group.block_size for group in self.config.groups}
+        """Block size by kind of group, those with a sliding window left out."""
+        return {group.kind: group.block_size for group in self.config.groups if not group.window}
+
+    @property
+    def windows(self) -> list[int]:
+        """Block sizes of groups with a sliding window."""
+        return [group.block_size for group in self.config.groups if group.window]
 
     @property
     def caches(self) -> bool:
@@ -93,8 +99,17 @@ ROWS: tuple[Row[Case], ...] = (
     Row("shadow", "tree_core", lambda c: c.lacks_core(), "this SGLang has no tree core {options.tree_core}"),
     Row("shadow", "strategy", lambda c: c.options.strategy not in c.strategies,
         "strategy {options.strategy} is not driven on this release"),
-    Row("shadow", "groups", lambda c: sorted(c.sizes) != ["attention", "mamba"] or len(c.config.groups) != 2,
+    Row("shadow", "groups",
+        lambda c: sorted(c.sizes) != ["attention", "mamba"] or len(c.config.groups) != 2 + len(c.windows),
         "it needs one mamba group and one attention group"),
+    Row("shadow", "window", lambda c: c.windows not in ([], [c.sizes["attention"]]),
+        "windows need one group with the pages of the attention group"),
+    Row("shadow", "window", lambda c: bool(c.windows) and not (c.caches and c.options.strategy != "no_buffer"),
+        "windows need prefix caching with strategy extra_buffer or extra_buffer_lazy: so do models that have both"),
+    Row("shadow", "window", lambda c: bool(c.windows) and c.tree_core == "rust",
+        "windows need tree_core=python: the Rust core does not show which nodes are locked (both side by side do)"),
+    Row("shadow", "window", lambda c: bool(c.windows) and c.options.hicache != "no",
+        "hicache={options.hicache} with windows"),
     Row("shadow", "async_depth", lambda c: c.config.async_depth > c.async_depth,
         "async_depth must be at most {case.async_depth}"),
     Row("shadow", "num_speculative_tokens", lambda c: c.config.num_speculative_tokens > c.drafts,
@@ -129,6 +144,7 @@ ROWS: tuple[Row[Case], ...] = (
         "session_tags=yes excludes two cores: the server takes the Python one then"),
     # ---- Scripts.
     Row("script", "tree_core", lambda c: c.options.tree_core == BOTH, "two tree cores side by side"),
+    Row("script", "inputs", lambda c: c.options.inputs != "tokens", "inputs={options.inputs}"),
     Row("script", "assertions", lambda c: not shown(c.failure), "{failure.oracle} ({failure.field}) on SGLang yet"),
 )  # fmt: skip
 

@@ -33,7 +33,21 @@ from ..base.engine_tests import ENGINE, NOTE, RUN_SCENARIO, EngineTest, class_na
 from ..base.inlined import Part, Sources
 from ..base.protocol import TargetError
 from ..base.repro import Failure, Script
-from ..base.trace import Abort, Arrive, Config, Event, Evict, Preempt, ResetPrefixCache, Resume, Step, Trace, Turn, fits
+from ..base.trace import (
+    Abort,
+    Arrive,
+    Config,
+    DummyRun,
+    Event,
+    Evict,
+    Preempt,
+    ResetPrefixCache,
+    Resume,
+    Step,
+    Trace,
+    Turn,
+    fits,
+)
 from .compat.sizes import Sizes, sizes_of
 from .deployment import CORES
 from .kit_limits import HANG, LEAK, TOKENS, Case, refusal, shown
@@ -150,6 +164,8 @@ class _Clients:
                 yield f"engine.retract({event.name!r})"
             case Abort():
                 yield f"engine.abort({event.name!r})"
+            case DummyRun():
+                yield f"engine.idle({event.rows})"
             case ResetPrefixCache():
                 yield "engine.flush()"
             case Evict():
@@ -257,6 +273,7 @@ def _opening(sizes: Sizes, config: Config, has_sessions: bool) -> Iterator[str]:
     """Yield the lines that make the engine."""
     every = [(field.name, getattr(sizes, field.name), field.default) for field in fields(Sizes)]
     unused = {"host_ratio", "late_copies"} if sizes.hicache == "no" else set()
+    unused |= set() if sizes.sliding else {"window_ratio"}
     given = [(name, value) for name, value, default in every if value != default and name not in unused]
     yield "engine = Engine("
     yield "    Sizes("

@@ -45,6 +45,10 @@ class Client:
                 self.end(name)
                 self._past[id(request)] = request
 
+    def _stream_output_generation(self, requests: Any, return_logprob: Any, is_idle_batch: bool = False) -> None:
+        """Receive what an idle batch delivers: nothing."""
+        self.stream_output(requests)
+
     def begin(self, name: str) -> None:
         """Begin the next turn of a session's client."""
         self._over.discard(name)
@@ -152,8 +156,9 @@ class Skeleton(Scheduler):
                 break
         return batch
 
-    def plan(self) -> Any:
-        """Return the next batch, None if there is none."""
+    def plan(self, peers_run: bool = False) -> Any:
+        """Return the next batch, None if there is none; with work on other data-parallel ranks an idle one."""
+        self.dp_attn_adapter.peers_run = peers_run
         return scheduler_api.plan(self)
 
     def turn(self, batch: Any) -> None:

@@ -66,13 +66,15 @@ class Server:
         tokens = truth.tokens[: truth.prompt_length]
         if session:
             self.scheduler.client.begin(name)
-            request = self.sessions.turn(name, tokens, max_new_tokens, stop_token, is_string)
+            request, tokens = self.sessions.turn(name, truth, max_new_tokens, stop_token, is_string)
         else:
             endless, tags = self.engine.sizes.endless, self.engine.sizes.tags
-            request = scheduler_api.make_request(name, tokens, max_new_tokens, stop_token, endless, is_string)
+            keys = {"lora_id": truth.adapter, "cache_salt": truth.salt}
+            request = scheduler_api.make_request(name, tokens, max_new_tokens, stop_token, endless, is_string, keys)
             if tags:
                 request.session_id = self.tags[name] = str(tokens[0] % TAGS)
                 request.session_generation = self.engine.cache.ensure_session_generation(request.session_id)
+        self.engine.inputs.attach(request, truth, tokens)
         if self.scheduler.model_worker is not None:
             self.scheduler.model_worker.ngram_corpus.truths[name] = truth
         request.priority = self.priorities.setdefault(name, priority)
@@ -101,6 +103,16 @@ class Server:
             corpus = scheduler.model_worker.ngram_corpus
             corpus.count, corpus.right, corpus.per_request = drafts, right, per_request or {}
         return batch
+
+    def idle(self, rows: int) -> None:
+        """Take part in the step of other data-parallel ranks, the largest of which has `rows` rows.
+
+        No-op with requests, and with drafts: SGLang refuses n-gram speculation with data-parallel attention.
+        """
+        scheduler = self.scheduler
+        if not (self.engine.sizes.drafts or scheduler.waiting_queue or scheduler.live()):
+            self.device.step, self.device.pad_to = self.steps, rows
+            self.turn(scheduler.plan(peers_run=True))
 
     def budget(self, wanted: int) -> int:
         """Return the most prompt tokens of a step. The server requires a multiple of the page size.
@@ -157,5 +169,6 @@ class Server:
             scheduler_api.flush(self.scheduler)
 
     def evict(self, pages: int) -> None:
-        """Evict the given number of pages of tokens, and as many states."""
-        tree_api.evict(self.engine.cache, pages * self.engine.sizes.page, pages)
+        """Evict the given number of pages of tokens, and as many states and pages of windows."""
+        tokens = pages * self.engine.sizes.page
+        tree_api.evict(self.engine.cache, tokens, pages, tokens if self.engine.sizes.sliding else 0)

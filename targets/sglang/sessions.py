@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...reference.layout import cdiv
+from ...reference.tokens import Truth
 from .compat import scheduler_api, session_api
 from .compat.engine import SglangEngine
-from .compat.sizes import SPARE_PAGES
 
 TIMED_OUT = -1.0
 """A timeout that is always over."""
@@ -36,24 +36,33 @@ class Sessions:
         """Return the number of tokens that a parked session's client has."""
         return len(self.requests[name].origin_input_ids) + len(scheduler_api.client_tokens(self.requests[name]))
 
-    def turn(self, name: str, tokens: list[int], max_new_tokens: int, stop_token: int, is_string: bool = False) -> Any:
-        """Return a turn of a new or parked session, whose client has `tokens`, those of earlier turns included."""
+    def turn(
+        self, name: str, truth: Truth, max_new_tokens: int, stop_token: int, is_string: bool = False
+    ) -> tuple[Any, list[int]]:
+        """Return a turn of a new or parked session, and the tokens that its client sends; the prompt has those of
+        earlier turns, too."""
+        tokens = truth.tokens[: truth.prompt_length]
+        keys = {"lora_id": truth.adapter, "cache_salt": truth.salt}
         if name in self.controller:
             tokens = tokens[self.known(name) :]
         else:
             self.controller.open(session_api.open_session(name))
         session = self.controller.get(name)
-        request = session_api.make_turn(session, name, tokens, max_new_tokens, stop_token, is_string)
+        request = session_api.make_turn(session, name, tokens, max_new_tokens, stop_token, is_string, keys)
         # Removed and inserted again, so that sessions are in the order of their last turn, oldest first.
         self.requests.pop(name, None)
         self.requests[name] = request
-        return request
+        return request, tokens
 
     def close(self, name: str) -> None:
         """Close a session; a turn that still runs is ended first."""
         self.requests.pop(name, None)
         if name in self.controller:
             self.controller.close(session_api.close_session(name))
+
+    def open(self) -> int:
+        """Return the number of sessions that the server has, those with a close that waits included."""
+        return len(self.controller.sessions)
 
     def parked(self) -> list[str]:
         """Return the sessions between two turns."""
@@ -101,5 +110,4 @@ class Sessions:
         sizes = self.engine.sizes
         held = [slot.kv.kv_allocated_len for name, slot in self._slots.items() if name not in running]
         pages = sum(cdiv(length, sizes.page) for length in held)
-        longest = cdiv(sizes.context + 2 * sizes.drafts, sizes.page) + SPARE_PAGES
-        return len(held) < sizes.rows and pages + longest <= sizes.pages
+        return len(held) < sizes.rows and pages + sizes.longest <= min(sizes.pages, sizes.window_pages or sizes.pages)

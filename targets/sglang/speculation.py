@@ -53,8 +53,9 @@ class Corpus:
         for marked, context, length in zip(names, contexts, self.lengths, strict=True):
             name = marked.removesuffix(".")
             count, right = self.per_request.get(name, (self.count, self.right))
-            tag = self.truths[name].tag(length + 1)
-            tokens += [context[-1], *draft_tokens(tag, self.drafts - 1, min(count, right))]
+            truth = self.truths[name]
+            drafts = draft_tokens(truth.tag(length + 1), self.drafts - 1, min(count, right), truth.key)
+            tokens += [context[-1], *drafts]
         chain = np.tril(np.ones((self.drafts, self.drafts), dtype=bool))
         return np.array(tokens, dtype=np.int64), np.tile(chain.flatten(), len(names))
 

@@ -18,9 +18,9 @@ from ..base.observe import (
     StateContent,
     View,
 )
-from ..base.trace import Abort, Arrive, Config, Event, Evict, Preempt, ResetPrefixCache, Resume, Step, fits
+from ..base.trace import Abort, Arrive, Config, DummyRun, Event, Evict, Preempt, ResetPrefixCache, Resume, Step, fits
 from .compat import scheduler_api, session_api
-from .compat.engine import STATES, layout_of
+from .compat.engine import STATES, WINDOW, layout_of
 from .compat.sizes import Sizes, sizes_of
 from .host_view import Host
 from .kit_limits import BOTH
@@ -55,6 +55,7 @@ class SglangTarget:
             Abort: self.abort,
             ResetPrefixCache: self.reset_prefix_cache,
             Evict: self.evict,
+            DummyRun: self.dummy_run,
         }
 
     def apply(self, event: Event) -> Effect:
@@ -143,6 +144,10 @@ class SglangTarget:
         """Evict the given number of pages of tokens, and as many states."""
         self.server.evict(event.blocks)
 
+    def dummy_run(self, event: DummyRun) -> None:
+        """Take part in a step of other data-parallel ranks; no-op with requests of its own."""
+        self.server.idle(event.rows)
+
     def view(self) -> View:
         """Return the host's metadata."""
         return self.host.view()
@@ -153,8 +158,11 @@ class SglangTarget:
         if group == STATES:
             window = tuple(states.window[layer, block].tolist())
             return StateContent(int(states.temporal[layer, block]), window)
-        start = (block - sizes.first_page) * sizes.page
-        return SlotContent(states.keys[layer][start : start + sizes.page].tolist())
+        keys, first = states.keys, sizes.first_page
+        if group == WINDOW:
+            keys, first = states.window_keys, sizes.first_window_page
+        start = (block - first) * sizes.page
+        return SlotContent(keys[layer][start : start + sizes.page].tolist())
 
     def close(self) -> None:
         """Do nothing: the engine is garbage-collected."""

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 from ...reference.prefix_cache import Key
 from ...reference.tokens import EMPTY, chain
 from .compat import tree_api
-from .compat.engine import ATTENTION, STATES, SglangEngine
+from .compat.engine import ATTENTION, STATES, WINDOW, SglangEngine
+from .inputs import namespace
 
 SOME = -1
 """Lock count: more than none, how many is not shown."""
@@ -37,35 +38,40 @@ def tree_of(engine: SglangEngine) -> NodeTree | OpaqueTree | NoTree:
     return OpaqueTree(engine) if engine.sizes.tree_core == "rust" else NodeTree(engine)
 
 
-def nodes(cache: Any) -> Iterator[tuple[Any, int, tuple[int, ...]]]:
+def nodes(engine: SglangEngine) -> Iterator[tuple[Any, int, tuple[int, ...]]]:
     """Yield every node of a tree of Python nodes, the depth at which it begins, and the tags of its tokens."""
-    pending: list[tuple[Any, int, int]] = [(child, 0, EMPTY) for child in tree_api.root_of(cache).children.values()]
+    children = tree_api.root_of(engine.cache).children.values()
+    pending: list[tuple[Any, int, int, int]] = [(child, 0, EMPTY, 0) for child in children]
     while pending:
-        node, depth, tag = pending.pop()
-        tags = chain(tag, tree_api.tokens_of(node))
+        node, depth, tag, passed = pending.pop()
+        contents, passed = engine.inputs.walk(tree_api.tokens_of(node), namespace(node.key), passed)
+        tags = chain(tag, contents)
         yield node, depth, tags
-        pending += [(child, depth + len(tags), tags[-1]) for child in node.children.values()]
+        pending += [(child, depth + len(tags), tags[-1], passed) for child in node.children.values()]
 
 
 class NodeTree:
     """A tree of Python nodes."""
 
     def __init__(self, engine: SglangEngine) -> None:
-        self.cache = engine.cache
-        self.page, self.first_page = engine.sizes.page, engine.sizes.first_page
+        self.engine, sizes = engine, engine.sizes
+        self.page, self.first_page = sizes.page, sizes.first_page
+        self.first_window_page = sizes.first_window_page if sizes.sliding else 0
 
     def owned(self) -> Iterator[Owned]:
         """Everything that the tree owns."""
-        for found in nodes(self.cache):
+        for found in nodes(self.engine):
             yield from self._blocks(*found)
 
     def _blocks(self, node: Any, depth: int, tags: tuple[int, ...]) -> Iterator[Owned]:
         kv, kv_locks, state, state_locks = tree_api.values_of(node)
-        if kv is not None:
-            for index, location in enumerate(kv.tolist()[:: self.page]):
+        parts = [(ATTENTION, self.first_page, kv, kv_locks)]
+        if self.first_window_page:
+            parts.append((WINDOW, self.first_window_page, *tree_api.window_values_of(node)))
+        for group, first, locations, locks in parts:
+            for index, location in enumerate([] if locations is None else locations.tolist()[:: self.page]):
                 end = (index + 1) * self.page
-                key = Key(ATTENTION, depth + end, tags[end - 1])
-                yield Owned(self.first_page + location // self.page, key, kv_locks, node.id)
+                yield Owned(first + location // self.page, Key(group, depth + end, tags[end - 1]), locks, node.id)
         if state is not None:
             for slot in state.tolist():
                 yield Owned(slot, Key(STATES, depth + len(tags), tags[-1]), state_locks, node.id)
@@ -83,7 +89,7 @@ class OpaqueTree:
     """A tree that shows only which slots it owns."""
 
     def __init__(self, engine: SglangEngine) -> None:
-        self.core = engine.cache.tree_core
+        self.core, self.inputs = engine.cache.tree_core, engine.inputs
         self.page, self.first_page = engine.sizes.page, engine.sizes.first_page
         self._pages: dict[int, Key] = {}
         self._states: dict[int, tuple[Key, Any]] = {}
@@ -91,7 +97,8 @@ class OpaqueTree:
 
     def _watching(self, insert: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def watched(parameters: Any) -> Any:
-            tags = chain(EMPTY, tuple(parameters.key.raw_token_ids()))
+            contents, _ = self.inputs.walk(parameters.key.raw_token_ids(), namespace(parameters.key), 0)
+            tags = chain(EMPTY, contents)
             here = set(self._located())
             for index, location in enumerate(parameters.value.tolist()[:: self.page]):
                 page, end = self.first_page + location // self.page, (index + 1) * self.page

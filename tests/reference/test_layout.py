@@ -110,6 +110,8 @@ def test_a_window_holds_what_it_has_not_passed() -> None:
     group = Group("attention", 4, window=6)
     assert peak_blocks(group, "align", 24, 0, 0) == 6
     assert peak_blocks(group, "align", 24, 0, 0, settled=20) == 6 - 15 // 4
+    late = replace(group, lag=6)
+    assert [peak_blocks(late, "align", 24, 0, 0, settled) for settled in (8, 20)] == [6, 6 - 9 // 4]
 
 
 def test_eagle_gives_up_blocks_of_the_drafter_or_of_all_full_attention() -> None:

@@ -12,33 +12,42 @@ from typing import Any
 import numpy as np
 
 from ....reference.layout import Group, Layout
+from ..inputs import Inputs
 from . import old_releases, parts
 from .sizes import Sizes
 
-STATES, ATTENTION = 0, 1
-"""The groups of every layout."""
+STATES, ATTENTION, WINDOW = 0, 1, 2
+"""The groups of a layout; the last one of models with sliding windows."""
 STRATEGIES = ("no_buffer", "extra_buffer", "extra_buffer_lazy")
 
 
 def layout_of(sizes: Sizes) -> Layout:
     """Return the layout of an engine in the reference's terms."""
+    groups = [
+        Group("mamba", sizes.chunk, sizes.state_layers, slots=sizes.request_slots),
+        Group("attention", sizes.page, sizes.attention_layers),
+    ]
+    sinks = [0, sizes.first_page]
+    if sizes.sliding:
+        # The window behind the last checkpoint is kept for the next hit, and slots are given back in batches of pages.
+        lag = sizes.sliding + 2 * sizes.track + sizes.eviction_interval + 2 * sizes.page
+        groups.append(Group("attention", sizes.page, sizes.window_layers, window=sizes.sliding, lag=lag))
+        sinks.append(sizes.first_window_page)
     return Layout(
-        groups=(
-            Group("mamba", sizes.chunk, sizes.state_layers, slots=sizes.request_slots),
-            Group("attention", sizes.page, sizes.attention_layers),
-        ),
+        groups=tuple(groups),
         num_blocks=sizes.num_blocks,
         conv_width=sizes.window + 1,
         mode="slots",
         prefix_caching=sizes.caching,
         num_speculative_tokens=max(sizes.drafts - 1, 0),
         null_block=0,
-        reserved=frozenset({sizes.first_page}),
+        reserved=frozenset(sinks[1:]),
         zeroing=False,
         hit_unit=sizes.page,
         cache_owns=True,
-        sinks=frozenset({0, sizes.first_page}),
+        sinks=frozenset(sinks),
         state_ids=sizes.first_page,
+        window_ids=sizes.first_window_page if sizes.sliding else 0,
         zeroed_start=True,
         overallocation=2 * sizes.drafts + sizes.page,
     )
@@ -50,20 +59,22 @@ class SglangEngine:
     def __init__(self, sizes: Sizes) -> None:
         self.sizes = sizes
         self.arguments = parts.publish(sizes)
-        layers = range(sizes.state_layers + sizes.attention_layers)
-        state_layers, attention_layers = list(layers[: sizes.state_layers]), list(layers[sizes.state_layers :])
+        layers = iter(range(sizes.state_layers + sizes.attention_layers + sizes.window_layers))
+        counts = sizes.state_layers, sizes.attention_layers, sizes.window_layers
+        state_layers, attention_layers, window_layers = ([next(layers) for _ in range(count)] for count in counts)
         self.rows = parts.make_row_pool(sizes, state_layers)
-        self.kv = parts.make_kv_pool(sizes, attention_layers, self.rows.mamba_pool)
-        self.allocator = parts.make_allocator(sizes, self.kv)
+        self.kv = parts.make_kv_pool(sizes, attention_layers, window_layers, self.rows.mamba_pool)
+        self.allocator = parts.make_allocator(sizes, self.kv, self.rows)
         self.cache = parts.make_cache(sizes, self.rows, self.allocator)
         self.states = Storage(self.rows, self.kv, sizes)
+        self.inputs = Inputs()
 
 
 class Storage:
     """Views of SGLang's tensors as arrays over the same memory.
 
     temporal  [layer, slot]                window  [layer, slot, tap]
-    keys, values  per attention layer [token slot]
+    keys, values  per attention layer [token slot]; window_keys, window_values of layers with a sliding window
     scratch_temporal [layer, row, draft], scratch_window [layer, row, draft, tap]  with speculation
     """
 
@@ -80,10 +91,14 @@ class Storage:
         pool = kv.full_kv_pool
         self.keys: Any = [buffer.numpy().reshape(-1) for buffer in pool.k_buffer]
         self.values: Any = [buffer.numpy().reshape(-1) for buffer in pool.v_buffer]
+        pool = kv.swa_kv_pool if sizes.sliding else None
+        self.window_keys: Any = [buffer.numpy().reshape(-1) for buffer in pool.k_buffer] if pool else []
+        self.window_values: Any = [buffer.numpy().reshape(-1) for buffer in pool.v_buffer] if pool else []
         # Random contents: zeroed memory hides bugs.
         noise = np.random.default_rng(0)
         scratch = (self.scratch_temporal, self.scratch_window)
-        for array in (self.temporal, self.window, *scratch, *self.keys, *self.values):
+        slots = (*self.keys, *self.values, *self.window_keys, *self.window_values)
+        for array in (self.temporal, self.window, *scratch, *slots):
             array[...] = noise.integers(1, 1 << 62, array.shape)
         self.clears_what_is_freed = old_releases.clears_what_is_freed(rows)
         if self.clears_what_is_freed:

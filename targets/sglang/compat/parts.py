@@ -62,6 +62,11 @@ def publish(sizes: Sizes) -> Any:
             "speculative_eagle_topk": 1,
             "speculative_ngram_max_bfs_breadth": 1,
         }
+    if sizes.sliding:
+        from sglang.srt.environ import envs
+
+        envs.SGLANG_SWA_EVICTION_INTERVAL.set(sizes.eviction_interval)  # scaled: 128 tokens
+        given["swa_full_tokens_ratio"] = sizes.window_ratio
     arguments = scheduler_api.call(ServerArgs, **given)
     old_releases.set_chunk(arguments, sizes.chunk)
     set_global_server_args_for_scheduler(arguments)
@@ -114,11 +119,25 @@ def make_row_pool(sizes: Sizes, layers: list[int]) -> Any:
     return rows
 
 
-def make_kv_pool(sizes: Sizes, layers: list[int], states: Any) -> Any:
+def make_kv_pool(sizes: Sizes, layers: list[int], window_layers: list[int], states: Any) -> Any:
     """Return the pool of keys and values of the attention layers: one 64-bit integer each."""
     import torch
     from sglang.srt.mem_cache.memory_pool import HybridLinearKVPool
 
+    if sizes.sliding:
+        from sglang.srt.mem_cache.swa_memory_pool import SWAKVPool
+
+        return SWAKVPool(
+            size=sizes.pages * sizes.page,
+            size_swa=sizes.window_pages * sizes.page,
+            page_size=sizes.page,
+            dtype=torch.int64,
+            head_num=1,
+            head_dim=1,
+            swa_attention_layer_ids=window_layers,
+            full_attention_layer_ids=layers,
+            device="cpu",
+        )
     return scheduler_api.call(
         HybridLinearKVPool,
         size=sizes.pages * sizes.page,
@@ -134,12 +153,25 @@ def make_kv_pool(sizes: Sizes, layers: list[int], states: Any) -> Any:
     )
 
 
-def make_allocator(sizes: Sizes, kv: Any) -> Any:
+def make_allocator(sizes: Sizes, kv: Any, rows: Any) -> Any:
     """Return the allocator of token slots, in pages if these are larger than one token."""
     import torch
     from sglang.srt.mem_cache.allocator import PagedTokenToKVPoolAllocator, TokenToKVPoolAllocator
 
     tokens = sizes.pages * sizes.page
+    if sizes.sliding:
+        from sglang.srt.mem_cache.allocator.swa import SWATokenToKVPoolAllocator
+
+        return SWATokenToKVPoolAllocator(
+            tokens,
+            sizes.window_pages * sizes.page,
+            page_size=sizes.page,
+            dtype=torch.int64,
+            device="cpu",
+            kvcache=kv,
+            need_sort=False,
+            req_to_token_pool=rows,
+        )
     if sizes.page == 1:
         return TokenToKVPoolAllocator(size=tokens, dtype=torch.int64, device="cpu", kvcache=kv, need_sort=False)
     return PagedTokenToKVPoolAllocator(
@@ -160,6 +192,8 @@ def tree_parameters(sizes: Sizes, rows: Any, allocator: Any) -> Any:
         enable_session_radix_cache=sizes.tags,
         enable_mamba_extra_buffer=sizes.strategy != "no_buffer",
         enable_mamba_extra_buffer_lazy=sizes.strategy == "extra_buffer_lazy",
+        # A model's window includes the token itself, this one does not.
+        sliding_window_size=sizes.sliding - 1 if sizes.sliding else None,
     )
 
 
@@ -177,7 +211,7 @@ def make_cache(sizes: Sizes, rows: Any, allocator: Any) -> Any:
     from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 
     kinds = tree_api.component_types()
-    parameters.tree_components = (kinds.FULL, kinds.MAMBA)
+    parameters.tree_components = (kinds.FULL, kinds.SWA, kinds.MAMBA) if sizes.sliding else (kinds.FULL, kinds.MAMBA)
     if not hasattr(envs, "SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND"):
         return UnifiedRadixCache(params=parameters)
     with envs.SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND.override(sizes.tree_core):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib.util import find_spec
 from inspect import signature
 from types import SimpleNamespace
@@ -90,8 +90,17 @@ def call(make: Any, **keywords: Any) -> Any:
 class _Pass:
     """The data-parallel adapter of a single rank, and the manager of n-gram embeddings: batches pass through."""
 
+    def __init__(self, scheduler: Any) -> None:
+        self.scheduler = scheduler
+        self.peers_run = False
+        """True if another rank has work: a rank without work takes part with an idle batch."""
+
     def maybe_prepare_mlp_sync_batch(self, batch: Any, need_sync: Any = None) -> Any:
-        return batch
+        if batch is not None or not self.peers_run:
+            return batch
+        from sglang.srt.managers.scheduler_components.dp_attn import SchedulerDPAttnAdapter
+
+        return SchedulerDPAttnAdapter.get_idle_batch(self.scheduler)
 
     def maybe_convert_decode_to_extend(self, batch: Any) -> Any:
         return batch
@@ -107,11 +116,12 @@ def complete(scheduler: Any, sizes: Sizes) -> None:
 
     scheduler.disaggregation_mode = DisaggregationMode.NULL
     scheduler.spec_algorithm = SpeculativeAlgorithm.from_string("NGRAM" if sizes.drafts else None)
-    scheduler.dp_attn_adapter = scheduler.ngram_embedding_manager = _Pass()
+    scheduler.dp_attn_adapter = scheduler.ngram_embedding_manager = _Pass(scheduler)
     scheduler.prefill_decode_interval = scheduler._prefill_decode_interval_remaining = 0
     scheduler.priority_scheduling_preemption_threshold = 0
     scheduler.enable_priority_scheduling = sizes.priorities
     scheduler.is_mixed_chunk = sizes.mixed
+    scheduler.is_hybrid_swa = sizes.sliding > 0
     scheduler.abort_on_priority_when_disabled = False
     scheduler.schedule_low_priority_values_first = True
     scheduler.enable_hierarchical_cache = sizes.hicache != "no"
@@ -132,9 +142,12 @@ def process_result(scheduler: Any, batch: Any, result: Any) -> None:
         processor.process_batch_result_decode(batch, result)
     elif batch.forward_mode.is_extend():
         processor.process_batch_result_prefill(batch, result)
+    elif batch.forward_mode.is_idle():
+        processor.process_batch_result_idle(batch, result)
     flush = getattr(scheduler.tree_cache, "flush_pending_backups", None)
     if flush:
         flush()
+    scheduler._maybe_clear_mm_inputs(batch)
 
 
 def finishing(scheduler: Any, batch: Any) -> list[Any]:
@@ -211,8 +224,9 @@ def make_request(
     stop_token: int = 0,
     endless: bool = False,
     is_string: bool = False,
+    keys: Mapping[str, str] | None = None,
 ) -> Any:
-    """Return a request as the tokenizer would pass it.
+    """Return a request as the tokenizer would pass it. `keys` are its adapter and its salt, "" for none.
 
     The mark after the name distinguishes r1 from r10, since aborts match requests by prefix.
     """
@@ -224,6 +238,7 @@ def make_request(
         origin_input_ids=old_releases.token_list(tokens),
         sampling_params=make_sampling(max_new_tokens, stop_token, endless, is_string),
         vocab_size=VOCABULARY,
+        **{field: value for field, value in (keys or {}).items() if value},
     )
     if is_string:
         request.tokenizer = Words()  # as `Scheduler.handle_generate_request` gives its own to each request
@@ -260,8 +275,13 @@ def copy_states(rows: Any, sources: Any, destinations: Any) -> None:
     copy(sources, destinations)
 
 
+def allocators(allocator: Any) -> tuple[Any, Any]:
+    """Return the allocators of pages of attention, and of layers with a sliding window or None."""
+    return getattr(allocator, "full_attn_allocator", allocator), getattr(allocator, "swa_attn_allocator", None)
+
+
 def free_pages(allocator: Any) -> list[int]:
-    """Return the free KV pages."""
+    """Return the free pages of an allocator of pages."""
     pages: list[int] = allocator.free_pages.tolist()
     staged = getattr(allocator, "staged_pages", None)
     for waiting in (*(staged or ()), getattr(allocator, "release_pages", None)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Any
 
@@ -34,9 +35,18 @@ def close_session(name: str) -> Any:
 
 
 def make_turn(
-    session: Any, name: str, tokens: list[int], max_new_tokens: int, stop_token: int, is_string: bool = False
+    session: Any,
+    name: str,
+    tokens: list[int],
+    max_new_tokens: int,
+    stop_token: int,
+    is_string: bool = False,
+    keys: Mapping[str, str] | None = None,
 ) -> Any:
-    """Return a turn as the tokenizer would pass it: the session prepends its history."""
+    """Return a turn as the tokenizer would pass it: the session prepends its history.
+
+    `keys` are the adapter and the salt of the session, "" for none.
+    """
     from sglang.srt.managers.io_struct import SessionParams
     from sglang.srt.managers.schedule_batch import Req
 
@@ -45,6 +55,7 @@ def make_turn(
         input_ids=array("q", tokens),
         sampling_params=make_sampling(max_new_tokens, stop_token, is_string=is_string),
         session_params=SessionParams(id=name),
+        **{field: value for field, value in (keys or {}).items() if value},
     )
 
     def plain(**fields: Any) -> Any:

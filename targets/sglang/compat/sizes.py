@@ -46,6 +46,8 @@ class Sizes:
     late_copies  True if copies between device and host run as late as they may, else as early
     graphs       rows of the captured decode graphs; without any, batches run as they are
     priorities   True if more important requests come first, and take the place of others
+    sliding      tokens that layers with a sliding window attend to, the token itself included; 0 without such layers
+    window_layers, window_ratio  of them: how many, and the size of their pool in sizes of the other layers'
     """
 
     caching: bool
@@ -74,6 +76,9 @@ class Sizes:
     hicache: str = "no"
     host_ratio: float = 2.0
     late_copies: bool = False
+    sliding: int = 0
+    window_layers: int = 0
+    window_ratio: float = 1.0
 
     @cached_property
     def tree_core(self) -> str:
@@ -98,10 +103,32 @@ class Sizes:
         """Number of KV page 0."""
         return self.slots + 1
 
+    @cached_property
+    def first_window_page(self) -> int:
+        """Number of page 0 of the layers with a sliding window."""
+        return self.first_page + self.pages + 1
+
+    @cached_property
+    def window_pages(self) -> int:
+        """Pages of the layers with a sliding window: a share of the others', and enough for one request."""
+        if not self.sliding:
+            return 0
+        return max(int(self.pages * self.window_ratio), self.longest)
+
+    @property
+    def longest(self) -> int:
+        """Most pages of one request, with those that admission reserves."""
+        return cdiv(self.context + 2 * self.drafts, self.page) + SPARE_PAGES
+
+    @property
+    def eviction_interval(self) -> int:
+        """Tokens that leave a window before their slots are given back (`SGLANG_SWA_EVICTION_INTERVAL`)."""
+        return self.page
+
     @property
     def num_blocks(self) -> int:
         """Numbers of state slots and pages together."""
-        return self.first_page + self.pages + 1
+        return self.first_window_page + (self.window_pages + 1 if self.sliding else 0)
 
 
 def slots_per_request(strategy: str, overlap: bool) -> int:
@@ -120,7 +147,8 @@ def slots_with(strategy: str, tracks: int) -> int:
 def sizes_of(config: Config) -> Sizes:
     """Return the sizes of an engine for a configuration."""
     states = [group for group in config.groups if group.kind == "mamba"]
-    attention = [group for group in config.groups if group.kind == "attention"]
+    attention = [group for group in config.groups if group.kind == "attention" and not group.window]
+    windows = [group for group in config.groups if group.window]
     options = config.options
     caching = config.mamba_cache_mode != "none"
     page, chunk = attention[0].block_size, states[0].block_size
@@ -154,4 +182,7 @@ def sizes_of(config: Config) -> Sizes:
         hicache=options.get("hicache", "no") if caching else "no",
         host_ratio=float(options.get("host_ratio", "2")),
         late_copies=options.get("host_copies", "early") == "late",
+        sliding=windows[0].window if windows else 0,
+        window_layers=windows[0].layers if windows else 0,
+        window_ratio=float(options.get("window_ratio", "1")),
     )

@@ -63,6 +63,25 @@ def values_of(node: Any) -> tuple[Any, int, Any, int]:
     return full.value, full.lock_ref, state.value, state.lock_ref
 
 
+def window_values_of(node: Any) -> tuple[Any, int]:
+    """Return a node's locations in the pool of layers with a sliding window, and their lock count."""
+    window = node.component_data[component_types().SWA]
+    return window.value, window.lock_ref
+
+
+def window_locks_of(cache: Any, owner: Any) -> set[Any]:
+    """Return the ids of the nodes whose window a request has locked: from that of its lock to the marked one."""
+    lock, kind = owner.lock, component_types().SWA
+    if not lock or lock.swa_released or kind in lock.receipt.skipped_lock_components:
+        return set()
+    locked, last = set(), lock.receipt.component_lock_uuids[kind]
+    for node in path_of(cache, lock.receipt.node_id):
+        locked.add(node.id)
+        if last is not None and node.component_data[kind].metadata.get("uuid") == last:
+            break
+    return locked
+
+
 def host_values_of(node: Any) -> tuple[Any, Any]:
     """Return a node's places in the host's pools: of its KV locations, and of its state."""
     kinds = component_types()
@@ -93,14 +112,15 @@ def state_lock_of(request: Any) -> Any:
     return getattr(request.last_node, "id", request.last_node)
 
 
-def evict(cache: Any, tokens: int, states: int) -> None:
-    """Evict tokens and states that no request has locked."""
+def evict(cache: Any, tokens: int, states: int, windows: int = 0) -> None:
+    """Evict tokens, states, and tokens of layers with a sliding window that no request has locked."""
     from sglang.srt.mem_cache import base_prefix_cache
 
     if not hasattr(base_prefix_cache, "EvictParams"):
         old_releases.evict_each(cache, tokens, states)
         return
-    cache.evict(base_prefix_cache.EvictParams(num_tokens=tokens, mamba_num=states))
+    more = {"swa_num_tokens": windows} if windows else {}
+    cache.evict(base_prefix_cache.EvictParams(num_tokens=tokens, mamba_num=states, **more))
 
 
 def states_of(request: Any) -> Any:

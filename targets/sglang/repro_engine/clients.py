@@ -15,6 +15,8 @@ IDLE_MAX = 8
 class Truth:
     """A prompt and the model's own continuation: the next token is a function of all tokens before it."""
 
+    images, adapter, salt, key = (), "", "", 0
+
     def __init__(self, prompt):
         self.tokens, self.prompt_length = list(prompt), len(prompt)
 
@@ -106,6 +108,10 @@ class Engine:
         """Retract a request, as for lack of memory."""
         self.server.retract(name)
 
+    def idle(self, rows):
+        """Take part in a step of other data-parallel ranks."""
+        self.server.idle(rows)
+
     def flush(self):
         """Flush the radix tree, if nothing runs."""
         self.server.flush()
@@ -122,7 +128,8 @@ class Engine:
                 tier.finish()
                 engine.cache.check_hicache_events()
             if sizes.caching:
-                tree_api.evict(engine.cache, sizes.pages * sizes.page, sizes.slots)
+                windows = sizes.window_pages * sizes.page
+                tree_api.evict(engine.cache, sizes.pages * sizes.page, sizes.slots, windows)
 
     def finish(self):
         """Run until every request has ended, or until nothing is scheduled any more."""
@@ -137,11 +144,14 @@ class Engine:
         self.finish()
         self.evict_all()
         engine, sizes, tier = self.server.engine, self.server.engine.sizes, self.server.tier
+        pages, windows = scheduler_api.allocators(engine.allocator)
         missing = {
             "request rows": sizes.rows - engine.rows.available_size(),
             "state slots": sizes.slots - len(old_releases.free_slots(engine.rows)),
-            "KV pages": sizes.pages - len(scheduler_api.free_pages(engine.allocator)),
+            "KV pages": sizes.pages - len(scheduler_api.free_pages(pages)),
         }
+        if windows is not None:
+            missing["KV pages of windows"] = sizes.window_pages - len(scheduler_api.free_pages(windows))
         if tier is not None:
             for name, kind in (("states", "MAMBA"), ("tokens", "FULL")):
                 pool = tier.pools[STATES if name == "states" else ATTENTION]

@@ -17,7 +17,7 @@ from hybridfuzz.targets.sglang.snapshots import Plan
 
 def bounds() -> Bounds:
     """Three request rows of eight columns, five state slots, twenty token slots."""
-    states = SimpleNamespace(temporal=np.zeros((1, 5)), keys=[np.zeros(20)])
+    states = SimpleNamespace(temporal=np.zeros((1, 5)), window_keys=[], keys=[np.zeros(20)])
     rows = SimpleNamespace(req_to_token=torch.zeros((3, 8)))
     return Bounds(SimpleNamespace(rows=rows, states=states))  # type: ignore[arg-type]
 

@@ -1,15 +1,18 @@
 """The SGLang target's capabilities and refusals, without SGLang."""
 
+from typing import Any
+
 import msgspec
 import pytest
 
 from hybridfuzz.harness.draw.adapt import refusal
 from hybridfuzz.harness.draw.grammar import draw_trace
 from hybridfuzz.targets.base.declarations import check_capabilities
-from hybridfuzz.targets.base.trace import Config, Group, Trace
+from hybridfuzz.targets.base.trace import Config, DummyRun, Group, Trace
 from hybridfuzz.targets.sglang.factory import SglangFactory, variants
 
 PLAIN = Config(num_blocks=60, groups=(Group("mamba", 4), Group("attention", 1)), mamba_cache_mode="slots")
+WINDOWS = (*PLAIN.groups, Group("attention", 1, window=4))
 FACTORY = SglangFactory("sglang")
 MIXES = SglangFactory("sglang", mixes=True)
 
@@ -39,6 +42,37 @@ def test_combinations_that_the_server_refuses_are_refused_with_a_reason(wanted: 
     answer = FACTORY.supports(wanted)
     assert reason in answer
     assert bool(answer) == bool(reason)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "changes", "reason"),
+    [
+        ("extra_buffer", {}, ""),
+        ("extra_buffer_lazy", {"async_depth": 1}, ""),
+        ("no_buffer", {}, "windows need prefix caching with strategy extra_buffer"),
+        ("extra_buffer", {"mamba_cache_mode": "none"}, "windows need prefix caching"),
+        ("extra_buffer", {"groups": (*PLAIN.groups, Group("attention", 2, window=4))}, "the pages of the attention"),
+        ("extra_buffer", {"groups": (*WINDOWS, WINDOWS[-1])}, "windows need one group"),
+        ("extra_buffer", {"options": {"strategy": "extra_buffer", "tree_core": "rust"}}, "tree_core=python"),
+        ("extra_buffer", {"options": {"strategy": "extra_buffer", "hicache": "write_back"}}, "with windows"),
+    ],
+)
+def test_windows_are_taken_as_models_have_them_that_have_states_too(
+    strategy: str, changes: dict[str, Any], reason: str
+) -> None:
+    wanted = msgspec.structs.replace(config(strategy, groups=WINDOWS), **changes)
+    answer = MIXES.supports(wanted)
+    assert reason in answer
+    assert bool(answer) == bool(reason)
+
+
+def test_windows_images_and_idle_ranks_are_drawn() -> None:
+    drawn = [draw_trace(MIXES.capabilities, 1, index, {}, MIXES.supports) for index in range(150)]
+    assert any(group.window for trace in drawn for group in trace.config.groups)
+    assert {trace.config.options["inputs"] for trace in drawn} == {"tokens", "images", "adapters"}
+    assert any(isinstance(event, DummyRun) for trace in drawn for event in trace.events)
+    assert not FACTORY.capabilities.windows
+    assert "dummy_run" not in FACTORY.capabilities.events
 
 
 def test_a_tree_that_a_release_does_not_have_is_refused() -> None:

@@ -18,7 +18,17 @@ from hybridfuzz.harness.draw.workload import with_ratios
 from hybridfuzz.harness.judge.outcome import Outcome
 from hybridfuzz.harness.workers.worker_client import WorkerClient
 from hybridfuzz.targets.base.registry import prepare
-from hybridfuzz.targets.base.trace import Arrive, Config, Evict, Group, ResetPrefixCache, Resume, Step, Trace
+from hybridfuzz.targets.base.trace import (
+    Arrive,
+    Config,
+    DummyRun,
+    Evict,
+    Group,
+    ResetPrefixCache,
+    Resume,
+    Step,
+    Trace,
+)
 from hybridfuzz.targets.sglang.factory import SglangFactory
 
 pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("engine")]
@@ -43,7 +53,8 @@ def workers() -> Iterator[dict[str, WorkerClient]]:
 
 def worker_of(workers: dict[str, WorkerClient], release: str) -> WorkerClient:
     """With sessions where a release has them: what is drawn below has none."""
-    spec = f"sglang:sessions@{release}" if release == LATEST else f"sglang@{release}"
+    between = ":" if "@" in release else "@"  # a release with its variant
+    spec = f"sglang:sessions@{release}" if release == LATEST else f"sglang{between}{release}"
     if spec not in workers:
         workers[spec] = WorkerClient(spec, prepare(spec, print), trace_seconds=300)
         workers[spec].start()
@@ -100,6 +111,28 @@ def test_random_traces_are_silent(workers: dict[str, WorkerClient], strategy: st
     assert reached["snapshot written beside the working state"] or strategy == "no_buffer"
     assert reached["draft rejected"] and reached["all drafts accepted"]
     assert reached["boundary crossed in a step with a rejection"]
+
+
+@pytest.mark.parametrize("core", ["python", "both"])
+@pytest.mark.parametrize("depth", [0, 1])
+def test_a_hit_behind_an_image_and_a_window_follows_an_idle_batch(
+    workers: dict[str, WorkerClient], core: str, depth: int
+) -> None:
+    groups = Group("mamba", 4), Group("attention", 2), Group("attention", 2, window=4)
+    options = {"strategy": "extra_buffer", "inputs": "images", "tree_core": core}
+    asked = ("image.b", 6), ("a", 7)
+    config = Config(
+        60, groups, "slots", max_model_len=40, max_num_seqs=2, max_num_batched_tokens=20, async_depth=depth,
+        graph_sizes=(1, 2), options=options,
+    )  # fmt: skip
+    first, second = Arrive("r0", asked, 10), Arrive("r1", (*asked, ("c", 3)), 3)
+    trace = Trace(config, (first, *(Step(),) * 14, DummyRun(2), second, *(Step(),) * 8))
+    spec = LATEST if core == "python" else f"{core}@{LATEST}"
+    outcome = worker_of(workers, spec).run(trace)
+    assert outcome.violation is None, outcome.violation.message
+    for state in ("hit behind an image", "hit behind a sliding window", "dummy run after requests"):
+        assert outcome.reached[state] == 1, state
+    assert outcome.reached["blocks to the left of a sliding window freed"]
 
 
 @pytest.mark.parametrize(("drafts", "depth"), [(0, 0), (0, 1), (2, 0), (2, 1)])

@@ -1,0 +1,105 @@
+"""Inputs beyond token ids: images, LoRA adapters and cache salts, as SGLang's requests have them.
+
+An image is a `MultimodalDataItem` with a hash: SGLang writes numbers that follow from the hash in place of its
+placeholders, and so into the keys of the radix tree. An adapter and a salt are part of a key's namespace. The layers
+follow what the batch has: a position gets the content of an image that the row's own item shows there, if the number
+there is that image's; the adapter is that of the row's request.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from ...reference.tokens import PLACEHOLDER, Image, Truth, key_of
+
+NUMBERS = 4
+"""Numbers that stand for an image, one position after the other (`_compute_pad_values`)."""
+
+
+class Inputs:
+    """The images that requests of one engine have had."""
+
+    def __init__(self) -> None:
+        self._images: dict[int, tuple[int, Image]] = {}
+        """By the numbers that stand for them, with the place of each in the numbers of its image."""
+
+    def attach(self, request: Any, truth: Truth, tokens: Sequence[int]) -> None:
+        """Give a request that sent `tokens` the images among them, as `Scheduler.handle_generate_request` does."""
+        first = truth.prompt_length - len(tokens)
+        shown = [image._replace(start=image.start - first, stop=image.stop - first) for image in truth.images]
+        images = [image for image in shown if image.start >= 0]
+        if not images:
+            return
+        from sglang.srt.managers.schedule_batch import (
+            Modality,
+            MultimodalDataItem,
+            MultimodalInputs,
+            MultimodalProcessorOutput,
+        )
+        from sglang.srt.managers.scheduler import Scheduler
+        from sglang.srt.session.session_controller import SessionController
+
+        items = []
+        for image in images:
+            whole = Image(0, image.stop - image.start, image.name)
+            place = (image.start, image.stop - 1)
+            item = MultimodalDataItem(modality=Modality.IMAGE, offsets=[place], feature=whole)
+            item.set_hash(zlib.crc32(image.name.encode()))
+            items.append(item)
+            self.name(whole, item.padding_values())
+        padded = MultimodalProcessorOutput.build_padded_input_ids(list(tokens), items)
+        media = MultimodalInputs(mm_items=items, padded_input_ids=padded)
+        received = SimpleNamespace(input_ids=list(tokens))
+        SessionController.adjust_mm_offsets(received, request, media)
+        Scheduler._try_apply_padded_mm_input_ids(received, request, media)
+        request.extend_image_inputs(media)
+
+    def name(self, image: Image, numbers: Sequence[int]) -> None:
+        """Note the numbers that stand for an image, one position after the other, again and again."""
+        self._images |= {number: (place, image) for place, number in enumerate(numbers)}
+
+    def tokens(self, tokens: Sequence[int]) -> tuple[int, ...]:
+        """Return tokens as the client sent them."""
+        return tuple([PLACEHOLDER if token in self._images else token for token in tokens])
+
+    def contents(self, tokens: Sequence[int], key: int, first: int, media: Any) -> tuple[int, ...]:
+        """Return the content of tokens from position `first` of a row on, which has images `media`.
+
+        As in `embed_mm_inputs`: an image shows where its item lies and the token is one of its numbers.
+        """
+        found = [token + key for token in tokens]
+        for item in media.mm_items:
+            numbers = item.padding_values()
+            for start, end in item.offsets:
+                for position in range(max(start, first), min(end + 1, first + len(tokens))):
+                    if tokens[position - first] in numbers and item.feature is not None:
+                        found[position - first] = item.feature.contents(key)[position - start]
+        return tuple(found)
+
+    def walk(self, tokens: Sequence[int], key: int, passed: int) -> tuple[tuple[int, ...], int]:
+        """Return the content of the tokens of a tree's node, and how much of an image they end with.
+
+        `passed` positions of an image come right before them.
+        """
+        if not self._images and not key:
+            return tuple(tokens), 0
+        found = []
+        for token in tokens:
+            if token not in self._images:
+                passed = 0
+                found.append(token + key)
+                continue
+            place, image = self._images[token]
+            if passed >= image.stop or passed % NUMBERS != place:
+                passed = 0
+            found.append(image.contents(key)[passed])
+            passed += 1
+        return tuple(found), passed
+
+
+def namespace(key: Any) -> int:
+    """Return what the namespace of a tree's key adds to the content of its tokens."""
+    return key_of(getattr(key, "extra_key", None) or "") or key_of(getattr(key, "cache_salt", None) or "")
