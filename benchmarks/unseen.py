@@ -1,8 +1,8 @@
 """Breaks of real engines that were written by a reader who did not know the search, against an unrestricted campaign.
 
-    python benchmarks/unseen.py [--only NAME,...] [--steps 20000] [-o DIR]
+    python benchmarks/unseen.py [--set ends] [--only NAME,...] [--steps 20000] [-o DIR]
 
-Each patch in benchmarks/unseen is applied on top of the packaged fixes of its release. A campaign with seed 1 runs
+Each patch in benchmarks/unseen, or in the folder of a set there, is applied on top of the packaged fixes of its release. A campaign with seed 1 runs
 until its first finding, or to its step limit. Results: benchmarks/unseen.md.
 """
 
@@ -59,12 +59,13 @@ def first_finding(events: Path) -> tuple[str, int]:
 def main() -> None:
     """Run all patches, or those that were named."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--set", default="", help="folder in benchmarks/unseen (default: benchmarks/unseen itself)")
     parser.add_argument("--only", default="", help="names, separated by commas")
     parser.add_argument("--steps", type=int, default=20_000)
     parser.add_argument("-o", dest="out", type=Path, default=Path("hybridfuzz-out/unseen"))
     arguments = parser.parse_args()
     only = set(filter(None, arguments.only.split(",")))
-    for patch in sorted(PATCHES.glob("*.patch")):
+    for patch in sorted((PATCHES / arguments.set).glob("*.patch")):
         if only and patch.stem not in only:
             continue
         signature, trace = campaign(patch, arguments.steps, arguments.out / patch.stem)

@@ -85,6 +85,14 @@ def other_token(token: int) -> int:
     return (token - FIRST_TOKEN + 1) % (VOCABULARY - FIRST_TOKEN) + FIRST_TOKEN
 
 
+def first_choice(token: int, withheld: Sequence[int]) -> int:
+    """Return what the model samples instead of `token`, its first choice, where it may not sample those in `withheld`.
+    Its second choice is `other_token` of the first, its third that of the second, and so on."""
+    while token in withheld:
+        token = other_token(token)
+    return token
+
+
 def draft_tokens(tag: int, count: int, right: int, key: int = 0) -> list[int]:
     """Return `count` drafts after a prefix with `tag`; the first `right` of them are the model's own tokens.
 
@@ -145,10 +153,10 @@ class Truth:
 
     `tokens[i]` is the token at position i, `tags[p]` the tag after p tokens, so `len(tags) == len(tokens) + 1`.
     `images` are in the order of the prompt; `adapter` and `salt` are document names, "" for none; `key` is what both
-    add to the content of every token.
+    add to the content of every token. Before position `free_from` the model may not sample a token of `withheld`.
     """
 
-    __slots__ = ("adapter", "images", "key", "prompt_length", "salt", "tags", "tokens")
+    __slots__ = ("adapter", "free_from", "images", "key", "prompt_length", "salt", "tags", "tokens", "withheld")
 
     def __init__(self, path: PromptPath) -> None:
         """`path` is a walk down the prefix tree: (document, number of its tokens) after one another. A document of
@@ -158,6 +166,8 @@ class Truth:
         self.images: list[Image] = []
         self.adapter = self.salt = ""
         self.key = 0
+        self.withheld: tuple[int, ...] = ()
+        self.free_from = 0
         self._walk(path)
 
     def _walk(self, path: PromptPath) -> None:
@@ -234,6 +244,7 @@ class Truth:
         truth = self._beginning(length)
         truth._extend((token,))
         truth.prompt_length = self.prompt_length
+        truth.withheld, truth.free_from = self.withheld, self.free_from
         return truth
 
     def _extend(self, tokens: tuple[int, ...]) -> None:
@@ -244,26 +255,46 @@ class Truth:
         """Extend `tokens` to at least `length` tokens."""
         tokens, tags, key = self.tokens, self.tags, self.key
         tag = tags[-1]
-        for _ in range(length - len(tokens)):
+        for position in range(len(tokens), length):
             token = next_token(tag)
+            if position < self.free_from:
+                token = first_choice(token, self.withheld)
             tag = mix(tag, token + key)
             tokens.append(token)
             tags.append(tag)
 
-    def stop_token(self, place: int) -> int:
-        """Return the token at a place of the answer, 1 for its first; 0, which no answer has, for place 0."""
-        if not place:
-            return 0
-        self.reach(self.prompt_length + place)
-        return self.tokens[self.prompt_length + place - 1]
+    def stop_tokens(self, stop_at: int, min_tokens: int = 0) -> tuple[int, ...]:
+        """Return the stop tokens of the answer, and from now on answer without them before `min_tokens`.
 
-    def answer_length(self, most: int, stop_token: int) -> int:
+        They are what the model samples at the places `stop_at` and `min_tokens` of its answer, 1 for the first, 0 for
+        none. At `min_tokens` and wherever else a stop token comes too early, the answer has the model's next choice.
+        """
+        stops: tuple[int, ...] = ()
+        for place in sorted({stop_at, min_tokens} - {0}):
+            self._withhold(stops, min_tokens)
+            self.reach(self.prompt_length + place)
+            stops = (*stops, self.tokens[self.prompt_length + place - 1])
+        self._withhold(stops, min_tokens)
+        return stops
+
+    def _withhold(self, tokens: tuple[int, ...], places: int) -> None:
+        """Answer anew, without `tokens` in the first places."""
+        if places:
+            self.withheld, self.free_from = tokens, self.prompt_length + places
+            del self.tokens[self.prompt_length :], self.tags[self.prompt_length + 1 :]
+
+    def holds_back(self, position: int) -> bool:
+        """Return True if the token at a position is not the model's first choice."""
+        self.reach(position + 1)
+        return position < self.free_from and self.tokens[position] != next_token(self.tags[position])
+
+    def answer_length(self, most: int, stops: Sequence[int]) -> int:
         """Return the number of tokens in an answer of at most `most`: its first stop token is its last."""
-        if not stop_token:
+        if not stops:
             return most
         self.reach(self.prompt_length + most)
         answer = self.tokens[self.prompt_length : self.prompt_length + most]
-        return answer.index(stop_token) + 1 if stop_token in answer else most
+        return next((length for length, token in enumerate(answer, 1) if token in stops), most)
 
     def tag(self, depth: int) -> int:
         """Return the tag after exactly `depth` tokens."""

@@ -114,6 +114,7 @@ class Grammar:
         self.asks_for_logprobs = self._is_asked("prompt-logprobs", workload.logprobs_used)
         self.is_structured = self._is_asked("structured-output", workload.structured_used)
         self.samples = self._is_asked("samples", workload.samples_used)
+        self.has_least = self.stops and "min-tokens" in capabilities.features
         self.finds_strings = self.stops and "stop-strings" in capabilities.features
         self.fails_grammars = self._is_asked("failing-grammars", workload.bad_grammars_used)
         self.others: list[Arrive] = []
@@ -308,6 +309,7 @@ class Grammar:
         document = self.choices.pick(self.documents)
         most, stop_at = self.answer(max_new, self.room(name))
         event = Resume(name, ((document, prompt),), most, stop_at, stop_string=self.is_string(stop_at))
+        event = structs.replace(event, min_tokens=self.least(event))
         return self.asking_of_turn(event)
 
     def answer(self, length: int, room: int) -> tuple[int, int]:
@@ -319,6 +321,15 @@ class Grammar:
     def is_string(self, stop_at: int) -> bool:
         """Return True if the engine is to find the stop token of an answer in the answer's text."""
         return self.finds_strings and stop_at > 0 and self._asking.chance(self.workload.stop_string)
+
+    def least(self, event: Turn) -> int:
+        """Return the least number of tokens in the answer of a turn with a stop token, 0 for none."""
+        choices, workload, stop_at = self._asking, self.workload, event.stop_at
+        if not self.has_least or not stop_at or event.stop_string or not choices.chance(workload.min_tokens):
+            return 0
+        if stop_at == 1 or choices.chance(workload.min_behind_stop):
+            return choices.integer(stop_at, event.max_new_tokens)
+        return choices.integer(1, stop_at - 1)
 
     def expect(self, name: str, prompt: int, max_new: int) -> None:
         """Expect a request, or the next turn of a session, to compute a prompt and an output of these lengths."""
@@ -376,6 +387,7 @@ class Grammar:
             max_new = self.length(max_new if session else min(new_max, rest), total)
         most, stop_at = self.answer(max_new, rest - max_new)
         event = Arrive(name, path, most, priority, session, stop_at, stop_string=self.is_string(stop_at))
+        event = structs.replace(event, min_tokens=self.least(event))
         event = self.asking_of_turn(event) if session else self.asking(event)
         self.history.append(event)
         if session:

@@ -45,7 +45,7 @@ Feature = Literal[
     "pool", "block-tables", "padding", "stores", "partial-hits", "lookahead-hashes", "snapshots", "chunks",
     "async-loads", "failing-loads", "held-for-transfer", "sync-loads", "images", "adapters", "reset-when-idle",
     "stop-tokens", "loads-back", "prompt-logprobs", "structured-output", "samples",
-    "stop-strings", "failing-grammars", "overlaps",
+    "stop-strings", "min-tokens", "failing-grammars", "overlaps",
 ]  # fmt: skip
 """Words of `Capabilities.features` (docs/reference/capabilities.md)."""
 

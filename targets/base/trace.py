@@ -57,6 +57,13 @@ StopString = Annotated[
     Trait("a stop string"),
     Says(", which is found as a string"),
 ]
+MinTokens = Annotated[
+    Count,
+    Shrinks(0),
+    NeedsFeature("min-tokens"),
+    Trait("a least number of new tokens"),
+    Says(", at least {} of them"),
+]
 PromptLogprobs = Annotated[
     bool,
     Usual(False),
@@ -109,6 +116,9 @@ class Arrive(Event, frozen=True, tag="arrive"):
     With `stop_string` the engine gets the text of this token as a stop string, and has to find it in the text of the
     answer. Each token has a text that is in no other, so the answer ends in the same place.
 
+    With `min_tokens` no stop token may come before so many tokens. The token that the model would sample at that place
+    is a stop token, too, so that an engine must take the model's next choice there (`Truth.stop_tokens`).
+
     With `prompt_logprobs` its client also wants the log-probability of each token of the prompt. They are known of
     computed tokens only, so the request reads nothing from the prefix cache. What it computes is published.
 
@@ -134,6 +144,7 @@ class Arrive(Event, frozen=True, tag="arrive"):
     structured: Structured = 0
     stop_string: StopString = False
     bad_grammar: BadGrammar = 0
+    min_tokens: MinTokens = 0
 
 
 class Step(Event, frozen=True, tag="step"):
@@ -360,8 +371,8 @@ class Truncate(Event, frozen=True, tag="truncate"):
 
 class Resume(Event, frozen=True, tag="resume"):
     """The next turn of a parked session: everything that its client has seen, then `prompt`. An engine may drop tokens
-    at the end of what the client has seen (`reference.layout.Layout.resume_drops`). `stop_at`, `structured`
-    and `stop_string` as of `Arrive`: each turn has its own."""
+    at the end of what the client has seen (`reference.layout.Layout.resume_drops`). `stop_at`, `min_tokens`,
+    `structured` and `stop_string` as of `Arrive`: each turn has its own."""
 
     about = About(
         "The next turn of {name} arrives: {prompt:further prompt token}, {max_new_tokens:new token}", acts="before"
@@ -373,6 +384,7 @@ class Resume(Event, frozen=True, tag="resume"):
     stop_at: StopAt = 0
     structured: Structured = 0
     stop_string: StopString = False
+    min_tokens: MinTokens = 0
 
 
 class Shift(Event, frozen=True, tag="shift"):

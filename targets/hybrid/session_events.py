@@ -169,5 +169,6 @@ class SessionEvents:
         if request in scheduler.sessions.parked and fits(self.engine.config, event, len(request.tokens)):
             truth = Truth.after(request.tokens, event.prompt)
             prompt = truth.tokens[len(request.tokens) :]
-            scheduler.sessions.resume(request, prompt, event.max_new_tokens, truth.stop_token(event.stop_at))
+            stops = truth.stop_tokens(event.stop_at, event.min_tokens)
+            scheduler.sessions.resume(request, prompt, event.max_new_tokens, stops, event.min_tokens)
         return []

@@ -136,9 +136,9 @@ class HybridTarget:
             return []
         self.names_seen.add(event.name)
         truth = Truth(event.prompt)
-        prompt, stop_token = truth.tokens.copy(), truth.stop_token(event.stop_at)
+        prompt, stops = truth.tokens.copy(), truth.stop_tokens(event.stop_at, event.min_tokens)
         self.scheduler.add(
-            event.name, prompt, event.max_new_tokens, event.priority, event.session, stop_token,
+            event.name, prompt, event.max_new_tokens, event.priority, event.session, stops, event.min_tokens,
             reads_cache=not event.prompt_logprobs, compiling=event.bad_grammar,
         )  # fmt: skip
         return []

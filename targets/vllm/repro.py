@@ -245,12 +245,13 @@ class _Clients:
         for document, length in event.prompt:
             start = first + sum(1 if isinstance(one, int) else one[1] for one in prompt)
             prompt += [(document, length)] if kind_of(document) else truth.tokens[start : start + length]
-        stop = truth.stop_token(event.stop_at)
-        end = truth.prompt_length + truth.answer_length(most, stop)
+        stops = truth.stop_tokens(event.stop_at, event.min_tokens)
+        end = truth.prompt_length + truth.answer_length(most, stops)
         truth.reach(end)
         del truth.tokens[end:], truth.tags[end + 1 :]
         more = f", stop_at={event.stop_at}" if event.stop_at else ""
         more += f", structured={event.structured}" if event.structured else ""
+        more += f", min_tokens={event.min_tokens}" if event.min_tokens else ""
         return f"{prompt}, new_tokens={most}{more}"
 
 

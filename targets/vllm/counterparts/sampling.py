@@ -18,7 +18,8 @@ from ..options import varies_sampling
 def sampling_parameters(config: Config, turn: Turn, truth: Truth) -> SamplingParams:
     """Return the parameters of a request, or of a session's turn, whose prompt is that of `truth`."""
     max_new_tokens = turn.max_new_tokens
-    stops = [truth.stop_token(turn.stop_at)] if turn.stop_at else None
+    stops = list(truth.stop_tokens(turn.stop_at, turn.min_tokens)) or None
+    least = min(turn.min_tokens, max_new_tokens)
     constrained, fails = None, getattr(turn, "bad_grammar", 0)
     if turn.structured or fails:
         from .structured import constraints
@@ -30,6 +31,7 @@ def sampling_parameters(config: Config, turn: Turn, truth: Truth) -> SamplingPar
         temperature=0.0,
         ignore_eos=True,
         stop_token_ids=stops,
+        min_tokens=least,
         prompt_logprobs=scored,
         structured_outputs=constrained,
     )
@@ -44,7 +46,7 @@ def sampling_parameters(config: Config, turn: Turn, truth: Truth) -> SamplingPar
     if kind % 2:  # random sampling with one choice
         chosen = SamplingParams(
             max_tokens=max_new_tokens, temperature=2.0, top_k=1, top_p=0.9, ignore_eos=True, stop_token_ids=stops,
-            prompt_logprobs=scored, structured_outputs=constrained,
+            min_tokens=least, prompt_logprobs=scored, structured_outputs=constrained,
         )  # fmt: skip
     if kind < 2:
         chosen.allowed_token_ids = sorted(needed)
