@@ -2,8 +2,8 @@
 
     python benchmarks/unseen.py [--set ends] [--only NAME,...] [--steps 20000] [-o DIR]
 
-Each patch in benchmarks/unseen, or in the folder of a set there, is applied on top of the packaged fixes of its release. A campaign with seed 1 runs
-until its first finding, or to its step limit. Results: benchmarks/unseen.md.
+Each patch in benchmarks/unseen, or in the folder of a set there, is applied on top of the packaged fixes of its
+release. A campaign with seed 1 runs until its first finding, or to its step limit. Results: benchmarks/unseen.md.
 """
 
 from __future__ import annotations

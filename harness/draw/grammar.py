@@ -114,7 +114,8 @@ class Grammar:
         self.asks_for_logprobs = self._is_asked("prompt-logprobs", workload.logprobs_used)
         self.is_structured = self._is_asked("structured-output", workload.structured_used)
         self.samples = self._is_asked("samples", workload.samples_used)
-        self.has_least = self.stops and "min-tokens" in capabilities.features
+        drafts = config.num_speculative_tokens and "least-beside-drafts" in capabilities.lacks
+        self.has_least = self.stops and "min-tokens" in capabilities.features and not drafts
         self.finds_strings = self.stops and "stop-strings" in capabilities.features
         self.fails_grammars = self._is_asked("failing-grammars", workload.bad_grammars_used)
         self.others: list[Arrive] = []

@@ -68,7 +68,7 @@ REQUIRES: dict[str, str] = {
     "ended by a stop string": "stop-strings",
     "stop token held back": "min-tokens",
     "stop token held back with a step in flight": "min-tokens async",
-    "stop token held back in a step with drafts": "min-tokens speculation",
+    "stop token held back in a step with drafts": "min-tokens speculation least-beside-drafts",
     "ended by a stop token behind its least tokens": "min-tokens",
     # structured output
     "structured and free answers in one step": "structured-output",

@@ -159,12 +159,13 @@ class _Clients:
         """Return the arguments of a turn whose own tokens begin at position `first`."""
         self.truths[event.name] = truth
         most = event.max_new_tokens + MORE_TOKENS * (event is self.longer)
-        stop_token = truth.stop_token(event.stop_at)
-        end = truth.prompt_length + truth.answer_length(most, stop_token)
+        stops = truth.stop_tokens(event.stop_at, event.min_tokens)
+        end = truth.prompt_length + truth.answer_length(most, stops)
         truth.reach(end)
         del truth.tokens[end:], truth.tags[end + 1 :]
-        more = f", stop_token={stop_token}" if stop_token else ""
-        more += ", is_string=True" if stop_token and event.stop_string else ""
+        more = f", stops={stops}" if stops else ""
+        more += ", is_string=True" if stops and event.stop_string else ""
+        more += f", min_tokens={event.min_tokens}" if event.min_tokens else ""
         return f"{truth.tokens[first : truth.prompt_length]}, new_tokens={most}{more}"
 
 

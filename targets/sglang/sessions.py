@@ -36,14 +36,14 @@ class Sessions:
         """Return the number of tokens that a parked session's client has."""
         return len(self.requests[name].origin_input_ids) + len(scheduler_api.client_tokens(self.requests[name]))
 
-    def turn(self, name: str, tokens: list[int], max_new_tokens: int, stop_token: int, is_string: bool = False) -> Any:
+    def turn(self, name: str, tokens: list[int], sampling: Any) -> Any:
         """Return a turn of a new or parked session, whose client has `tokens`, those of earlier turns included."""
         if name in self.controller:
             tokens = tokens[self.known(name) :]
         else:
             self.controller.open(session_api.open_session(name))
         session = self.controller.get(name)
-        request = session_api.make_turn(session, name, tokens, max_new_tokens, stop_token, is_string)
+        request = session_api.make_turn(session, name, tokens, sampling)
         # Removed and inserted again, so that sessions are in the order of their last turn, oldest first.
         self.requests.pop(name, None)
         self.requests[name] = request

@@ -80,9 +80,9 @@ class SglangTarget:
         """Queue a request; no-op for a name that was used before."""
         if event.name not in self._truths and fits(self.config, event):
             truth = self._truths[event.name] = Truth(event.prompt)
-            stop_token = truth.stop_token(event.stop_at)
+            stops = truth.stop_tokens(event.stop_at, event.min_tokens)
             priority = event.priority if self.config.policy == "priority" else None
-            asked = event.session, stop_token, priority, event.stop_string
+            asked = event.session, stops, priority, event.stop_string, event.min_tokens
             self.server.add(event.name, truth, event.max_new_tokens, *asked)
 
     def resume(self, event: Resume) -> None:
@@ -90,8 +90,9 @@ class SglangTarget:
         name, sessions = event.name, self.sessions
         if sessions is not None and name in sessions.parked() and fits(self.config, event, sessions.known(name)):
             truth = self._truths[name] = self._truths[name].continued(sessions.known(name), event.prompt)
-            stop_token = truth.stop_token(event.stop_at)
-            self.server.add(name, truth, event.max_new_tokens, True, stop_token, is_string=event.stop_string)
+            stops = truth.stop_tokens(event.stop_at, event.min_tokens)
+            asked = None, event.stop_string, event.min_tokens
+            self.server.add(name, truth, event.max_new_tokens, True, stops, *asked)
 
     def run_step(self, event: Step) -> None:
         """Plan, execute, process. With overlap, the processed batch is the previous one."""
