@@ -20,7 +20,8 @@ the next turn. A session's next turn starts from the tokens kept, whatever such 
 With **min_tokens** a stop token among the first so many tokens does not end the answer: the engine must not sample it,
 and the model's next choice stands there instead (`Truth.stop_tokens`). The rest of the answer follows from that.
 
-An engine cannot foresee a **stop string** either; it is the text of a stop token and ends the answer in the same place.
+An engine cannot foresee a **stop string** either; it is the text of a stop token, perhaps behind
+some of the answer's tokens before that, and ends the answer where all of it is there. Its tokens are delivered.
 A request whose **grammar does not compile** gets nothing but an error: no token, and no other end.
 
 A request with **prompt log-probabilities** needs each token of its prompt computed: it starts from nothing, without a
@@ -74,8 +75,9 @@ class Life:
         structured: int = 0,
         grammar_fails: bool = False,
         min_tokens: int = 0,
+        string_before: int = 0,
     ) -> None:
-        """`stop_at` and `min_tokens` are places in the answer (`Truth.stop_tokens`)."""
+        """`stop_at`, `min_tokens` and `string_before` are places in the answer (`Truth.stop_tokens`)."""
         self.name = name
         self.session = session
         self.prompt_logprobs = prompt_logprobs
@@ -86,7 +88,7 @@ class Life:
         self.parked = False
         """True between two turns of a session."""
         self.truth = Truth(path)
-        self._answer(max_new_tokens, self.truth.stop_tokens(stop_at, min_tokens))
+        self._answer(max_new_tokens, self.truth.stop_tokens(stop_at, min_tokens, string_before), string_before > 0)
         self.settled = 0
         self.delivered = 0
         self.resumed = False
@@ -98,10 +100,10 @@ class Life:
         self.aborted = False
         """True once its client aborted it; an engine may need another step to release it."""
 
-    def _answer(self, max_new_tokens: int, stops: tuple[int, ...]) -> None:
+    def _answer(self, max_new_tokens: int, stops: tuple[int, ...], is_string: bool = False) -> None:
         """Set where the answer to the prompt ends."""
-        self.max_new_tokens, self.stops = max_new_tokens, stops
-        self.answer_length = self.truth.answer_length(max_new_tokens, stops)
+        self.max_new_tokens, self.stops = max_new_tokens, stops[-1:] if is_string else stops
+        self.answer_length = self.truth.answer_length(max_new_tokens, stops, is_string)
         """New tokens that the client gets."""
 
     @property
@@ -160,6 +162,7 @@ class Life:
         stop_at: int = 0,
         structured: int = 0,
         min_tokens: int = 0,
+        string_before: int = 0,
     ) -> None:
         """Start the next turn; its prompt is what the client knows, less the last `dropped` tokens, then `path`. The
         grammar of its answer, if any, begins anew."""
@@ -168,7 +171,7 @@ class Life:
         kept = self.known - dropped
         self.truth = self.truth.continued(kept, path)
         self.settled = min(self.settled, kept)
-        self._answer(max_new_tokens, self.truth.stop_tokens(stop_at, min_tokens))
+        self._answer(max_new_tokens, self.truth.stop_tokens(stop_at, min_tokens, string_before), string_before > 0)
         self.delivered = 0
         self.parked = False
 

@@ -263,13 +263,17 @@ class Truth:
             tokens.append(token)
             tags.append(tag)
 
-    def stop_tokens(self, stop_at: int, min_tokens: int = 0) -> tuple[int, ...]:
-        """Return the stop tokens of the answer, and from now on answer without them before `min_tokens`.
+    def stop_tokens(self, stop_at: int, min_tokens: int = 0, before: int = 0) -> tuple[int, ...]:
+        """Return the stop tokens of the answer, and from now on answer without them before `min_tokens`. With `before`
+        return a stop string instead: the token at `stop_at`, behind as many as that of the answer.
 
         They are what the model samples at the places `stop_at` and `min_tokens` of its answer, 1 for the first, 0 for
         none. At `min_tokens` and wherever else a stop token comes too early, the answer has the model's next choice.
         """
         stops: tuple[int, ...] = ()
+        if before:
+            self.reach(self.prompt_length + stop_at)
+            return tuple(self.tokens[self.prompt_length + max(stop_at - 1 - before, 0) : self.prompt_length + stop_at])
         for place in sorted({stop_at, min_tokens} - {0}):
             self._withhold(stops, min_tokens)
             self.reach(self.prompt_length + place)
@@ -288,12 +292,16 @@ class Truth:
         self.reach(position + 1)
         return position < self.free_from and self.tokens[position] != next_token(self.tags[position])
 
-    def answer_length(self, most: int, stops: Sequence[int]) -> int:
-        """Return the number of tokens in an answer of at most `most`: its first stop token is its last."""
+    def answer_length(self, most: int, stops: Sequence[int], is_string: bool = False) -> int:
+        """Return the number of tokens in an answer of at most `most`: its first stop token is its last. With
+        `is_string` it ends where it first has all of `stops` in a row."""
         if not stops:
             return most
         self.reach(self.prompt_length + most)
         answer = self.tokens[self.prompt_length : self.prompt_length + most]
+        if is_string:
+            ends = range(len(stops), most + 1)
+            return next((end for end in ends if answer[end - len(stops) : end] == list(stops)), most)
         return next((length for length, token in enumerate(answer, 1) if token in stops), most)
 
     def tag(self, depth: int) -> int:

@@ -96,6 +96,7 @@ class Workload(Struct, frozen=True, forbid_unknown_fields=True):
     min_tokens: Annotated[int, percent("such answers that have a least number of tokens")] = 30
     min_behind_stop: Annotated[int, percent("such numbers that are behind the place of the stop token")] = 30
     stop_string: Annotated[int, percent("stop tokens that the engine has to find in the text of the answer")] = 40
+    long_stop_string: Annotated[int, percent("stop strings that begin with one to three tokens before it")] = 50
     prompt_logprobs: Annotated[int, percent("such a trace's requests that ask for the log-probabilities")] = 35
     structured: Annotated[int, percent("such a trace's requests with structured output")] = 60
     structured_turn: Annotated[int, percent("such a trace's turns of sessions with structured output")] = 60

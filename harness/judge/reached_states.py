@@ -46,6 +46,7 @@ from ...targets.base.trace import (
     Step,
     Truncate,
     Turn,
+    has_stop_string,
 )
 from .oracles.base import Context
 
@@ -84,7 +85,8 @@ class ReachedStates:
         """Requests that wait for a load."""
         self._receivers: set[str] = set()
         """Requests that got tokens in the last step."""
-        self._by_string: set[str] = set()
+        self._by_string: dict[str, int] = {}
+        """Requests with a stop string -> its tokens, at most."""
         """Requests whose answer ends by a stop string, if it does not end before."""
 
     def after_record(self, record: Record, context: Context) -> None:
@@ -133,7 +135,9 @@ class ReachedStates:
             counts["ended at its most tokens"] += life.delivered == life.answer_length
             return
         counts["ended by a stop token"] += 1
-        counts["ended by a stop string"] += life.name in self._by_string
+        size = self._by_string.get(life.name, 0)
+        counts["ended by a stop string"] += size > 0
+        counts["ended by a stop string of several tokens"] += size > 1
         counts["ended by a stop token behind its least tokens"] += life.truth.free_from > 0
         counts["turn ended by a stop token"] += life.session
         counts["stop token with a step in flight"] += any(
@@ -412,7 +416,11 @@ class ReachedStates:
         counts["all drafts accepted"] += accepted == row.drafts
         counts["draft rejected"] += accepted < row.drafts
         counts["ended in the middle of accepted drafts"] += life.known + len(row.sampled) > life.total_length
-        counts["stop token among accepted drafts"] += bool(accepted) and not set(life.stops).isdisjoint(row.sampled)
+        is_stopped = bool(accepted) and not set(life.stops).isdisjoint(row.sampled)
+        counts["stop token among accepted drafts"] += is_stopped
+        counts["stop string of several tokens among accepted drafts"] += (
+            is_stopped and self._by_string.get(life.name, 0) > 1
+        )
         after = row.position + 1 + accepted
         if any(
             after // group.block_size > row.position // group.block_size
@@ -438,7 +446,7 @@ class ReachedStates:
         view before it."""
         counts, running = self.counts, context.before.running
         if isinstance(event, Turn):
-            (self._by_string.add if event.stop_string else self._by_string.discard)(event.name)
+            self._by_string[event.name] = has_stop_string(event) * (1 + event.string_before)
         if "content" in self._missing and not isinstance(event, Sleep):
             self._read_content(context, view)
         if isinstance(event, Sleep):

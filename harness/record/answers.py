@@ -160,7 +160,8 @@ class _Turn:
     """One request, or one turn of a session, while it runs."""
 
     def __init__(self, event: Turn, truth: Truth, *, session: bool = False) -> None:
-        self.new = truth.answer_length(event.max_new_tokens, truth.stop_tokens(event.stop_at, event.min_tokens))
+        stops = truth.stop_tokens(event.stop_at, event.min_tokens, event.string_before)
+        self.new = truth.answer_length(event.max_new_tokens, stops, event.string_before > 0)
         truth.reach(truth.prompt_length + self.new)
         self.name, self.truth, self.session, self.again = event.name, truth, session, False
         self.fails = isinstance(event, Arrive) and bool(event.bad_grammar)

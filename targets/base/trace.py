@@ -57,6 +57,14 @@ StopString = Annotated[
     Trait("a stop string"),
     Says(", which is found as a string"),
 ]
+StringBefore = Annotated[
+    int,
+    Meta(ge=0, le=8),
+    Shrinks(0),
+    NeedsFeature("stop-strings"),
+    Trait("a stop string of several tokens"),
+    Says(" behind {} more"),
+]
 MinTokens = Annotated[
     Count,
     Shrinks(0),
@@ -116,6 +124,9 @@ class Arrive(Event, frozen=True, tag="arrive"):
     With `stop_string` the engine gets the text of this token as a stop string, and has to find it in the text of the
     answer. Each token has a text that is in no other, so the answer ends in the same place.
 
+    With `string_before` the stop string is longer: it begins with that many tokens of the answer before this one, or
+    with those that there are.
+
     With `min_tokens` no stop token may come before so many tokens. The token that the model would sample at that place
     is a stop token, too, so that an engine must take the model's next choice there (`Truth.stop_tokens`).
 
@@ -145,6 +156,7 @@ class Arrive(Event, frozen=True, tag="arrive"):
     stop_string: StopString = False
     bad_grammar: BadGrammar = 0
     min_tokens: MinTokens = 0
+    string_before: StringBefore = 0
 
 
 class Step(Event, frozen=True, tag="step"):
@@ -372,7 +384,7 @@ class Truncate(Event, frozen=True, tag="truncate"):
 class Resume(Event, frozen=True, tag="resume"):
     """The next turn of a parked session: everything that its client has seen, then `prompt`. An engine may drop tokens
     at the end of what the client has seen (`reference.layout.Layout.resume_drops`). `stop_at`, `min_tokens`,
-    `structured` and `stop_string` as of `Arrive`: each turn has its own."""
+    `structured`, `stop_string` and `string_before` as of `Arrive`: each turn has its own."""
 
     about = About(
         "The next turn of {name} arrives: {prompt:further prompt token}, {max_new_tokens:new token}", acts="before"
@@ -385,6 +397,7 @@ class Resume(Event, frozen=True, tag="resume"):
     structured: Structured = 0
     stop_string: StopString = False
     min_tokens: MinTokens = 0
+    string_before: StringBefore = 0
 
 
 class Shift(Event, frozen=True, tag="shift"):
@@ -407,6 +420,11 @@ AnyEvent = (
 KINDS: tuple[type[AnyEvent], ...] = get_args(AnyEvent)
 Turn = Arrive | Resume
 """Events with a prompt: a request, or the next turn of a session."""
+
+
+def has_stop_string(turn: Turn) -> bool:
+    """Return True if an engine gets the stop token of an answer as a string, perhaps with tokens before it."""
+    return turn.stop_string or turn.string_before > 0
 
 
 def tag_of(event: Event | type[Event]) -> str:

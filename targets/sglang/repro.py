@@ -32,7 +32,21 @@ from ..base.engine_tests import ENGINE, NOTE, RUN_SCENARIO, EngineTest, class_na
 from ..base.inlined import Part, Sources
 from ..base.protocol import TargetError
 from ..base.repro import Failure, Script
-from ..base.trace import Abort, Arrive, Config, Event, Evict, Preempt, ResetPrefixCache, Resume, Step, Trace, Turn, fits
+from ..base.trace import (
+    Abort,
+    Arrive,
+    Config,
+    Event,
+    Evict,
+    Preempt,
+    ResetPrefixCache,
+    Resume,
+    Step,
+    Trace,
+    Turn,
+    fits,
+    has_stop_string,
+)
 from .compat.sizes import Sizes, sizes_of
 from .deployment import CORES
 from .kit_limits import HANG, LEAK, TOKENS, Case, refusal, shown
@@ -159,12 +173,12 @@ class _Clients:
         """Return the arguments of a turn whose own tokens begin at position `first`."""
         self.truths[event.name] = truth
         most = event.max_new_tokens + MORE_TOKENS * (event is self.longer)
-        stops = truth.stop_tokens(event.stop_at, event.min_tokens)
-        end = truth.prompt_length + truth.answer_length(most, stops)
+        stops = truth.stop_tokens(event.stop_at, event.min_tokens, event.string_before)
+        end = truth.prompt_length + truth.answer_length(most, stops, event.string_before > 0)
         truth.reach(end)
         del truth.tokens[end:], truth.tags[end + 1 :]
         more = f", stops={stops}" if stops else ""
-        more += ", is_string=True" if stops and event.stop_string else ""
+        more += ", is_string=True" if stops and has_stop_string(event) else ""
         more += f", min_tokens={event.min_tokens}" if event.min_tokens else ""
         return f"{truth.tokens[first : truth.prompt_length]}, new_tokens={most}{more}"
 

@@ -61,7 +61,7 @@ class Server:
     ) -> None:
         """Queue a request, or a turn of a session; `truth` is what its client has, then what the model will say.
 
-        With `is_string` the scheduler gets the text of the stop tokens, and no token ids to stop at. The turns of a
+        With `is_string` the scheduler gets `stops` as one text, and no token ids to stop at. The turns of a
         session have the priority of the first.
         """
         tokens = truth.tokens[: truth.prompt_length]

@@ -18,7 +18,19 @@ from ..base.observe import (
     StateContent,
     View,
 )
-from ..base.trace import Abort, Arrive, Config, Event, Evict, Preempt, ResetPrefixCache, Resume, Step, fits
+from ..base.trace import (
+    Abort,
+    Arrive,
+    Config,
+    Event,
+    Evict,
+    Preempt,
+    ResetPrefixCache,
+    Resume,
+    Step,
+    fits,
+    has_stop_string,
+)
 from .compat import scheduler_api, session_api
 from .compat.engine import STATES, layout_of
 from .compat.sizes import Sizes, sizes_of
@@ -80,9 +92,9 @@ class SglangTarget:
         """Queue a request; no-op for a name that was used before."""
         if event.name not in self._truths and fits(self.config, event):
             truth = self._truths[event.name] = Truth(event.prompt)
-            stops = truth.stop_tokens(event.stop_at, event.min_tokens)
+            stops = truth.stop_tokens(event.stop_at, event.min_tokens, event.string_before)
             priority = event.priority if self.config.policy == "priority" else None
-            asked = event.session, stops, priority, event.stop_string, event.min_tokens
+            asked = event.session, stops, priority, has_stop_string(event), event.min_tokens
             self.server.add(event.name, truth, event.max_new_tokens, *asked)
 
     def resume(self, event: Resume) -> None:
@@ -90,8 +102,8 @@ class SglangTarget:
         name, sessions = event.name, self.sessions
         if sessions is not None and name in sessions.parked() and fits(self.config, event, sessions.known(name)):
             truth = self._truths[name] = self._truths[name].continued(sessions.known(name), event.prompt)
-            stops = truth.stop_tokens(event.stop_at, event.min_tokens)
-            asked = None, event.stop_string, event.min_tokens
+            stops = truth.stop_tokens(event.stop_at, event.min_tokens, event.string_before)
+            asked = None, has_stop_string(event), event.min_tokens
             self.server.add(name, truth, event.max_new_tokens, True, stops, *asked)
 
     def run_step(self, event: Step) -> None:

@@ -193,8 +193,8 @@ def make_sampling(
 ) -> Any:
     """Return greedy sampling until `max_new_tokens` or a stop token, which must not come before `min_tokens`.
 
-    `endless`: without a stop token the server counts on the full length. `is_string`: stop tokens are given as stop
-    strings.
+    `endless`: without a stop token the server counts on the full length. `is_string`: they are given as one stop
+    string.
     """
     from sglang.srt.sampling.sampling_params import SamplingParams
 
@@ -203,7 +203,7 @@ def make_sampling(
         max_new_tokens=max_new_tokens,
         min_new_tokens=min(min_tokens, max_new_tokens),
         stop_token_ids=None if is_string else list(stops) or None,
-        stop=[word(token) for token in stops] if is_string else None,
+        stop=["".join(map(word, stops))] if is_string and stops else None,
         ignore_eos=endless and not stops,
     )
     sampling.normalize(tokenizer_for(sampling))

@@ -32,13 +32,16 @@ class Truth:
 class Turn:
     """One request, or one turn of a session: what its client received and should have received."""
 
-    def __init__(self, name, truth, new_tokens, stops):
+    def __init__(self, name, truth, new_tokens, stops, is_string):
         truth.tag(truth.prompt_length + new_tokens)
         self.name, self.prompt = name, truth.tokens[: truth.prompt_length]
         self.received, self.end, self.wrong_since = [], "still waits for tokens", None
         self.expected = truth.tokens[truth.prompt_length :][:new_tokens]
-        end = next((count for count, token in enumerate(self.expected, 1) if token in stops), new_tokens)
-        del self.expected[end:]
+        for end in range(1, new_tokens):
+            last = tuple(self.expected[:end][-len(stops) if is_string else -1 :])
+            if stops and (last == stops if is_string else last[0] in stops):
+                del self.expected[end:]
+                break
 
     def is_right(self):
         """Return True if the client got its tokens, as far as it got any: one that aborts gets the first of them."""
@@ -70,11 +73,11 @@ class Engine:
         """Send a request, or the first turn of a session. Its answer ends with its first stop token, and none of these
         may come before `min_tokens`.
 
-        With `is_string` SGLang gets the texts of the stop tokens as stop strings. With priorities a smaller number is
+        With `is_string` SGLang gets the text of `stops` as one stop string. With priorities a smaller number is
         more important.
         """
         truth = Truth(prompt, stops, min_tokens)
-        self.last[name] = Turn(name, truth, new_tokens, stops)
+        self.last[name] = Turn(name, truth, new_tokens, stops, is_string)
         self.turns.append(self.last[name])
         self.server.add(name, truth, new_tokens, session, stops, priority, is_string, min_tokens)
 
