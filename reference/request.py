@@ -18,7 +18,8 @@ still run, with correct input, but what they sample counts for nothing: it is no
 the next turn. A session's next turn starts from the tokens kept, whatever such a step did to its caches.
 
 With **min_tokens** a stop token among the first so many tokens does not end the answer: the engine must not sample it,
-and the model's next choice stands there instead (`Truth.stop_tokens`). The rest of the answer follows from that.
+and the model's next choice stands there instead (`Truth.stop_tokens`). The rest of the answer follows from that. Where
+a grammar allows nothing but a stop token, it ends the answer all the same.
 
 An engine cannot foresee a **stop string** either; it is the text of a stop token, perhaps behind
 some of the answer's tokens before that, and ends the answer where all of it is there. Its tokens are delivered.
@@ -88,7 +89,8 @@ class Life:
         self.parked = False
         """True between two turns of a session."""
         self.truth = Truth(path)
-        self._answer(max_new_tokens, self.truth.stop_tokens(stop_at, min_tokens, string_before), string_before > 0)
+        stops = self.truth.stop_tokens(stop_at, min_tokens, string_before, structured > 0)
+        self._answer(max_new_tokens, stops, string_before > 0)
         self.settled = 0
         self.delivered = 0
         self.resumed = False
@@ -171,7 +173,8 @@ class Life:
         kept = self.known - dropped
         self.truth = self.truth.continued(kept, path)
         self.settled = min(self.settled, kept)
-        self._answer(max_new_tokens, self.truth.stop_tokens(stop_at, min_tokens, string_before), string_before > 0)
+        stops = self.truth.stop_tokens(stop_at, min_tokens, string_before, structured > 0)
+        self._answer(max_new_tokens, stops, string_before > 0)
         self.delivered = 0
         self.parked = False
 

@@ -153,10 +153,13 @@ class Truth:
 
     `tokens[i]` is the token at position i, `tags[p]` the tag after p tokens, so `len(tags) == len(tokens) + 1`.
     `images` are in the order of the prompt; `adapter` and `salt` are document names, "" for none; `key` is what both
-    add to the content of every token. Before position `free_from` the model may not sample a token of `withheld`.
+    add to the content of every token. Before position `free_from` the model may not sample a token of `withheld`; at
+    `closes_at`, if it is not 0, a grammar is complete: it allows the stop token alone.
     """
 
-    __slots__ = ("adapter", "free_from", "images", "key", "prompt_length", "salt", "tags", "tokens", "withheld")
+    __slots__ = (
+        "adapter", "closes_at", "free_from", "images", "key", "prompt_length", "salt", "tags", "tokens", "withheld",
+    )  # fmt: skip
 
     def __init__(self, path: PromptPath) -> None:
         """`path` is a walk down the prefix tree: (document, number of its tokens) after one another. A document of
@@ -167,7 +170,7 @@ class Truth:
         self.adapter = self.salt = ""
         self.key = 0
         self.withheld: tuple[int, ...] = ()
-        self.free_from = 0
+        self.free_from = self.closes_at = 0
         self._walk(path)
 
     def _walk(self, path: PromptPath) -> None:
@@ -263,13 +266,19 @@ class Truth:
             tokens.append(token)
             tags.append(tag)
 
-    def stop_tokens(self, stop_at: int, min_tokens: int = 0, before: int = 0) -> tuple[int, ...]:
+    def stop_tokens(
+        self, stop_at: int, min_tokens: int = 0, before: int = 0, has_grammar: bool = False
+    ) -> tuple[int, ...]:
         """Return the stop tokens of the answer, and from now on answer without them before `min_tokens`. With `before`
         return a stop string instead: the token at `stop_at`, behind as many as that of the answer.
 
         They are what the model samples at the places `stop_at` and `min_tokens` of its answer, 1 for the first, 0 for
         none. At `min_tokens` and wherever else a stop token comes too early, the answer has the model's next choice.
+        A grammar is complete at `stop_at`, and nothing else may stand there: then the answer ends before `min_tokens`.
         """
+        if has_grammar and stop_at:
+            self.closes_at = self.prompt_length + stop_at - 1
+            min_tokens = min(min_tokens, stop_at - 1)
         stops: tuple[int, ...] = ()
         if before:
             self.reach(self.prompt_length + stop_at)

@@ -245,7 +245,7 @@ class _Clients:
         for document, length in event.prompt:
             start = first + sum(1 if isinstance(one, int) else one[1] for one in prompt)
             prompt += [(document, length)] if kind_of(document) else truth.tokens[start : start + length]
-        stops = truth.stop_tokens(event.stop_at, event.min_tokens)
+        stops = truth.stop_tokens(event.stop_at, event.min_tokens, has_grammar=event.structured > 0)
         end = truth.prompt_length + truth.answer_length(most, stops)
         truth.reach(end)
         del truth.tokens[end:], truth.tags[end + 1 :]

@@ -42,8 +42,8 @@ STEPS_PER_TOKEN = 3
 class Turn:
     """One request, or one turn of a session: what its client received and should have received."""
 
-    def __init__(self, name, truth, new_tokens, stop_at, min_tokens):
-        stops = truth.stop_tokens(stop_at, min_tokens)
+    def __init__(self, name, truth, new_tokens, stop_at, min_tokens, structured):
+        stops = truth.stop_tokens(stop_at, min_tokens, has_grammar=structured > 0)
         end = truth.prompt_length + truth.answer_length(new_tokens, stops)
         truth.reach(end)
         self.name, self.prompt = name, truth.tokens[: truth.prompt_length]
@@ -146,7 +146,7 @@ class Serving:
         """
         asked = stop_at, prompt_logprobs, structured, bad_grammar, min_tokens
         self._apply(Arrive(name, path_of(prompt), new_tokens, priority, session, *asked))
-        self._begin_turn(name, new_tokens, stop_at, min_tokens)
+        self._begin_turn(name, new_tokens, stop_at, min_tokens, structured)
         if bad_grammar:
             self.last[name].expected.clear()
 
@@ -154,10 +154,10 @@ class Serving:
         """Send the next turn of a session: `prompt` follows all that vLLM keeps. Nothing unless it is idle."""
         if name in self.target.sessions.idle:
             self._apply(Resume(name, path_of(prompt), new_tokens, stop_at, structured, min_tokens))
-            self._begin_turn(name, new_tokens, stop_at, min_tokens)
+            self._begin_turn(name, new_tokens, stop_at, min_tokens, structured)
 
-    def _begin_turn(self, name, new_tokens, stop_at, min_tokens):
-        self.last[name] = Turn(name, self.truths[name], new_tokens, stop_at, min_tokens)
+    def _begin_turn(self, name, new_tokens, stop_at, min_tokens, structured):
+        self.last[name] = Turn(name, self.truths[name], new_tokens, stop_at, min_tokens, structured)
         self.turns.append(self.last[name])
 
     def step(self, budget=0, drafts=0, right=0, per_request=(), pad_to=0):
