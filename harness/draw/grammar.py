@@ -322,8 +322,9 @@ class Grammar:
         """Return a turn whose stop token may be found in the text of the answer, or may have a least number of tokens
         before it."""
         choices, workload, stop_at = self._asking, self.workload, event.stop_at
-        if not stop_at:
-            return event
+        if not stop_at:  # as benchmarks of servers ask for it
+            is_exact = self.has_least and choices.chance(workload.exact_length)
+            return structs.replace(event, min_tokens=event.max_new_tokens) if is_exact else event
         if self.finds_strings and choices.chance(workload.stop_string):
             is_long = choices.chance(workload.long_stop_string)
             return structs.replace(event, stop_string=True, string_before=choices.integer(1, 3) if is_long else 0)
