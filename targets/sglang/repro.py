@@ -46,6 +46,7 @@ from ..base.trace import (
     Turn,
     fits,
     has_stop_string,
+    least_tokens,
 )
 from .compat.sizes import Sizes, sizes_of
 from .deployment import CORES
@@ -173,13 +174,13 @@ class _Clients:
         """Return the arguments of a turn whose own tokens begin at position `first`."""
         self.truths[event.name] = truth
         most = event.max_new_tokens + MORE_TOKENS * (event is self.longer)
-        stops = truth.stop_tokens(event.stop_at, event.min_tokens, event.string_before)
+        stops = truth.stop_tokens(event.stop_at, least_tokens(event), event.string_before)
         end = truth.prompt_length + truth.answer_length(most, stops, event.string_before > 0)
         truth.reach(end)
         del truth.tokens[end:], truth.tags[end + 1 :]
         more = f", stops={stops}" if stops else ""
         more += ", is_string=True" if stops and has_stop_string(event) else ""
-        more += f", min_tokens={event.min_tokens}" if event.min_tokens else ""
+        more += f", min_tokens={least_tokens(event)}" if least_tokens(event) else ""
         return f"{truth.tokens[first : truth.prompt_length]}, new_tokens={most}{more}"
 
 

@@ -76,7 +76,7 @@ class Engine:
         With `is_string` SGLang gets the text of `stops` as one stop string. With priorities a smaller number is
         more important.
         """
-        truth = Truth(prompt, stops, min_tokens)
+        truth = Truth(prompt, stops, min(min_tokens, new_tokens))
         self.last[name] = Turn(name, truth, new_tokens, stops, is_string)
         self.turns.append(self.last[name])
         self.server.add(name, truth, new_tokens, session, stops, priority, is_string, min_tokens)

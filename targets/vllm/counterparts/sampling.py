@@ -21,12 +21,10 @@ BEYOND = 3
 def sampling_parameters(config: Config, turn: Turn, truth: Truth) -> SamplingParams:
     """Return the parameters of a request, or of a session's turn, whose prompt is that of `truth`."""
     most = max_new_tokens = turn.max_new_tokens
-    stops = list(truth.stop_tokens(turn.stop_at, turn.min_tokens, has_grammar=turn.structured > 0)) or None
     least = min(turn.min_tokens, max_new_tokens)
+    stops = list(truth.stop_tokens(turn.stop_at, least, has_grammar=turn.structured > 0)) or None
     if truth.prompt_length + max_new_tokens == config.max_model_len:
-        # The context ends the answer there, whatever its client asks for.
-        most += BEYOND
-        least += BEYOND if least == max_new_tokens else 0
+        most += BEYOND  # the context ends the answer there, whatever its client asks for
     constrained, fails = None, getattr(turn, "bad_grammar", 0)
     if turn.structured or fails:
         from .structured import constraints

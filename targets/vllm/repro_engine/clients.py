@@ -43,7 +43,7 @@ class Turn:
     """One request, or one turn of a session: what its client received and should have received."""
 
     def __init__(self, name, truth, new_tokens, stop_at, min_tokens, structured):
-        stops = truth.stop_tokens(stop_at, min_tokens, has_grammar=structured > 0)
+        stops = truth.stop_tokens(stop_at, min(min_tokens, new_tokens), has_grammar=structured > 0)
         end = truth.prompt_length + truth.answer_length(new_tokens, stops)
         truth.reach(end)
         self.name, self.prompt = name, truth.tokens[: truth.prompt_length]
