@@ -222,9 +222,8 @@ def has_least_tokens() -> bool:
 
 def penalties(batch: Any, overlap: bool) -> Any:
     """Return what the scheduler gives the forward of a batch to change logits by, None for nothing."""
-    info = batch.sampling_info if has_least_tokens() else None
-    needs = info is not None and info.penalizer_orchestrator.is_required
-    if not needs:
+    info = batch.sampling_info
+    if not has_least_tokens() or not info.penalizer_orchestrator.is_required:
         return None
     return info.copy_for_forward() if overlap else info
 
