@@ -1,9 +1,9 @@
 """Breaks of real engines that were written by a reader who did not know the search, against an unrestricted campaign.
 
-    python benchmarks/unseen.py [--set second] [--only NAME,...] [--steps 20000] [-o DIR]
+    python benchmarks/unseen.py [--set second|ends] [--only NAME,...] [--steps 20000] [-o DIR]
 
-Each patch in benchmarks/unseen is applied on top of the packaged fixes of its release. A campaign with seed 1 runs
-until its first finding, or to its step limit. Results: benchmarks/unseen.md.
+Each patch in benchmarks/unseen, or in the folder of a set there, is applied on top of the packaged fixes of its
+release. A campaign with seed 1 runs until its first finding, or to its step limit. Results: benchmarks/unseen.md.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def first_finding(events: Path) -> tuple[str, int]:
 def main() -> None:
     """Run all patches, or those that were named."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--set", default="", help="folder below benchmarks/unseen")
+    parser.add_argument("--set", default="", help="folder in benchmarks/unseen (default: benchmarks/unseen itself)")
     parser.add_argument("--only", default="", help="names, separated by commas")
     parser.add_argument("--steps", type=int, default=20_000)
     parser.add_argument("-o", dest="out", type=Path, default=Path("hybridfuzz-out/unseen"))

@@ -39,10 +39,10 @@ def truth_of_copy(source: Truth, known: int, rank: int) -> Truth:
     return source.branched(newest, choice(source.tokens[newest], rank))
 
 
-def stop_of_copy(truth: Truth, known: int, stop_token: int) -> int:
-    """Return the stop token of a copy with the tokens `truth`, `known` of which its client has: 0, none, if it is among
-    these. Beam search would have put such a beam aside; here it goes on."""
-    return 0 if stop_token in truth.tokens[truth.prompt_length : known] else stop_token
+def stops_of_copy(truth: Truth, known: int, stops: Sequence[int]) -> tuple[int, ...]:
+    """Return the stop tokens of a copy with the tokens `truth`, `known` of which its client has: those that are not
+    among these. Beam search would have put such a beam aside; here it goes on."""
+    return tuple([token for token in stops if token not in truth.tokens[truth.prompt_length : known]])
 
 
 def copy_name(name: str, index: int) -> str:

@@ -86,10 +86,12 @@ class Reference:
         prompt_logprobs: bool = False,
         structured: int = 0,
         grammar_fails: bool = False,
+        min_tokens: int = 0,
+        string_before: int = 0,
     ) -> Life:
         """Add a request, perhaps as the first turn of a session."""
         assert name not in self.lives
-        asked = stop_at, prompt_logprobs, structured, grammar_fails
+        asked = stop_at, prompt_logprobs, structured, grammar_fails, min_tokens, string_before
         life = self.lives[name] = Life(name, path, max_new_tokens, session, *asked)
         return life
 
@@ -270,11 +272,19 @@ class Reference:
                 self.forget(name)
 
     def resume(
-        self, name: str, path: Sequence[tuple[str, int]], max_new_tokens: int, stop_at: int = 0, structured: int = 0
+        self,
+        name: str,
+        path: Sequence[tuple[str, int]],
+        max_new_tokens: int,
+        stop_at: int = 0,
+        structured: int = 0,
+        min_tokens: int = 0,
+        string_before: int = 0,
     ) -> None:
         """Start the next turn of a parked session. Steps in flight keep the life of the last turn."""
         life = self.lives[name] = copy(self.lives[name])
-        life.resume(path, max_new_tokens, self.layout.resume_drops, stop_at, structured)
+        asked = stop_at, structured, min_tokens, string_before
+        life.resume(path, max_new_tokens, self.layout.resume_drops, *asked)
 
     def reorder(self, rows: Sequence[str], sources: Mapping[str, str]) -> None:
         """Give each row the tokens of its source."""

@@ -17,7 +17,12 @@ request's stop token, which it does not. An engine that plans ahead may then hav
 still run, with correct input, but what they sample counts for nothing: it is not delivered, not published, not part of
 the next turn. A session's next turn starts from the tokens kept, whatever such a step did to its caches.
 
-An engine cannot foresee a **stop string** either; it is the text of a stop token and ends the answer in the same place.
+With **min_tokens** a stop token among the first so many tokens does not end the answer: the engine must not sample it,
+and the model's next choice stands there instead (`Truth.stop_tokens`). The rest of the answer follows from that. Where
+a grammar allows nothing but a stop token, it ends the answer all the same.
+
+An engine cannot foresee a **stop string** either; it is the text of a stop token, perhaps behind
+some of the answer's tokens before that, and ends the answer where all of it is there. Its tokens are delivered.
 A request whose **grammar does not compile** gets nothing but an error: no token, and no other end.
 
 A request with **prompt log-probabilities** needs each token of its prompt computed: it starts from nothing, without a
@@ -34,7 +39,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .batch import stop_of_copy, truth_of_copy
+from .batch import stops_of_copy, truth_of_copy
 from .tokens import Truth
 
 
@@ -55,7 +60,7 @@ class Life:
         "session",
         "settled",
         "speculated",
-        "stop_token",
+        "stops",
         "structured",
         "truth",
     )
@@ -70,8 +75,10 @@ class Life:
         prompt_logprobs: bool = False,
         structured: int = 0,
         grammar_fails: bool = False,
+        min_tokens: int = 0,
+        string_before: int = 0,
     ) -> None:
-        """`stop_at` is the place of the stop token in the answer, 1 for its first token; 0: there is none."""
+        """`stop_at`, `min_tokens` and `string_before` are places in the answer (`Truth.stop_tokens`)."""
         self.name = name
         self.session = session
         self.prompt_logprobs = prompt_logprobs
@@ -82,7 +89,8 @@ class Life:
         self.parked = False
         """True between two turns of a session."""
         self.truth = Truth(path)
-        self._answer(max_new_tokens, self.truth.stop_token(stop_at))
+        stops = self.truth.stop_tokens(stop_at, min_tokens, string_before, structured > 0)
+        self._answer(max_new_tokens, stops, string_before > 0)
         self.settled = 0
         self.delivered = 0
         self.resumed = False
@@ -94,10 +102,10 @@ class Life:
         self.aborted = False
         """True once its client aborted it; an engine may need another step to release it."""
 
-    def _answer(self, max_new_tokens: int, stop_token: int) -> None:
+    def _answer(self, max_new_tokens: int, stops: tuple[int, ...], is_string: bool = False) -> None:
         """Set where the answer to the prompt ends."""
-        self.max_new_tokens, self.stop_token = max_new_tokens, stop_token
-        self.answer_length = self.truth.answer_length(max_new_tokens, stop_token)
+        self.max_new_tokens, self.stops = max_new_tokens, stops[-1:] if is_string else stops
+        self.answer_length = self.truth.answer_length(max_new_tokens, stops, is_string)
         """New tokens that the client gets."""
 
     @property
@@ -140,7 +148,7 @@ class Life:
         life.parked, life.truth, life.settled, life.delivered = self.parked, self.truth, self.settled, self.delivered
         life.resumed, life.speculated, life.aborted = self.resumed, self.speculated, self.aborted
         life.load_breaks_off, life.grammar_fails = self.load_breaks_off, self.grammar_fails
-        life.stop_token, life.answer_length = self.stop_token, self.answer_length
+        life.stops, life.answer_length = self.stops, self.answer_length
         return life
 
     def park(self) -> None:
@@ -155,6 +163,8 @@ class Life:
         dropped: int = 0,
         stop_at: int = 0,
         structured: int = 0,
+        min_tokens: int = 0,
+        string_before: int = 0,
     ) -> None:
         """Start the next turn; its prompt is what the client knows, less the last `dropped` tokens, then `path`. The
         grammar of its answer, if any, begins anew."""
@@ -163,7 +173,8 @@ class Life:
         kept = self.known - dropped
         self.truth = self.truth.continued(kept, path)
         self.settled = min(self.settled, kept)
-        self._answer(max_new_tokens, self.truth.stop_token(stop_at))
+        stops = self.truth.stop_tokens(stop_at, min_tokens, string_before, structured > 0)
+        self._answer(max_new_tokens, stops, string_before > 0)
         self.delivered = 0
         self.parked = False
 
@@ -188,7 +199,7 @@ class Life:
         self.truth, self.settled = source.truth, source.settled
         self.delivered, self.resumed, self.speculated = source.delivered, source.resumed, source.speculated
         self.truth = truth_of_copy(source.truth, self.known, rank)
-        self._answer(source.max_new_tokens, stop_of_copy(self.truth, self.known, source.stop_token))
+        self._answer(source.max_new_tokens, stops_of_copy(self.truth, self.known, source.stops))
 
     def crop(self, tokens: int) -> None:
         """Forget the last `tokens` computed tokens."""

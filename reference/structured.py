@@ -6,8 +6,8 @@ each token of it, so that it changes no answer. Of the other tokens it allows
     at even places of the answer (the first is 0)   those of the right token's parity
     at odd places                                   all
 
-so a wrong draft (`tokens.other_token`) is sometimes refused by the grammar and sometimes by the model alone. Behind a
-token that is not the answer's anything is allowed.
+and where it is complete (`Truth.closes_at`) the stop token alone. So a wrong draft (`tokens.other_token`) is sometimes
+refused by the grammar and sometimes by the model alone. Behind a token that is not the answer's anything is allowed.
 """
 
 from __future__ import annotations
@@ -17,8 +17,13 @@ from collections.abc import Sequence
 from .tokens import Truth
 
 
-def is_allowed(right: int, place: int, token: int) -> bool:
-    """Return True if `token` may stand at a place of the answer where the model answers `right`."""
+def is_allowed(truth: Truth, place: int, token: int) -> bool:
+    """Return True if `token` may stand at a place of the answer to a prompt."""
+    position = truth.prompt_length + place
+    truth.reach(position + 1)
+    right = truth.tokens[position]
+    if position == truth.closes_at:
+        return token == right
     return place % 2 == 1 or token % 2 == right % 2
 
 
@@ -27,9 +32,8 @@ def allowed(truth: Truth, place: int, tokens: Sequence[int]) -> int:
     first = truth.prompt_length + place
     truth.reach(first + len(tokens))
     for index, token in enumerate(tokens):
-        right = truth.tokens[first + index]
-        if not is_allowed(right, place + index, token):
+        if not is_allowed(truth, place + index, token):
             return index
-        if token != right:
+        if token != truth.tokens[first + index]:
             break
     return len(tokens)

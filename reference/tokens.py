@@ -85,6 +85,14 @@ def other_token(token: int) -> int:
     return (token - FIRST_TOKEN + 1) % (VOCABULARY - FIRST_TOKEN) + FIRST_TOKEN
 
 
+def first_choice(token: int, withheld: Sequence[int]) -> int:
+    """Return what the model samples instead of `token`, its first choice, where it may not sample those in `withheld`.
+    Its second choice is `other_token` of the first, its third that of the second, and so on."""
+    while token in withheld:
+        token = other_token(token)
+    return token
+
+
 def draft_tokens(tag: int, count: int, right: int, key: int = 0) -> list[int]:
     """Return `count` drafts after a prefix with `tag`; the first `right` of them are the model's own tokens.
 
@@ -145,10 +153,13 @@ class Truth:
 
     `tokens[i]` is the token at position i, `tags[p]` the tag after p tokens, so `len(tags) == len(tokens) + 1`.
     `images` are in the order of the prompt; `adapter` and `salt` are document names, "" for none; `key` is what both
-    add to the content of every token.
+    add to the content of every token. Before position `free_from` the model may not sample a token of `withheld`; at
+    `closes_at`, if it is not 0, a grammar is complete: it allows the stop token alone.
     """
 
-    __slots__ = ("adapter", "images", "key", "prompt_length", "salt", "tags", "tokens")
+    __slots__ = (
+        "adapter", "closes_at", "free_from", "images", "key", "prompt_length", "salt", "tags", "tokens", "withheld",
+    )  # fmt: skip
 
     def __init__(self, path: PromptPath) -> None:
         """`path` is a walk down the prefix tree: (document, number of its tokens) after one another. A document of
@@ -158,6 +169,8 @@ class Truth:
         self.images: list[Image] = []
         self.adapter = self.salt = ""
         self.key = 0
+        self.withheld: tuple[int, ...] = ()
+        self.free_from = self.closes_at = 0
         self._walk(path)
 
     def _walk(self, path: PromptPath) -> None:
@@ -234,6 +247,7 @@ class Truth:
         truth = self._beginning(length)
         truth._extend((token,))
         truth.prompt_length = self.prompt_length
+        truth.withheld, truth.free_from = self.withheld, self.free_from
         return truth
 
     def _extend(self, tokens: tuple[int, ...]) -> None:
@@ -244,26 +258,60 @@ class Truth:
         """Extend `tokens` to at least `length` tokens."""
         tokens, tags, key = self.tokens, self.tags, self.key
         tag = tags[-1]
-        for _ in range(length - len(tokens)):
+        for position in range(len(tokens), length):
             token = next_token(tag)
+            if position < self.free_from:
+                token = first_choice(token, self.withheld)
             tag = mix(tag, token + key)
             tokens.append(token)
             tags.append(tag)
 
-    def stop_token(self, place: int) -> int:
-        """Return the token at a place of the answer, 1 for its first; 0, which no answer has, for place 0."""
-        if not place:
-            return 0
-        self.reach(self.prompt_length + place)
-        return self.tokens[self.prompt_length + place - 1]
+    def stop_tokens(
+        self, stop_at: int, min_tokens: int = 0, before: int = 0, has_grammar: bool = False
+    ) -> tuple[int, ...]:
+        """Return the stop tokens of the answer, and from now on answer without them before `min_tokens`. With `before`
+        return a stop string instead: the token at `stop_at`, behind as many as that of the answer.
 
-    def answer_length(self, most: int, stop_token: int) -> int:
-        """Return the number of tokens in an answer of at most `most`: its first stop token is its last."""
-        if not stop_token:
+        They are what the model samples at the places `stop_at` and `min_tokens` of its answer, 1 for the first, 0 for
+        none. At `min_tokens` and wherever else a stop token comes too early, the answer has the model's next choice.
+        A grammar is complete at `stop_at`, and nothing else may stand there: then the answer ends before `min_tokens`.
+        """
+        if has_grammar and stop_at:
+            self.closes_at = self.prompt_length + stop_at - 1
+            min_tokens = min(min_tokens, stop_at - 1)
+        stops: tuple[int, ...] = ()
+        if before:
+            self.reach(self.prompt_length + stop_at)
+            return tuple(self.tokens[self.prompt_length + max(stop_at - 1 - before, 0) : self.prompt_length + stop_at])
+        for place in sorted({stop_at, min_tokens} - {0}):
+            self._withhold(stops, min_tokens)
+            self.reach(self.prompt_length + place)
+            stops = (*stops, self.tokens[self.prompt_length + place - 1])
+        self._withhold(stops, min_tokens)
+        return stops
+
+    def _withhold(self, tokens: tuple[int, ...], places: int) -> None:
+        """Answer anew, without `tokens` in the first places."""
+        if places:
+            self.withheld, self.free_from = tokens, self.prompt_length + places
+            del self.tokens[self.prompt_length :], self.tags[self.prompt_length + 1 :]
+
+    def holds_back(self, position: int) -> bool:
+        """Return True if the token at a position is not the model's first choice."""
+        self.reach(position + 1)
+        return position < self.free_from and self.tokens[position] != next_token(self.tags[position])
+
+    def answer_length(self, most: int, stops: Sequence[int], is_string: bool = False) -> int:
+        """Return the number of tokens in an answer of at most `most`: its first stop token is its last. With
+        `is_string` it ends where it first has all of `stops` in a row."""
+        if not stops:
             return most
         self.reach(self.prompt_length + most)
         answer = self.tokens[self.prompt_length : self.prompt_length + most]
-        return answer.index(stop_token) + 1 if stop_token in answer else most
+        if is_string:
+            ends = range(len(stops), most + 1)
+            return next((end for end in ends if answer[end - len(stops) : end] == list(stops)), most)
+        return next((length for length, token in enumerate(answer, 1) if token in stops), most)
 
     def tag(self, depth: int) -> int:
         """Return the tag after exactly `depth` tokens."""

@@ -214,8 +214,9 @@ def _event_changes(before: Sequence[AnyEvent], known: Sequence[AnyEvent], after:
     gone = Counter(tag_of(event) for event in before) - Counter(tag_of(event) for event in known)
     for tag, count in sorted(gone.items()):
         yield f"events: {count} {tag} left out"
-    asked = ("stop_at", "prompt_logprobs", "structured", "stop_string", "bad_grammar", "together")
-    for field in ("prompt", "session", *asked, "chunks", "drafts", "right", "per_request", "rows"):
+    ends = ("stop_at", "min_tokens", "stop_string", "string_before")
+    asked = ("prompt_logprobs", "structured", "bad_grammar", "together")
+    for field in ("prompt", "session", *ends, *asked, "chunks", "drafts", "right", "per_request", "rows"):
         changed = sum(getattr(old, field, 0) != getattr(new, field, 0) for old, new in zip(known, after, strict=True))
         if changed:
             yield f"{field}: changed in {changed} events"

@@ -114,6 +114,8 @@ class Grammar:
         self.asks_for_logprobs = self._is_asked("prompt-logprobs", workload.logprobs_used)
         self.is_structured = self._is_asked("structured-output", workload.structured_used)
         self.samples = self._is_asked("samples", workload.samples_used)
+        drafts = config.num_speculative_tokens and "least-beside-drafts" in capabilities.lacks
+        self.has_least = self.stops and "min-tokens" in capabilities.features and not drafts
         self.finds_strings = self.stops and "stop-strings" in capabilities.features
         self.fails_grammars = self._is_asked("failing-grammars", workload.bad_grammars_used)
         self.others: list[Arrive] = []
@@ -307,7 +309,7 @@ class Grammar:
         self.expect(name, prompt, max_new)
         document = self.choices.pick(self.documents)
         most, stop_at = self.answer(max_new, self.room(name))
-        event = Resume(name, ((document, prompt),), most, stop_at, stop_string=self.is_string(stop_at))
+        event = self.ending(Resume(name, ((document, prompt),), most, stop_at))
         return self.asking_of_turn(event)
 
     def answer(self, length: int, room: int) -> tuple[int, int]:
@@ -316,9 +318,21 @@ class Grammar:
             return length, 0
         return length + min(self.choices.pick(self.workload.beyond_stop), room), length
 
-    def is_string(self, stop_at: int) -> bool:
-        """Return True if the engine is to find the stop token of an answer in the answer's text."""
-        return self.finds_strings and stop_at > 0 and self._asking.chance(self.workload.stop_string)
+    def ending(self, event: OneTurn) -> OneTurn:
+        """Return a turn whose stop token may be found in the text of the answer, or may have a least number of tokens
+        before it."""
+        choices, workload, stop_at = self._asking, self.workload, event.stop_at
+        if not stop_at:  # as benchmarks of servers ask for it
+            is_exact = self.has_least and choices.chance(workload.exact_length)
+            return structs.replace(event, min_tokens=event.max_new_tokens) if is_exact else event
+        if self.finds_strings and choices.chance(workload.stop_string):
+            is_long = choices.chance(workload.long_stop_string)
+            return structs.replace(event, stop_string=True, string_before=choices.integer(1, 3) if is_long else 0)
+        if not self.has_least or not choices.chance(workload.min_tokens):
+            return event
+        behind = stop_at == 1 or choices.chance(workload.min_behind_stop)
+        least = choices.integer(stop_at, event.max_new_tokens) if behind else choices.integer(1, stop_at - 1)
+        return structs.replace(event, min_tokens=least)
 
     def expect(self, name: str, prompt: int, max_new: int) -> None:
         """Expect a request, or the next turn of a session, to compute a prompt and an output of these lengths."""
@@ -375,7 +389,7 @@ class Grammar:
         elif near:
             max_new = self.length(max_new if session else min(new_max, rest), total)
         most, stop_at = self.answer(max_new, rest - max_new)
-        event = Arrive(name, path, most, priority, session, stop_at, stop_string=self.is_string(stop_at))
+        event = self.ending(Arrive(name, path, most, priority, session, stop_at))
         event = self.asking_of_turn(event) if session else self.asking(event)
         self.history.append(event)
         if session:

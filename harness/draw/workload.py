@@ -93,7 +93,11 @@ class Workload(Struct, frozen=True, forbid_unknown_fields=True):
     full_length: Annotated[int, percent("arrivals that may run up to max_model_len and do")] = 45
     stop_token: Annotated[int, percent("answers that end by a stop token, where there is room for more")] = 75
     beyond_stop: Annotated[tuple[Number, ...], numbers("tokens that such an answer was allowed further")] = (1, 2, 8, 4)
+    min_tokens: Annotated[int, percent("such answers that have a least number of tokens")] = 30
+    exact_length: Annotated[int, percent("other answers that must have all their tokens")] = 15
+    min_behind_stop: Annotated[int, percent("such numbers that are behind the place of the stop token")] = 30
     stop_string: Annotated[int, percent("stop tokens that the engine has to find in the text of the answer")] = 40
+    long_stop_string: Annotated[int, percent("stop strings that begin with one to three tokens before it")] = 50
     prompt_logprobs: Annotated[int, percent("such a trace's requests that ask for the log-probabilities")] = 35
     structured: Annotated[int, percent("such a trace's requests with structured output")] = 60
     structured_turn: Annotated[int, percent("such a trace's turns of sessions with structured output")] = 60

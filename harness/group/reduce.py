@@ -206,8 +206,10 @@ def turn_begun_later(event: AnyEvent, tokens: int) -> AnyEvent:
         return event
     *path, (document, length) = event.prompt
     more = [(document, length + tokens)] if document == CONTINUATION else [(document, length), (CONTINUATION, tokens)]
-    left, stop_at = event.max_new_tokens - tokens, max(event.stop_at - tokens, 0)
-    return msgspec.structs.replace(event, prompt=(*path, *more), max_new_tokens=left, stop_at=stop_at)
+    left, stop_at, least = event.max_new_tokens - tokens, event.stop_at - tokens, event.min_tokens - tokens
+    return msgspec.structs.replace(
+        event, prompt=(*path, *more), max_new_tokens=left, stop_at=max(stop_at, 0), min_tokens=max(least, 0)
+    )
 
 
 def renamed(trace: Trace) -> Trace:

@@ -46,6 +46,7 @@ from ...targets.base.trace import (
     Step,
     Truncate,
     Turn,
+    has_stop_string,
 )
 from .oracles.base import Context
 
@@ -84,7 +85,8 @@ class ReachedStates:
         """Requests that wait for a load."""
         self._receivers: set[str] = set()
         """Requests that got tokens in the last step."""
-        self._by_string: set[str] = set()
+        self._by_string: dict[str, int] = {}
+        """Requests with a stop string -> its tokens, at most."""
         """Requests whose answer ends by a stop string, if it does not end before."""
 
     def after_record(self, record: Record, context: Context) -> None:
@@ -133,7 +135,10 @@ class ReachedStates:
             counts["ended at its most tokens"] += life.delivered == life.answer_length
             return
         counts["ended by a stop token"] += 1
-        counts["ended by a stop string"] += life.name in self._by_string
+        size = self._by_string.get(life.name, 0)
+        counts["ended by a stop string"] += size > 0
+        counts["ended by a stop string of several tokens"] += size > 1
+        counts["ended by a stop token behind its least tokens"] += life.truth.free_from > 0
         counts["turn ended by a stop token"] += life.session
         counts["stop token with a step in flight"] += any(
             life.name in facts.lives for facts in context.reference.pending.values()
@@ -372,6 +377,8 @@ class ReachedStates:
                 self._computed[life.name] += 1
                 if row.drafts:
                     self._verified(row, life, context)
+                if life.truth.free_from:
+                    self._held_back(row, life, forward.step, context)
         if context.layout.mode == "slots":
             beside = any(isinstance(access, StateWrite) and access.column for access in forward.accesses)
             counts["snapshot written beside the working state"] += beside
@@ -394,12 +401,26 @@ class ReachedStates:
             for one in reversed(forward.accesses)  # a drafter works last
         )
 
+    def _held_back(self, row: ForwardRow, life: Life, step: int, context: Context) -> None:
+        """Count rows that must not sample a stop token, which is the model's first choice."""
+        first = row.position + len(row.tokens) - row.drafts
+        if not any(life.truth.holds_back(first + index) for index in range(len(row.sampled))):
+            return
+        later = [facts for planned, facts in context.reference.pending.items() if planned > step]
+        self.counts["stop token held back"] += 1
+        self.counts["stop token held back with a step in flight"] += any(life.name in facts.lives for facts in later)
+        self.counts["stop token held back in a step with drafts"] += row.drafts > 0
+
     def _verified(self, row: ForwardRow, life: Life, context: Context) -> None:
         counts, accepted = self.counts, len(row.sampled) - 1
         counts["all drafts accepted"] += accepted == row.drafts
         counts["draft rejected"] += accepted < row.drafts
         counts["ended in the middle of accepted drafts"] += life.known + len(row.sampled) > life.total_length
-        counts["stop token among accepted drafts"] += bool(accepted) and life.stop_token in row.sampled
+        is_stopped = bool(accepted) and not set(life.stops).isdisjoint(row.sampled)
+        counts["stop token among accepted drafts"] += is_stopped
+        counts["stop string of several tokens among accepted drafts"] += (
+            is_stopped and self._by_string.get(life.name, 0) > 1
+        )
         after = row.position + 1 + accepted
         if any(
             after // group.block_size > row.position // group.block_size
@@ -425,7 +446,7 @@ class ReachedStates:
         view before it."""
         counts, running = self.counts, context.before.running
         if isinstance(event, Turn):
-            (self._by_string.add if event.stop_string else self._by_string.discard)(event.name)
+            self._by_string[event.name] = has_stop_string(event) * (1 + event.string_before)
         if "content" in self._missing and not isinstance(event, Sleep):
             self._read_content(context, view)
         if isinstance(event, Sleep):

@@ -66,6 +66,12 @@ REQUIRES: dict[str, str] = {
     "stop token among accepted drafts": "stop-tokens speculation",
     "stop token with a step in flight": "stop-tokens async",
     "ended by a stop string": "stop-strings",
+    "ended by a stop string of several tokens": "stop-strings",
+    "stop string of several tokens among accepted drafts": "stop-strings speculation",
+    "stop token held back": "min-tokens",
+    "stop token held back with a step in flight": "min-tokens async",
+    "stop token held back in a step with drafts": "min-tokens speculation least-beside-drafts",
+    "ended by a stop token behind its least tokens": "min-tokens",
     # structured output
     "structured and free answers in one step": "structured-output",
     "request computed after it waited for its grammar": "structured-output",

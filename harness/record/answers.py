@@ -33,6 +33,7 @@ from ...targets.base.trace import (
     Turn,
     Wake,
     fits,
+    least_tokens,
 )
 from ..draw.adapt import refusal
 from ..judge.lockstep import DRAIN_STEPS_PER_TOKEN
@@ -160,7 +161,8 @@ class _Turn:
     """One request, or one turn of a session, while it runs."""
 
     def __init__(self, event: Turn, truth: Truth, *, session: bool = False) -> None:
-        self.new = truth.answer_length(event.max_new_tokens, truth.stop_token(event.stop_at))
+        stops = truth.stop_tokens(event.stop_at, least_tokens(event), event.string_before, event.structured > 0)
+        self.new = truth.answer_length(event.max_new_tokens, stops, event.string_before > 0)
         truth.reach(truth.prompt_length + self.new)
         self.name, self.truth, self.session, self.again = event.name, truth, session, False
         self.fails = isinstance(event, Arrive) and bool(event.bad_grammar)

@@ -57,6 +57,21 @@ StopString = Annotated[
     Trait("a stop string"),
     Says(", which is found as a string"),
 ]
+StringBefore = Annotated[
+    int,
+    Meta(ge=0, le=8),
+    Shrinks(0),
+    NeedsFeature("stop-strings"),
+    Trait("a stop string of several tokens"),
+    Says(" behind {} more"),
+]
+MinTokens = Annotated[
+    Count,
+    Shrinks(0),
+    NeedsFeature("min-tokens"),
+    Trait("a least number of new tokens"),
+    Says(", at least {} of them"),
+]
 PromptLogprobs = Annotated[
     bool,
     Usual(False),
@@ -109,6 +124,13 @@ class Arrive(Event, frozen=True, tag="arrive"):
     With `stop_string` the engine gets the text of this token as a stop string, and has to find it in the text of the
     answer. Each token has a text that is in no other, so the answer ends in the same place.
 
+    With `string_before` the stop string is longer: it begins with that many tokens of the answer before this one, or
+    with those that there are.
+
+    With `min_tokens` no stop token may come before so many tokens, or before `max_new_tokens` if these are fewer. The
+    token that the model would sample at that place is a stop token, too, so that an engine must take the model's next
+    choice there (`Truth.stop_tokens`).
+
     With `prompt_logprobs` its client also wants the log-probability of each token of the prompt. They are known of
     computed tokens only, so the request reads nothing from the prefix cache. What it computes is published.
 
@@ -134,6 +156,8 @@ class Arrive(Event, frozen=True, tag="arrive"):
     structured: Structured = 0
     stop_string: StopString = False
     bad_grammar: BadGrammar = 0
+    min_tokens: MinTokens = 0
+    string_before: StringBefore = 0
 
 
 class Step(Event, frozen=True, tag="step"):
@@ -360,8 +384,8 @@ class Truncate(Event, frozen=True, tag="truncate"):
 
 class Resume(Event, frozen=True, tag="resume"):
     """The next turn of a parked session: everything that its client has seen, then `prompt`. An engine may drop tokens
-    at the end of what the client has seen (`reference.layout.Layout.resume_drops`). `stop_at`, `structured`
-    and `stop_string` as of `Arrive`: each turn has its own."""
+    at the end of what the client has seen (`reference.layout.Layout.resume_drops`). `stop_at`, `min_tokens`,
+    `structured`, `stop_string` and `string_before` as of `Arrive`: each turn has its own."""
 
     about = About(
         "The next turn of {name} arrives: {prompt:further prompt token}, {max_new_tokens:new token}", acts="before"
@@ -373,6 +397,8 @@ class Resume(Event, frozen=True, tag="resume"):
     stop_at: StopAt = 0
     structured: Structured = 0
     stop_string: StopString = False
+    min_tokens: MinTokens = 0
+    string_before: StringBefore = 0
 
 
 class Shift(Event, frozen=True, tag="shift"):
@@ -395,6 +421,16 @@ AnyEvent = (
 KINDS: tuple[type[AnyEvent], ...] = get_args(AnyEvent)
 Turn = Arrive | Resume
 """Events with a prompt: a request, or the next turn of a session."""
+
+
+def least_tokens(turn: Turn) -> int:
+    """Return how many tokens the answer to a turn has at least: not more than it may have."""
+    return min(turn.min_tokens, turn.max_new_tokens)
+
+
+def has_stop_string(turn: Turn) -> bool:
+    """Return True if an engine gets the stop token of an answer as a string, perhaps with tokens before it."""
+    return turn.stop_string or turn.string_before > 0
 
 
 def tag_of(event: Event | type[Event]) -> str:

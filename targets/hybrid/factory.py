@@ -85,6 +85,7 @@ CAPABILITIES = Capabilities(
             "stores",
             "partial-hits",
             "stop-tokens",
+            "min-tokens",
             "lookahead-hashes",
             "prompt-logprobs",
             "failing-grammars",

@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ...reference.prefix_cache import Key
-from ...reference.tokens import chain
+from ...reference.tokens import chain, first_choice
 from ..base.observe import PlannedRow, Table
 
 
@@ -35,8 +35,10 @@ class Request(Struct, eq=False, gc=False):
     drafts: int = 0
     epoch: int = 0
     session: bool = False
-    stop_token: int = 0
-    """Ends the answer; 0 for none."""
+    stops: tuple[int, ...] = ()
+    """Tokens that end the answer."""
+    free_from: int = 0
+    """Position before which they are not sampled."""
     reads_cache: bool = True
     """False if each token of the prompt must be computed, whatever is cached."""
     compiling: int = 0
@@ -86,7 +88,8 @@ class ScheduledRow(Struct, gc=False):
     """One request of a planned step, as sent to the worker.
 
     end       tokens at which a session's turn ends: sampling stops there, because states cannot be rolled back
-    stop      token at which it stops as well, 0 for none
+    stops     tokens at which it stops as well
+    withheld  tokens that are not sampled before position `free_from`
     fresh     tokens, the whole table and the prompt length; set on admission
     appended  new columns by group; set otherwise
     loads     content to load from outside the pool before the forward
@@ -108,7 +111,13 @@ class ScheduledRow(Struct, gc=False):
     pins: Sequence[int]
     table: Table
     end: int = 0
-    stop: int = 0
+    stops: tuple[int, ...] = ()
+    withheld: tuple[int, ...] = ()
+    free_from: int = 0
+
+    def choice(self, position: int, token: int) -> int:
+        """Return what is sampled at a position where `token` is the model's first choice."""
+        return first_choice(token, self.withheld) if position < self.free_from else token
 
     @property
     def anew(self) -> bool:

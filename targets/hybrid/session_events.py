@@ -18,7 +18,7 @@ from mypy_extensions import mypyc_attr
 
 from ...reference.tokens import Truth
 from ..base.observe import Record
-from ..base.trace import Config, Event, Fork, Park, Resume, Truncate, fits
+from ..base.trace import Config, Event, Fork, Park, Resume, Truncate, fits, least_tokens
 from .host.block_pool import BlockPool
 from .host.block_tables import AttentionGroup
 from .host.cache_manager import CacheManager
@@ -169,5 +169,6 @@ class SessionEvents:
         if request in scheduler.sessions.parked and fits(self.engine.config, event, len(request.tokens)):
             truth = Truth.after(request.tokens, event.prompt)
             prompt = truth.tokens[len(request.tokens) :]
-            scheduler.sessions.resume(request, prompt, event.max_new_tokens, truth.stop_token(event.stop_at))
+            stops = truth.stop_tokens(event.stop_at, least_tokens(event))
+            scheduler.sessions.resume(request, prompt, event.max_new_tokens, stops, least_tokens(event))
         return []

@@ -42,6 +42,7 @@ from ..base.trace import (
     Step,
     Wake,
     fits,
+    least_tokens,
 )
 from .host.block_pool import BlockPool
 from .host.cache_manager import CacheManager
@@ -136,9 +137,9 @@ class HybridTarget:
             return []
         self.names_seen.add(event.name)
         truth = Truth(event.prompt)
-        prompt, stop_token = truth.tokens.copy(), truth.stop_token(event.stop_at)
+        prompt, stops = truth.tokens.copy(), truth.stop_tokens(event.stop_at, least_tokens(event))
         self.scheduler.add(
-            event.name, prompt, event.max_new_tokens, event.priority, event.session, stop_token,
+            event.name, prompt, event.max_new_tokens, event.priority, event.session, stops, least_tokens(event),
             reads_cache=not event.prompt_logprobs, compiling=event.bad_grammar,
         )  # fmt: skip
         return []

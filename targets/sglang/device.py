@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from ...reference.layout import Group, first_attended
-from ...reference.tokens import EMPTY, window_of
+from ...reference.tokens import EMPTY, VOCABULARY, other_token, window_of
 from ..base.observe import (
     Access,
     Copied,
@@ -58,6 +58,8 @@ class KernelLaunch:
         """Of the linear-attention backend for a captured graph, None without one."""
         self.consumer = -1
         """The load from the host that the batch waits for, -1 for none."""
+        self.penalties: Any = None
+        """What changes the logits of the batch, None for nothing."""
         self.accesses: list[Access] = []
         self.inputs: list[tuple[int, ...]] = []
         self.execute = execute
@@ -105,6 +107,7 @@ class Device:
     def launch(self, batch: Any) -> Any:
         """Launch a batch: read the shared tables and defer the rest."""
         launch = self.prepare(batch, self.execute)
+        launch.penalties = scheduler_api.penalties(batch, self.sizes.overlap)
         old_releases.note_sampled(batch, launch.sampled)
         return scheduler_api.make_result(launch.sampled, launch)
 
@@ -209,10 +212,26 @@ class Device:
     def execute(self, launch: KernelLaunch) -> None:
         """Execute a launch: clears, copies, forward."""
         said = self.compute(launch)
+        if launch.penalties is not None:
+            said = self._penalized(said, launch.penalties)
         for index, row in enumerate(launch.rows):
             if row.name is not None:
                 launch.sampled[index] = self._relay[row.pool_row] = said[index][-1]
         self.conclude(launch, [said[index][-1:] if row.samples else () for index, row in enumerate(launch.rows)])
+
+    def _penalized(self, said: list[tuple[int, ...]], penalties: Any) -> list[tuple[int, ...]]:
+        """Return the tokens that rows sample, the last of each from logits that SGLang's own code changes."""
+        count = len(penalties)
+        logits = torch.zeros((count, VOCABULARY))
+        for row, tokens in zip(logits, said, strict=False):
+            token = tokens[-1]
+            for logit in (3, 2, 1):  # its next choices, where the first may not be sampled
+                row[token] = logit
+                token = other_token(token)
+        penalties.apply_logits_bias(logits)
+        chosen = logits.argmax(dim=-1).tolist()
+        rows = [(*tokens[:-1], token) for tokens, token in zip(said, chosen, strict=False)]
+        return rows + said[count:]
 
     def compute(self, launch: KernelLaunch) -> list[tuple[int, ...]]:
         """Run clears, copies and layers; return, by row, the token that the model samples after each token."""

@@ -79,7 +79,7 @@ class SglangFactory:
         tree_cores: tuple[str, ...] = TREE_CORES,
         drafts: int = DRAFTS,
         strategies: tuple[str, ...] = STRATEGIES,
-        features: frozenset[str] = frozenset({"padding", "snapshots", "stop-strings"}),
+        features: frozenset[str] = frozenset({"padding", "snapshots", "stop-strings", "min-tokens"}),
         sessions: bool = False,
         mixes: bool = False,
     ) -> None:
@@ -107,6 +107,8 @@ class SglangFactory:
             | ({"images", "adapters"} if mixes else frozenset()),
             documents={"inputs": DOCUMENTS} if mixes else {},
             features_with=_features_with(mixes, has_host, tree_core),
+            # "A relaxed version of penalties for speculative decoding": it counts verifications, not tokens.
+            lacks=frozenset({"least-beside-drafts"}),
             engine=("sglang",),
             stock=STOCK + MIXED * mixes + HOST_TIER * has_host if "snapshots" in features else None,
             has_server="snapshots" in features,
@@ -179,6 +181,7 @@ def make_factory(variant: str) -> SglangFactory:
 
         tree_cores, strategies, features = tree_api.tree_cores(), old_releases.strategies(), old_releases.features()
         features |= frozenset({"stop-strings"}) if scheduler_api.finds_strings() else frozenset()
+        features |= frozenset({"min-tokens"}) if scheduler_api.has_least_tokens() else frozenset()
         drafts = DRAFTS if scheduler_api.speculates() else 0
     except ImportError as error:
         raise cannot_import("SGLang", "sglang@0.5.23", error) from error

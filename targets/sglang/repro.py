@@ -47,6 +47,8 @@ from ..base.trace import (
     Trace,
     Turn,
     fits,
+    has_stop_string,
+    least_tokens,
 )
 from .compat.sizes import Sizes, sizes_of
 from .deployment import CORES
@@ -177,12 +179,13 @@ class _Clients:
         """Return the arguments of a turn whose own tokens begin at position `first`."""
         self.truths[event.name] = truth
         most = event.max_new_tokens + MORE_TOKENS * (event is self.longer)
-        stop_token = truth.stop_token(event.stop_at)
-        end = truth.prompt_length + truth.answer_length(most, stop_token)
+        stops = truth.stop_tokens(event.stop_at, least_tokens(event), event.string_before)
+        end = truth.prompt_length + truth.answer_length(most, stops, event.string_before > 0)
         truth.reach(end)
         del truth.tokens[end:], truth.tags[end + 1 :]
-        more = f", stop_token={stop_token}" if stop_token else ""
-        more += ", is_string=True" if stop_token and event.stop_string else ""
+        more = f", stops={stops}" if stops else ""
+        more += ", is_string=True" if stops and has_stop_string(event) else ""
+        more += f", min_tokens={least_tokens(event)}" if least_tokens(event) else ""
         return f"{truth.tokens[first : truth.prompt_length]}, new_tokens={most}{more}"
 
 

@@ -54,23 +54,26 @@ class Server:
         truth: Truth,
         max_new_tokens: int,
         session: bool = False,
-        stop_token: int = 0,
+        stops: tuple[int, ...] = (),
         priority: int | None = None,
         is_string: bool = False,
+        min_tokens: int = 0,
     ) -> None:
         """Queue a request, or a turn of a session; `truth` is what its client has, then what the model will say.
 
-        With `is_string` the scheduler gets the text of the stop token, and no token ids to stop at. The turns of a
+        With `is_string` the scheduler gets `stops` as one text, and no token ids to stop at. The turns of a
         session have the priority of the first.
         """
         tokens = truth.tokens[: truth.prompt_length]
+        endless = self.engine.sizes.endless and not session
+        sampling = scheduler_api.make_sampling(max_new_tokens, stops, endless, is_string, min_tokens)
         if session:
             self.scheduler.client.begin(name)
-            request, tokens = self.sessions.turn(name, truth, max_new_tokens, stop_token, is_string)
+            request, tokens = self.sessions.turn(name, truth, sampling)
         else:
-            endless, tags = self.engine.sizes.endless, self.engine.sizes.tags
+            tags = self.engine.sizes.tags
             keys = {"lora_id": truth.adapter, "cache_salt": truth.salt}
-            request = scheduler_api.make_request(name, tokens, max_new_tokens, stop_token, endless, is_string, keys)
+            request = scheduler_api.make_request(name, tokens, sampling, keys)
             if tags:
                 request.session_id = self.tags[name] = str(tokens[0] % TAGS)
                 request.session_generation = self.engine.cache.ensure_session_generation(request.session_id)

@@ -36,9 +36,7 @@ class Sessions:
         """Return the number of tokens that a parked session's client has."""
         return len(self.requests[name].origin_input_ids) + len(scheduler_api.client_tokens(self.requests[name]))
 
-    def turn(
-        self, name: str, truth: Truth, max_new_tokens: int, stop_token: int, is_string: bool = False
-    ) -> tuple[Any, list[int]]:
+    def turn(self, name: str, truth: Truth, sampling: Any) -> tuple[Any, list[int]]:
         """Return a turn of a new or parked session, and the tokens that its client sends; the prompt has those of
         earlier turns, too."""
         tokens = truth.tokens[: truth.prompt_length]
@@ -48,7 +46,7 @@ class Sessions:
         else:
             self.controller.open(session_api.open_session(name))
         session = self.controller.get(name)
-        request = session_api.make_turn(session, name, tokens, max_new_tokens, stop_token, is_string, keys)
+        request = session_api.make_turn(session, name, tokens, sampling, keys)
         # Removed and inserted again, so that sessions are in the order of their last turn, oldest first.
         self.requests.pop(name, None)
         self.requests[name] = request

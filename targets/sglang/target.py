@@ -18,7 +18,21 @@ from ..base.observe import (
     StateContent,
     View,
 )
-from ..base.trace import Abort, Arrive, Config, DummyRun, Event, Evict, Preempt, ResetPrefixCache, Resume, Step, fits
+from ..base.trace import (
+    Abort,
+    Arrive,
+    Config,
+    DummyRun,
+    Event,
+    Evict,
+    Preempt,
+    ResetPrefixCache,
+    Resume,
+    Step,
+    fits,
+    has_stop_string,
+    least_tokens,
+)
 from .compat import scheduler_api, session_api
 from .compat.engine import STATES, WINDOW, layout_of
 from .compat.sizes import Sizes, sizes_of
@@ -81,9 +95,9 @@ class SglangTarget:
         """Queue a request; no-op for a name that was used before."""
         if event.name not in self._truths and fits(self.config, event):
             truth = self._truths[event.name] = Truth(event.prompt)
-            stop_token = truth.stop_token(event.stop_at)
+            stops = truth.stop_tokens(event.stop_at, least_tokens(event), event.string_before)
             priority = event.priority if self.config.policy == "priority" else None
-            asked = event.session, stop_token, priority, event.stop_string
+            asked = event.session, stops, priority, has_stop_string(event), least_tokens(event)
             self.server.add(event.name, truth, event.max_new_tokens, *asked)
 
     def resume(self, event: Resume) -> None:
@@ -91,8 +105,9 @@ class SglangTarget:
         name, sessions = event.name, self.sessions
         if sessions is not None and name in sessions.parked() and fits(self.config, event, sessions.known(name)):
             truth = self._truths[name] = self._truths[name].continued(sessions.known(name), event.prompt)
-            stop_token = truth.stop_token(event.stop_at)
-            self.server.add(name, truth, event.max_new_tokens, True, stop_token, is_string=event.stop_string)
+            stops = truth.stop_tokens(event.stop_at, least_tokens(event), event.string_before)
+            asked = None, has_stop_string(event), least_tokens(event)
+            self.server.add(name, truth, event.max_new_tokens, True, stops, *asked)
 
     def run_step(self, event: Step) -> None:
         """Plan, execute, process. With overlap, the processed batch is the previous one."""

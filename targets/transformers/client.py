@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from ...reference.batch import reordered, repeated, selected, stop_of_copy, truth_of_copy
+from ...reference.batch import reordered, repeated, selected, stops_of_copy, truth_of_copy
 from ...reference.tokens import Truth, draft_tokens
 from ..base.observe import PlannedRow
 from ..base.trace import Arrive, Config, Resume, Step
@@ -30,11 +30,13 @@ PAD = 0
 class BatchRow:
     """A row of the batch, or a request that waits for one; `name` is None once its request has ended."""
 
-    def __init__(self, name: str | None, truth: Truth, max_new_tokens: int, session: bool, stop_token: int = 0) -> None:
+    def __init__(
+        self, name: str | None, truth: Truth, max_new_tokens: int, session: bool, stops: tuple[int, ...] = ()
+    ) -> None:
         self.name = name
         self.truth = truth
         self.max_new_tokens = max_new_tokens
-        self.stop_token = stop_token
+        self.stops = stops
         """The token that ends the answer (`eos_token_id`), 0 for none."""
         self.session = session
         self.known = truth.prompt_length
@@ -45,7 +47,7 @@ class BatchRow:
     @property
     def total(self) -> int:
         """Tokens with which the request, or the turn, ends."""
-        return self.truth.prompt_length + self.truth.answer_length(self.max_new_tokens, self.stop_token)
+        return self.truth.prompt_length + self.truth.answer_length(self.max_new_tokens, self.stops)
 
     @property
     def foreseen(self) -> int:
@@ -60,8 +62,8 @@ class BatchRow:
     def copy_of(self, source: BatchRow, rank: int) -> BatchRow:
         """Return a row of this name with the tokens of `source`, as its copy of this rank (`reference.batch`)."""
         truth = truth_of_copy(source.truth, source.known, rank)
-        stop_token = stop_of_copy(truth, source.known, source.stop_token)
-        row = BatchRow(self.name, truth, source.max_new_tokens, self.session, stop_token)
+        stops = stops_of_copy(truth, source.known, source.stops)
+        row = BatchRow(self.name, truth, source.max_new_tokens, self.session, stops)
         row.known, row.pad = source.known, source.pad
         return row
 
@@ -118,15 +120,15 @@ class Client:
         """Queue a request."""
         self.names.add(event.name)
         truth = Truth(event.prompt)
-        stop_token = truth.stop_token(event.stop_at)
-        self.waiting.append(BatchRow(event.name, truth, event.max_new_tokens, event.session, stop_token))
+        stops = truth.stop_tokens(event.stop_at)
+        self.waiting.append(BatchRow(event.name, truth, event.max_new_tokens, event.session, stops))
 
     def resume(self, event: Resume) -> None:
         """Queue the next turn of a parked session."""
         row = self.parked.pop(event.name)
         truth = row.truth.continued(row.known, event.prompt)
-        stop_token = truth.stop_token(event.stop_at)
-        self.waiting.append(BatchRow(event.name, truth, event.max_new_tokens, session=True, stop_token=stop_token))
+        stops = truth.stop_tokens(event.stop_at)
+        self.waiting.append(BatchRow(event.name, truth, event.max_new_tokens, session=True, stops=stops))
 
     def abort(self, name: str) -> list[do.Operation]:
         """End a request or a session."""

@@ -94,6 +94,7 @@ def capabilities_of(release: Release) -> Capabilities:
             {"block-tables", "padding"}
             | ({"lookahead-hashes"} if release.lookahead_hashes else set())
             | ({"stop-tokens"} if release.stop_tokens else set())
+            | ({"min-tokens"} if release.min_tokens else set())
             | ({"prompt-logprobs"} if release.prompt_logprobs else set())
             | ({"structured-output", "failing-grammars"} if release.structured_output else set())
             | ({"samples"} if release.samples else set())

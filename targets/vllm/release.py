@@ -38,6 +38,7 @@ class Release:
     inputs         requests may have images, adapters and salts
     sampling       requests on the V1 runner may have sampling parameters
     stop_tokens    requests may end by a stop token
+    min_tokens     they may not before a least number of tokens
     prompt_logprobs  requests may ask for the log-probabilities of their prompts, and then read no prefix cache
     structured_output  answers may have a grammar
     samples        clients may want several samples of a prompt
@@ -73,6 +74,7 @@ class Release:
     inputs: bool = False
     sampling: bool = False
     stop_tokens: bool = False
+    min_tokens: bool = False
     prompt_logprobs: bool = False
     structured_output: bool = False
     samples: bool = False
@@ -116,6 +118,7 @@ def installed() -> Release:
         inputs=tested and features.has_inputs(),
         sampling=tested and features.has_movable_parameters(),
         stop_tokens=runs_stop_tokens,
+        min_tokens=tested,
         prompt_logprobs=tested,
         structured_output=tested and features.has_structured_output(),
         samples=tested,

@@ -52,6 +52,7 @@ from ..base.trace import (
     Trace,
     Turn,
     fits,
+    least_tokens,
     tag_of,
 )
 from .kit_limits import CRASH, ENDLESS, HANG, HIT, LEAK, ROOM, TOKENS, Case, refusal, shown
@@ -247,12 +248,13 @@ class _Clients:
         for document, length in event.prompt:
             start = first + sum(1 if isinstance(one, int) else one[1] for one in prompt)
             prompt += [(document, length)] if kind_of(document) else truth.tokens[start : start + length]
-        stop = truth.stop_token(event.stop_at)
-        end = truth.prompt_length + truth.answer_length(most, stop)
+        stops = truth.stop_tokens(event.stop_at, least_tokens(event), has_grammar=event.structured > 0)
+        end = truth.prompt_length + truth.answer_length(most, stops)
         truth.reach(end)
         del truth.tokens[end:], truth.tags[end + 1 :]
         more = f", stop_at={event.stop_at}" if event.stop_at else ""
         more += f", structured={event.structured}" if event.structured else ""
+        more += f", min_tokens={least_tokens(event)}" if least_tokens(event) else ""
         return f"{prompt}, new_tokens={most}{more}"
 
 

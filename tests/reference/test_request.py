@@ -127,8 +127,40 @@ def test_an_answer_ends_with_the_first_stop_token() -> None:
     assert len(set(tokens)) < len(tokens), "no token comes twice, so nothing is shown"
     for place, token in enumerate(tokens, 1):
         life = Life("r0", [("a", 10)], 20, stop_at=place)
-        assert (life.stop_token, life.answer_length) == (token, tokens.index(token) + 1)
+        assert (life.stops, life.answer_length) == ((token,), tokens.index(token) + 1)
         assert (life.total_length, life.foreseen_length) == (10 + life.answer_length, 30)
+
+
+@pytest.mark.parametrize("before", [1, 3, 9])
+def test_an_answer_ends_with_all_tokens_of_its_stop_string(before: int) -> None:
+    """The last token alone does not end it; a string that begins before the answer has those tokens that there are."""
+    answer = Truth([("a", 10)])
+    answer.reach(30)
+    tokens = answer.tokens[10:30]
+    second = 11
+    assert tokens.index(tokens[second - 1]) < second - 1, "the last token comes once, so nothing is shown"
+    assert Life("r0", [("a", 10)], 20, stop_at=second).answer_length < second
+    life = Life("r0", [("a", 10)], 20, stop_at=second, string_before=before)
+    assert (life.stops, life.answer_length) == ((tokens[second - 1],), second)
+    assert Life("r0", [("a", 10)], 20, stop_at=1, string_before=before).answer_length == 1
+
+
+@pytest.mark.parametrize(("stop_at", "least"), [(0, 3), (2, 3), (3, 3), (5, 3), (5, 1), (9, 8)])
+def test_no_stop_token_comes_before_the_least_number_of_tokens(stop_at: int, least: int) -> None:
+    """The model's next choice stands where a stop token would; the answer goes on from that."""
+    free = Truth([("a", 10)])
+    free.reach(30)
+    life = Life("r0", [("a", 10)], 20, stop_at=stop_at, min_tokens=least)
+    life.truth.reach(30)
+    answer, early = life.truth.tokens[10:30], min(place for place in (stop_at, least) if place)
+    assert free.tokens[9 + early] in life.stops
+    assert not set(life.stops) & set(answer[:least])
+    assert answer[: early - 1] == free.tokens[10 : 9 + early]
+    assert answer[early - 1] == other_token(free.tokens[9 + early])
+    assert life.truth.holds_back(9 + early) and not life.truth.holds_back(10 + least)
+    ends = [place for place, token in enumerate(answer, 1) if token in life.stops]
+    assert life.answer_length == min(ends, default=20) <= (stop_at if stop_at > least else 20)
+    assert life.truth.stop_tokens(stop_at, least) == life.stops, "asked again, it says the same"
 
 
 @pytest.mark.parametrize("place", [0, 7])
@@ -155,8 +187,8 @@ def test_a_copy_of_a_row_has_its_stop_token() -> None:
     source, copied = Life("r0", [("a", 10)], 6, stop_at=3), Life("r0.1", (), 0)
     source.delivered = 1
     copied.copy_of(source, 1)
-    assert copied.stop_token == source.stop_token
-    assert copied.answer_length == copied.truth.answer_length(6, source.stop_token)
+    assert copied.stops == source.stops
+    assert copied.answer_length == copied.truth.answer_length(6, source.stops)
 
 
 def test_a_prompt_with_log_probabilities_is_computed_until_the_answer_begins() -> None:
@@ -173,10 +205,11 @@ def test_a_copy_goes_on_behind_the_stop_token_that_it_begins_with() -> None:
     """The newest token of a copy is another one than that of its source: by chance its stop token."""
     source, copied = Life("r0", [("a", 10)], 6), Life("r0.1", (), 0)
     source.delivered = 2
-    newest = source.stop_token = choice(source.truth.stop_token(2), 1)
+    newest = choice(source.truth.stop_tokens(2)[0], 1)
+    source.stops = (newest,)
     copied.copy_of(source, 1)
     assert copied.truth.tokens[11] == newest
-    assert (copied.stop_token, copied.answer_length) == (0, 6)
+    assert (copied.stops, copied.answer_length) == ((), 6)
 
 
 def test_a_turn_has_its_own_grammar() -> None:

@@ -57,7 +57,8 @@ class Scheduler:
         max_new_tokens: int,
         priority: int,
         session: bool = False,
-        stop_token: int = 0,
+        stops: tuple[int, ...] = (),
+        min_tokens: int = 0,
         reads_cache: bool = True,
         compiling: int = 0,
     ) -> None:
@@ -65,8 +66,8 @@ class Scheduler:
         planning from now on its grammar turns out not to compile, 0 for never."""
         total = len(prompt) + max_new_tokens
         request = Request(
-            name, [], [EMPTY], total, priority, self.arrivals, len(prompt), session=session, stop_token=stop_token,
-            reads_cache=reads_cache, compiling=compiling,
+            name, [], [EMPTY], total, priority, self.arrivals, len(prompt), session=session, stops=stops,
+            free_from=len(prompt) + min_tokens, reads_cache=reads_cache, compiling=compiling,
         )  # fmt: skip
         request.append_tokens(prompt)
         self.arrivals += 1
@@ -247,9 +248,13 @@ class Scheduler:
         plan.rows[request.name] = ScheduledRow(
             request.name, count, drafts, request.epoch, fresh, appended or (), observed, request.high,
             drafts + 1 if samples else 0, loads, allocation.copies, allocation.pins, table,
-            request.total if request.session else 0, request.stop_token if request.session else 0,
+            request.total if request.session else 0, request.stops if request.session else (), *self.withheld(request),
         )  # fmt: skip
         plan.budget -= count
+
+    def withheld(self, request: Request) -> tuple[tuple[int, ...], int]:
+        """Return the tokens that the worker does not sample, and the position from which on it may."""
+        return request.stops, request.free_from
 
     def span(self, request: Request, count: int, drafts: int) -> Span:
         """Return the tokens that a step of `count` tokens covers."""
@@ -325,7 +330,7 @@ class Scheduler:
         request.high -= row.drafts - accepted
         new = self.within_answer(request, sampled)
         request.append_tokens(new)
-        finished = bool(new) and (len(request.tokens) >= request.total or new[-1] == request.stop_token)
+        finished = bool(new) and (len(request.tokens) >= request.total or new[-1] in request.stops)
         if finished:
             (self.sessions.park if request.session else self.finish)(request)
         return new, finished
@@ -333,7 +338,8 @@ class Scheduler:
     def within_answer(self, request: Request, sampled: Sequence[int]) -> list[int]:
         """Return the sampled tokens without those behind the end of the answer."""
         new = list(sampled)[: request.total - len(request.tokens)]
-        return new[: new.index(request.stop_token) + 1] if request.stop_token in new else new
+        end = next((count for count, token in enumerate(new, 1) if token in request.stops), len(new))
+        return new[:end]
 
     def refuse(self, names: Sequence[str]) -> list[str]:
         """End requests whose grammars do not compile; return those that their clients have not ended before."""

@@ -93,13 +93,15 @@ class Sessions:
         self.leaving.append(request.name)
         request.drafts = 0
 
-    def resume(self, request: Request, prompt: Sequence[int], max_new_tokens: int, stop_token: int) -> None:
+    def resume(
+        self, request: Request, prompt: Sequence[int], max_new_tokens: int, stops: tuple[int, ...], min_tokens: int
+    ) -> None:
         """Queue the next turn: `prompt` follows all tokens of the session so far."""
         self.parked.remove(request)
         request.append_tokens(prompt)
         request.prompt_length = len(request.tokens)
         request.total = request.prompt_length + max_new_tokens
-        request.stop_token = stop_token
+        request.stops, request.free_from = stops, request.prompt_length + min_tokens
         self.scheduler.enqueue(request)
 
     def holds(self, request: Request) -> bool:

@@ -96,6 +96,17 @@ class StopTokenAmongDrafts(Scheduler):
         return list(sampled)[: request.total - len(request.tokens)]
 
 
+class StopTokenBeforeMinTokens(Scheduler):
+    """A stop token ends the answer before its least number of tokens.
+
+    A class of bugs: the sampler must not choose a stop token there, and nothing else looks at the number. vLLM #47489,
+    #49521 and #51299 changed what its scheduler does about it.
+    """
+
+    def withheld(self, request: Request) -> tuple[tuple[int, ...], int]:
+        return (), 0
+
+
 class PromptLogprobsReadTheCache(Scheduler):
     """A request with prompt log-probabilities gets the blocks of a prefix hit.
 
@@ -149,6 +160,7 @@ PARTS: dict[str, type] = {
     "uncompiled-grammar-runs": UncompiledGrammarRuns,
     "uncompiled-grammar-waits": UncompiledGrammarWaits,
     "stop-token-among-drafts": StopTokenAmongDrafts,
+    "stop-token-before-min-tokens": StopTokenBeforeMinTokens,
     "load-back-abort-publishes-slot-early": LoadBackAbortPublishesSlotEarly,
     "split-on-wrong-grid": SplitOnWrongGrid,
     "resumed-request-not-aligned": ResumedRequestNotAligned,

@@ -222,16 +222,17 @@ class ModelRunner:
         known = len(inputs.tokens) - row.drafts
         if inputs.position + known < len(self.requests[row.name].tokens):
             return []
-        sampled = [sample(tags[known - 1])]
+        first = inputs.position + known
+        sampled = [row.choice(first, sample(tags[known - 1]))]
         for index in range(row.drafts):
             if inputs.tokens[known + index] != sampled[-1]:
                 break
-            sampled.append(sample(tags[known + index]))
+            sampled.append(row.choice(first + index + 1, sample(tags[known + index])))
         request = self.requests[row.name]
         if row.end:
             del sampled[row.end - len(request.tokens) :]
-        if row.stop in sampled:
-            del sampled[sampled.index(row.stop) + 1 :]
+        end = next((count for count, token in enumerate(sampled, 1) if token in row.stops), len(sampled))
+        del sampled[end:]
         request.tokens += sampled
         request.tag = chain(request.tag, tuple(sampled))[-1]
         return sampled

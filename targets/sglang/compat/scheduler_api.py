@@ -197,35 +197,51 @@ def finds_strings() -> bool:
     return hasattr(Req, "_locate_str_stop_finished_len")
 
 
-def make_sampling(max_new_tokens: int, stop_token: int, endless: bool = False, is_string: bool = False) -> Any:
-    """Return greedy sampling until `max_new_tokens` or the stop token, 0 for none.
+def make_sampling(
+    max_new_tokens: int,
+    stops: tuple[int, ...] = (),
+    endless: bool = False,
+    is_string: bool = False,
+    min_tokens: int = 0,
+) -> Any:
+    """Return greedy sampling until `max_new_tokens` or a stop token, which must not come before `min_tokens`.
 
-    `endless`: without a stop token the server counts on the full length. `is_string`: the stop token is given as a stop
+    `endless`: without a stop token the server counts on the full length. `is_string`: they are given as one stop
     string.
     """
     from sglang.srt.sampling.sampling_params import SamplingParams
 
-    stops = [stop_token] if stop_token and not is_string else None
     sampling = SamplingParams(
         temperature=0,
         max_new_tokens=max_new_tokens,
-        stop_token_ids=stops,
-        stop=[word(stop_token)] if stop_token and is_string else None,
-        ignore_eos=endless and not stop_token,
+        min_new_tokens=min(min_tokens, max_new_tokens),
+        stop_token_ids=None if is_string else list(stops) or None,
+        stop=["".join(map(word, stops))] if is_string and stops else None,
+        ignore_eos=endless and not stops,
     )
-    sampling.normalize(Words() if is_string else None)
+    sampling.normalize(tokenizer_for(sampling))
     return sampling
 
 
-def make_request(
-    name: str,
-    tokens: list[int],
-    max_new_tokens: int,
-    stop_token: int = 0,
-    endless: bool = False,
-    is_string: bool = False,
-    keys: Mapping[str, str] | None = None,
-) -> Any:
+def tokenizer_for(sampling: Any) -> Words | None:
+    """Return the tokenizer of a request, None for one that needs none."""
+    return Words() if sampling.stop_strs or has_least_tokens() else None
+
+
+def has_least_tokens() -> bool:
+    """Return True if answers may have a least number of tokens (0.5.23): earlier releases were not run with it."""
+    return finds_strings()
+
+
+def penalties(batch: Any, overlap: bool) -> Any:
+    """Return what the scheduler gives the forward of a batch to change logits by, None for nothing."""
+    info = batch.sampling_info
+    if not has_least_tokens() or not info.penalizer_orchestrator.is_required:
+        return None
+    return info.copy_for_forward() if overlap else info
+
+
+def make_request(name: str, tokens: list[int], sampling: Any, keys: Mapping[str, str] | None = None) -> Any:
     """Return a request as the tokenizer would pass it. `keys` are its adapter and its salt, "" for none.
 
     The mark after the name distinguishes r1 from r10, since aborts match requests by prefix.
@@ -236,12 +252,12 @@ def make_request(
         rid=f"{name}.",
         origin_input_text="",
         origin_input_ids=old_releases.token_list(tokens),
-        sampling_params=make_sampling(max_new_tokens, stop_token, endless, is_string),
+        sampling_params=sampling,
         vocab_size=VOCABULARY,
         **{field: value for field, value in (keys or {}).items() if value},
     )
-    if is_string:
-        request.tokenizer = Words()  # as `Scheduler.handle_generate_request` gives its own to each request
+    if tokenizer := tokenizer_for(sampling):
+        request.tokenizer = tokenizer  # as `Scheduler.handle_generate_request` gives its own to each request
     request.client_name = name
     return request
 

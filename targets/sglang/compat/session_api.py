@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from ....reference.tokens import VOCABULARY
-from .scheduler_api import Seen, Words, make_sampling
+from .scheduler_api import Seen, tokenizer_for
 
 
 def has_sessions() -> bool:
@@ -34,15 +34,7 @@ def close_session(name: str) -> Any:
     return CloseSessionReqInput(session_id=name)
 
 
-def make_turn(
-    session: Any,
-    name: str,
-    tokens: list[int],
-    max_new_tokens: int,
-    stop_token: int,
-    is_string: bool = False,
-    keys: Mapping[str, str] | None = None,
-) -> Any:
+def make_turn(session: Any, name: str, tokens: list[int], sampling: Any, keys: Mapping[str, str] | None = None) -> Any:
     """Return a turn as the tokenizer would pass it: the session prepends its history.
 
     `keys` are the adapter and the salt of the session, "" for none.
@@ -53,7 +45,7 @@ def make_turn(
     asked = Seen(
         rid=f"{name}.",
         input_ids=array("q", tokens),
-        sampling_params=make_sampling(max_new_tokens, stop_token, is_string=is_string),
+        sampling_params=sampling,
         session_params=SessionParams(id=name),
         **{field: value for field, value in (keys or {}).items() if value},
     )
@@ -61,6 +53,6 @@ def make_turn(
     def plain(**fields: Any) -> Any:
         return Req(**{field: value for field, value in fields.items() if value is not None}, origin_input_text="")
 
-    request = session.create_req(asked, Words() if is_string else None, VOCABULARY, req_factory=plain)
+    request = session.create_req(asked, tokenizer_for(sampling), VOCABULARY, req_factory=plain)
     request.client_name = name
     return request

@@ -3,7 +3,7 @@
 (This file is inlined into reproducers, behind what they share with the adapter; nothing imports it.)
 """
 
-from ....reference.tokens import EMPTY, chain, next_token
+from ....reference.tokens import EMPTY, chain, first_choice, next_token
 from ..compat import old_releases, scheduler_api, tree_api
 from ..compat.engine import ATTENTION, STATES
 from ..serving import Server
@@ -13,30 +13,37 @@ IDLE_MAX = 8
 
 
 class Truth:
-    """A prompt and the model's own continuation: the next token is a function of all tokens before it."""
+    """A prompt and the model's own continuation: the next token is a function of all tokens before it. Its first
+    `min_tokens` are none of `stops`: there the model's next choice stands."""
 
     images, adapter, salt, key = (), "", "", 0
 
-    def __init__(self, prompt):
+    def __init__(self, prompt, stops=(), min_tokens=0):
         self.tokens, self.prompt_length = list(prompt), len(prompt)
+        self.withheld, self.free_from = stops, len(prompt) + min_tokens
 
     def tag(self, depth):
         """Return the number that stands for the first `depth` tokens."""
         while len(self.tokens) < depth:
-            self.tokens.append(next_token((EMPTY, *chain(EMPTY, tuple(self.tokens)))[-1]))
+            token = next_token((EMPTY, *chain(EMPTY, tuple(self.tokens)))[-1])
+            withheld = self.withheld if len(self.tokens) < self.free_from else ()
+            self.tokens.append(first_choice(token, withheld))
         return (EMPTY, *chain(EMPTY, tuple(self.tokens[:depth])))[-1]
 
 
 class Turn:
     """One request, or one turn of a session: what its client received and should have received."""
 
-    def __init__(self, name, truth, new_tokens, stop_token):
+    def __init__(self, name, truth, new_tokens, stops, is_string):
         truth.tag(truth.prompt_length + new_tokens)
         self.name, self.prompt = name, truth.tokens[: truth.prompt_length]
         self.received, self.end, self.wrong_since = [], "still waits for tokens", None
         self.expected = truth.tokens[truth.prompt_length :][:new_tokens]
-        if stop_token in self.expected:
-            del self.expected[self.expected.index(stop_token) + 1 :]
+        for end in range(1, new_tokens):
+            last = tuple(self.expected[:end][-len(stops) if is_string else -1 :])
+            if stops and (last == stops if is_string else last[0] in stops):
+                del self.expected[end:]
+                break
 
     def is_right(self):
         """Return True if the client got its tokens, as far as it got any: one that aborts gets the first of them."""
@@ -64,23 +71,24 @@ class Engine:
         self.server = Server(sizes, max_tokens, **classes)
         self.turns, self.last = [], {}
 
-    def add(self, name, prompt, new_tokens, session=False, stop_token=0, priority=None, is_string=False):
-        """Send a request, or the first turn of a session. Its answer ends with the stop token; 0 is none.
+    def add(self, name, prompt, new_tokens, session=False, stops=(), priority=None, is_string=False, min_tokens=0):
+        """Send a request, or the first turn of a session. Its answer ends with its first stop token, and none of these
+        may come before `min_tokens`.
 
-        With `is_string` SGLang gets the text of the stop token as a stop string. With priorities a smaller number is
+        With `is_string` SGLang gets the text of `stops` as one stop string. With priorities a smaller number is
         more important.
         """
-        truth = Truth(prompt)
-        self.last[name] = Turn(name, truth, new_tokens, stop_token)
+        truth = Truth(prompt, stops, min(min_tokens, new_tokens))
+        self.last[name] = Turn(name, truth, new_tokens, stops, is_string)
         self.turns.append(self.last[name])
-        self.server.add(name, truth, new_tokens, session, stop_token, priority, is_string)
+        self.server.add(name, truth, new_tokens, session, stops, priority, is_string, min_tokens)
 
-    def resume(self, name, prompt, new_tokens, stop_token=0, is_string=False):
+    def resume(self, name, prompt, new_tokens, **asked):
         """Send the next turn of a session: `prompt` follows all that its client has. Nothing unless it is idle."""
         if name in self.server.sessions.parked():
             before = self.last[name]
             known = before.prompt + before.expected[: len(before.received)]
-            self.add(name, known + prompt, new_tokens, session=True, stop_token=stop_token, is_string=is_string)
+            self.add(name, known + prompt, new_tokens, session=True, **asked)
 
     def step(self, **asked):
         """Run one turn of the scheduler's loop; return True if a batch was formed."""

@@ -14,11 +14,17 @@ from ....reference.tokens import FIRST_TOKEN, VOCABULARY, Truth
 from ...base.trace import Config, Turn
 from ..options import varies_sampling
 
+BEYOND = 3
+"""Tokens that a client asks for beyond the context."""
+
 
 def sampling_parameters(config: Config, turn: Turn, truth: Truth) -> SamplingParams:
     """Return the parameters of a request, or of a session's turn, whose prompt is that of `truth`."""
-    max_new_tokens = turn.max_new_tokens
-    stops = [truth.stop_token(turn.stop_at)] if turn.stop_at else None
+    most = max_new_tokens = turn.max_new_tokens
+    least = min(turn.min_tokens, max_new_tokens)
+    stops = list(truth.stop_tokens(turn.stop_at, least, has_grammar=turn.structured > 0)) or None
+    if truth.prompt_length + max_new_tokens == config.max_model_len:
+        most += BEYOND  # the context ends the answer there, whatever its client asks for
     constrained, fails = None, getattr(turn, "bad_grammar", 0)
     if turn.structured or fails:
         from .structured import constraints
@@ -26,10 +32,11 @@ def sampling_parameters(config: Config, turn: Turn, truth: Truth) -> SamplingPar
         constrained = constraints(turn.name, compiles=not fails)
     scored = 0 if getattr(turn, "prompt_logprobs", False) else None
     greedy = SamplingParams(
-        max_tokens=max_new_tokens,
+        max_tokens=most,
         temperature=0.0,
         ignore_eos=True,
         stop_token_ids=stops,
+        min_tokens=least,
         prompt_logprobs=scored,
         structured_outputs=constrained,
     )
@@ -43,8 +50,8 @@ def sampling_parameters(config: Config, turn: Turn, truth: Truth) -> SamplingPar
     chosen = greedy
     if kind % 2:  # random sampling with one choice
         chosen = SamplingParams(
-            max_tokens=max_new_tokens, temperature=2.0, top_k=1, top_p=0.9, ignore_eos=True, stop_token_ids=stops,
-            prompt_logprobs=scored, structured_outputs=constrained,
+            max_tokens=most, temperature=2.0, top_k=1, top_p=0.9, ignore_eos=True, stop_token_ids=stops,
+            min_tokens=least, prompt_logprobs=scored, structured_outputs=constrained,
         )  # fmt: skip
     if kind < 2:
         chosen.allowed_token_ids = sorted(needed)

@@ -66,10 +66,10 @@ class TokenGrammar:
     def fill_bitmask(self, bitmask: torch.Tensor, batch_index: int) -> None:
         """Set the bits of the tokens that are allowed next."""
         place = len(self.tokens)
-        right, is_off = self._right(place), self._is_off()
+        is_off = self._is_off()
         row = [0] * bitmask.shape[1]
         for token in range(VOCABULARY):
-            if is_off or is_allowed(right, place, token):
+            if is_off or is_allowed(self.truth, place, token):
                 row[token // WORD] |= 1 << token % WORD
         signed = [word - (1 << WORD) if word >> WORD - 1 else word for word in row]
         bitmask[batch_index] = torch.tensor(signed, dtype=bitmask.dtype)

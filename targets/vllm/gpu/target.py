@@ -115,7 +115,7 @@ class Lane(VllmTarget):
 
     def _add(self, turn: Turn, truth: Truth, first: int, session: bool) -> None:
         """Add a request or a turn, and keep the length at which it ends."""
-        answer = truth.answer_length(turn.max_new_tokens, truth.stop_token(turn.stop_at))
+        answer = truth.answer_length(turn.max_new_tokens, truth.stop_tokens(turn.stop_at))
         self.turns.begin(turn.name, truth.prompt_length + answer)
         super()._add(turn, truth, first, session)
 

@@ -42,8 +42,9 @@ STEPS_PER_TOKEN = 3
 class Turn:
     """One request, or one turn of a session: what its client received and should have received."""
 
-    def __init__(self, name, truth, new_tokens, stop_at):
-        end = truth.prompt_length + truth.answer_length(new_tokens, truth.stop_token(stop_at))
+    def __init__(self, name, truth, new_tokens, stop_at, min_tokens, structured):
+        stops = truth.stop_tokens(stop_at, min(min_tokens, new_tokens), has_grammar=structured > 0)
+        end = truth.prompt_length + truth.answer_length(new_tokens, stops)
         truth.reach(end)
         self.name, self.prompt = name, truth.tokens[: truth.prompt_length]
         self.received, self.expected = [], truth.tokens[truth.prompt_length : end]
@@ -132,30 +133,31 @@ class Serving:
 
     def add(
         self, name, prompt, new_tokens, priority=0, session=False, stop_at=0, prompt_logprobs=False, structured=0,
-        bad_grammar=0,
+        bad_grammar=0, min_tokens=0,
     ):  # fmt: skip
         """Send a request, or the first turn of a session.
 
         `prompt`: token ids, and (name, tokens) for an image, and for tokens with an adapter or a cache salt.
         `stop_at`: the answer ends with this token, 1 for its first; 0 for no stop token.
+        `min_tokens`: no stop token may come before so many tokens; what the model would say there is a stop token, too.
         `prompt_logprobs`: the client wants the log-probabilities of the prompt, too.
         `structured`: a grammar restricts the answer, and is compiled for one step less than this.
         `bad_grammar`: its grammar does not compile, which vLLM learns after one step less than this.
         """
-        asked = stop_at, prompt_logprobs, structured, bad_grammar
+        asked = stop_at, prompt_logprobs, structured, bad_grammar, min_tokens
         self._apply(Arrive(name, path_of(prompt), new_tokens, priority, session, *asked))
-        self._begin_turn(name, new_tokens, stop_at)
+        self._begin_turn(name, new_tokens, stop_at, min_tokens, structured)
         if bad_grammar:
             self.last[name].expected.clear()
 
-    def resume(self, name, prompt, new_tokens, stop_at=0, structured=0):
+    def resume(self, name, prompt, new_tokens, stop_at=0, structured=0, min_tokens=0):
         """Send the next turn of a session: `prompt` follows all that vLLM keeps. Nothing unless it is idle."""
         if name in self.target.sessions.idle:
-            self._apply(Resume(name, path_of(prompt), new_tokens, stop_at, structured))
-            self._begin_turn(name, new_tokens, stop_at)
+            self._apply(Resume(name, path_of(prompt), new_tokens, stop_at, structured, min_tokens))
+            self._begin_turn(name, new_tokens, stop_at, min_tokens, structured)
 
-    def _begin_turn(self, name, new_tokens, stop_at):
-        self.last[name] = Turn(name, self.truths[name], new_tokens, stop_at)
+    def _begin_turn(self, name, new_tokens, stop_at, min_tokens, structured):
+        self.last[name] = Turn(name, self.truths[name], new_tokens, stop_at, min_tokens, structured)
         self.turns.append(self.last[name])
 
     def step(self, budget=0, drafts=0, right=0, per_request=(), pad_to=0):

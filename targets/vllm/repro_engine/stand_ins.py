@@ -130,6 +130,7 @@ class Arrive(NamedTuple):
     prompt_logprobs: bool = False
     structured: int = 0
     bad_grammar: int = 0
+    min_tokens: int = 0
 
 
 class Resume(NamedTuple):
@@ -140,6 +141,7 @@ class Resume(NamedTuple):
     max_new_tokens: int
     stop_at: int = 0
     structured: int = 0
+    min_tokens: int = 0
 
 
 class Step(NamedTuple):

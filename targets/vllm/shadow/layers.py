@@ -19,7 +19,7 @@ from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 from vllm.v1.attention.backends.triton_attn import TritonAttentionBackend
 
 from ....reference.layout import first_attended
-from ....reference.tokens import EMPTY, FIRST_TOKEN, VOCABULARY, chain, next_token
+from ....reference.tokens import EMPTY, FIRST_TOKEN, VOCABULARY, chain, next_token, other_token
 from ...base.observe import SlotContent, SlotRead, SlotWrite
 from ...base.shadow import combine, join
 from ...base.trace import Config, Group
@@ -207,9 +207,14 @@ class ShadowModel(nn.Module):
                 layers.append(ShadowAttention(name, config, words, form))
         self.layers: Any = nn.ModuleList(layers)
         self._in_order = tuple(layers)
-        self._one_hot = 10 * np.eye(VOCABULARY, dtype=np.float32)
+        self._logits = np.zeros((VOCABULARY, VOCABULARY), dtype=np.float32)
+        for first in range(VOCABULARY):
+            token = first
+            for logit in (10, 8, 6):  # its next choices, where the first may not be sampled
+                self._logits[first, token] = logit
+                token = other_token(token)
         # Where a mask hides the right token another one is sampled, and not one that stands for a poisoned state.
-        self._one_hot[FIRST_TOKEN:, :FIRST_TOKEN] = -1
+        self._logits[FIRST_TOKEN:, :FIRST_TOKEN] = -1
 
     def get_mamba_state_copy_func(self) -> Any:
         """Return vLLM's own functions for moving a state between blocks, one for each part of the state."""
@@ -235,4 +240,4 @@ class ShadowModel(nn.Module):
     def compute_logits(self, hidden: torch.Tensor, *_: Any) -> torch.Tensor:
         """Return logits whose maximum is the token that follows from the tag."""
         tokens = [next_token(tag) for (tag,) in hidden.tolist()]
-        return torch.from_numpy(self._one_hot.take(tokens, axis=0))
+        return torch.from_numpy(self._logits.take(tokens, axis=0))

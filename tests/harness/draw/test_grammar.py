@@ -457,6 +457,40 @@ def test_some_stop_tokens_are_to_be_found_as_strings() -> None:
     assert not any(event.stop_string for trace in asking() for event in trace.events if isinstance(event, Turn))
 
 
+def test_half_of_the_stop_strings_have_several_tokens() -> None:
+    turns = [event for trace in asking("stop-strings") for event in trace.events if isinstance(event, Turn)]
+    strings = [event for event in turns if event.stop_string]
+    assert 0.3 < sum(event.string_before > 0 for event in strings) / len(strings) < 0.7
+    assert {event.string_before for event in strings} == {0, 1, 2, 3}
+    assert not any(event.string_before for event in turns if not event.stop_string)
+
+
+def test_some_answers_have_a_least_number_of_tokens() -> None:
+    """Before the stop token or behind its place, and never more than there may be."""
+    turns = [event for trace in asking("min-tokens") for event in trace.events if isinstance(event, Turn)]
+    exact = [event for event in turns if event.min_tokens and not event.stop_at]
+    assert exact and all(event.min_tokens == event.max_new_tokens for event in exact)
+    least = [event for event in turns if event.min_tokens and event.stop_at]
+    assert all(event.min_tokens <= event.max_new_tokens for event in least)
+    assert 0.15 < len(least) / sum(event.stop_at > 0 for event in turns) < 0.45
+    assert 0.2 < sum(event.min_tokens < event.stop_at for event in least) / len(least) < 0.8
+    table = msgspec.structs.replace(DEFAULT, min_tokens=0, exact_length=0)
+    for index in range(60):
+        trace = draw_trace(CLEAN.capabilities, 1, index, supports=CLEAN.supports, workload=table)
+        assert not any(isinstance(event, Turn) and event.min_tokens for event in trace.events)
+
+
+def test_an_engine_may_not_count_drafts_towards_the_least_number() -> None:
+    lacking = msgspec.structs.replace(CLEAN.capabilities, lacks=frozenset({"least-beside-drafts"}))
+    traces = [draw_trace(lacking, 1, index, supports=CLEAN.supports) for index in range(60)]
+    drafts = {
+        trace.config.num_speculative_tokens > 0
+        for trace in traces
+        if any(isinstance(event, Turn) and event.min_tokens for event in trace.events)
+    }
+    assert drafts == {False}
+
+
 def test_samples_of_a_prompt_arrive_together_and_are_the_same() -> None:
     aborted = 0
     for trace in asking("samples"):
@@ -470,9 +504,9 @@ def test_samples_of_a_prompt_arrive_together_and_are_the_same() -> None:
 
 def test_what_requests_ask_for_shifts_no_other_draw() -> None:
     """Log-probabilities, structured output and grammars that do not compile have choices of their own."""
-    features = CLEAN.capabilities.features - {"prompt-logprobs", "failing-grammars"}
+    features = CLEAN.capabilities.features - {"prompt-logprobs", "failing-grammars", "min-tokens"}
     plain = msgspec.structs.replace(CLEAN.capabilities, features=features)
-    asked = {"prompt_logprobs": False, "structured": 0, "bad_grammar": 0}
+    asked = {"prompt_logprobs": False, "structured": 0, "bad_grammar": 0, "min_tokens": 0}
     for index, trace in enumerate(asking("structured-output")[:20]):
         events = tuple(
             msgspec.structs.replace(event, **{name: plainly for name, plainly in asked.items() if hasattr(event, name)})

@@ -56,6 +56,7 @@ DRAFTS: dict[str, Any] = {"num_speculative_tokens": 3}
 SCORED = Arrive("r1", (("d", 20),), 4, prompt_logprobs=True)
 UNCOMPILED = Arrive("r0", (("a", 6),), 9, bad_grammar=2)
 STOPPED = Arrive("r0", (("a", 6),), 9, stop_at=2)
+LEAST = Arrive("r0", (("a", 6),), 9, stop_at=4, min_tokens=2)
 SESSION, MORE = Arrive("r0", (("a", 13),), 4, session=True), Resume("r0", (("b", 7),), 3)
 
 WRAPPED = make_trace(
@@ -186,6 +187,10 @@ TRACES: dict[str, Trace] = {
     "stop token with a step in flight": make_trace(STOPPED, *steps(4), async_depth=1),
     "request ended with an error by its grammar": make_trace(UNCOMPILED, *steps(4)),
     "error by a grammar while others run": make_trace(arrive("r1", 5, new=9), UNCOMPILED, *steps(4)),
+    "stop token held back": make_trace(LEAST, *steps(2)),
+    "stop token held back with a step in flight": make_trace(LEAST, *steps(3), async_depth=1),
+    "stop token held back in a step with drafts": make_trace(LEAST, *steps(2, drafts=1, right=0), **DRAFTS),
+    "ended by a stop token behind its least tokens": make_trace(LEAST, *steps(5)),
     "turn ended by a stop token": make_trace(structs.replace(STOPPED, session=True), *steps(4)),
     "ended in the middle of accepted drafts": make_trace(
         arrive("r0", 5, new=3), *steps(4, drafts=3, right=3), **DRAFTS
@@ -370,6 +375,7 @@ def test_an_engine_says_what_it_lacks_and_the_rest_stays_required() -> None:
         "zeroed",
         "requests run",
         "ended in",
+        "held back in a step with drafts",
     )
     assert {state for state in freed if not any(word in state for word in words)} == set()
     assert {"preempted", "chunked prefill", "blocks zeroed", "preempted with a step in flight"} <= freed

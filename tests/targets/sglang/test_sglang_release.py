@@ -161,6 +161,31 @@ def test_an_answer_ends_with_its_stop_string(workers: dict[str, WorkerClient], d
     assert bool(outcome.reached.get("stop token among accepted drafts")) == bool(drafts)
 
 
+@pytest.mark.parametrize(("drafts", "depth"), [(0, 0), (0, 1), (2, 0), (2, 1)])
+def test_an_answer_ends_with_the_last_token_of_a_stop_string(
+    workers: dict[str, WorkerClient], drafts: int, depth: int
+) -> None:
+    steps = (Step(drafts=drafts, right=drafts),) * 8
+    names = ("r0", "r1", "r2")
+    arrivals = [Arrive(n, (("a", 3),), 6, stop_at=4, stop_string=True, string_before=1 + int(n[1])) for n in names]
+    outcome = worker_of(workers, LATEST).run(Trace(config_of(drafts, depth), (*arrivals, *steps)))
+    assert outcome.violation is None, outcome.violation.message
+    assert outcome.reached["ended by a stop string of several tokens"] == 3
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+@pytest.mark.parametrize("session", [False, True])
+def test_no_stop_token_comes_before_the_least_number(
+    workers: dict[str, WorkerClient], session: bool, depth: int
+) -> None:
+    """SGLang's own penalties hold it back, also in a batch with requests that have none."""
+    first = Arrive("r0", (("a", 3),), 6, session=session, stop_at=4, min_tokens=2), Arrive("r1", (("b", 3),), 6)
+    outcome = worker_of(workers, LATEST).run(Trace(config_of(0, depth), (*first, *(Step(),) * 8)))
+    assert outcome.violation is None, outcome.violation.message
+    assert outcome.reached["stop token held back"] == 1
+    assert outcome.reached["ended by a stop token behind its least tokens"] == 1
+
+
 @pytest.mark.parametrize("depth", [0, 1])
 def test_a_turn_ends_with_its_stop_token(workers: dict[str, WorkerClient], depth: int) -> None:
     """The next turn goes on behind it."""

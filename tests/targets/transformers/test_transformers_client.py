@@ -163,10 +163,11 @@ def test_a_row_whose_answer_has_ended_stays_and_samples_nothing_for_its_client()
 
 
 def test_a_copy_that_begins_with_the_stop_token_goes_on() -> None:
-    token = choice(Truth((("a", 6),)).stop_token(1), 1)
+    [token] = Truth((("a", 6),)).stop_tokens(1)
+    token = choice(token, 1)
     client = client_with(Arrive("r0", (("a", 6),), 4))
     feed(client)
-    client.batch[0].stop_token = token
+    client.batch[0].stops = (token,)
     _, after = client.repeat(2)
     assert after[1].truth.tokens[6] == token
-    assert (after[1].stop_token, after[1].total) == (0, 10)
+    assert (after[1].stops, after[1].total) == ((), 10)
