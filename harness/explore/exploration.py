@@ -22,12 +22,23 @@ import msgspec
 from msgspec import Struct, structs
 
 from ...targets.base.protocol import Capabilities
-from ...targets.base.trace import Config, TraceError
-from ..campaign_summary import Reason
+from ...targets.base.trace import Config, Trace, TraceError
+from ..campaign_summary import Cause, Reason
 from ..draw.trace_files import ERROR_LENGTH_MAX, read_regular, save_trace
 from ..judge.outcome import Outcome
+from ..judge.violation import Violation
 from ..quoting import one_line
-from .certificate import Certificate, Verdict, names_of, save_certificate, to_failing, to_samples, unseen
+from .certificate import (
+    Certificate,
+    Shown,
+    Verdict,
+    names_of,
+    save_certificate,
+    to_failing,
+    to_samples,
+    to_shown,
+    unseen,
+)
 from .expand import Branch, Compare, Expand, Expanded, Grown, Parent
 from .scope import Scope
 from .search import Level, Search
@@ -71,6 +82,17 @@ class Worker(Protocol):
 
     def compare(self, request: Compare) -> str:
         """Return what differs between two traces that have one form."""
+
+
+class Naming(Protocol):
+    """What names the known bugs that failing traces show."""
+
+    def names(self, failing: Sequence[tuple[Trace, Violation]]) -> Sequence[Cause | None]:
+        """Return the known bug that each shows, without a name for no single one, None for no known bug; [] where there
+        are no known bugs."""
+
+    def stop(self) -> None:
+        """End the current call soon."""
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -125,8 +147,10 @@ class Exploration:
         settings: Settings,
         open_worker: Callable[[], Worker],
         on_level: Callable[[Level], None] = lambda level: None,
+        naming: Naming | None = None,
     ) -> None:
         self.settings = settings
+        self._naming = naming
         self.search: Search
         """Made of what the first worker says."""
         self.reason: Reason | None = None
@@ -148,6 +172,8 @@ class Exploration:
         self._halt.set()
         for worker in tuple(self._workers):
             worker.stop()
+        if self._naming:
+            self._naming.stop()
 
     def run(self) -> Certificate:
         """Explore, and return the certificate, which was written. Raises what a worker raises."""
@@ -175,14 +201,31 @@ class Exploration:
             finally:
                 self._halt.set()
                 pool.shutdown(cancel_futures=True)
-        certificate = self._certificate(time.monotonic() - began, exhausted=exhausted)
-        for name, trace in names_of(self.search):
+        seconds = time.monotonic() - began
+        shown = self._shown()
+        certificate = self._certificate(seconds, exhausted=exhausted, shown=tuple(shown))
+        for name, trace in (*names_of(self.search), *((one.file, trace) for one, trace in shown.items())):
             (settings.out / name).parent.mkdir(exist_ok=True)
             save_trace(trace, settings.out / name)
         save_certificate(certificate, settings.out)
         if certificate.verdict != "incomplete":
             path.unlink()
         return certificate
+
+    def _shown(self) -> dict[Shown, Trace]:
+        """Return the known bugs that failing traces show, nothing if the exploration or the comparison was ended."""
+        if not self._naming or not self.search.failing or self._is_ended():
+            return {}
+        try:
+            causes = self._naming.names(self.search.failing)
+        except Exception:
+            if not self._is_ended():  # else it is the call that was ended
+                raise
+            causes = ()
+        return to_shown(self.search, causes) if causes else {}
+
+    def _is_ended(self) -> bool:
+        return self.reason == "interrupted"
 
     def _check_configurations(self, worker: Worker) -> None:
         """Raise TraceError for a configuration that the target does not support: its traces would prove nothing."""
@@ -300,7 +343,7 @@ class Exploration:
         own = max(grown.fingerprint for grown in joined.grown)
         return structs.replace(joined, grown=(Grown(own, branches),))
 
-    def _certificate(self, seconds: float, *, exhausted: bool) -> Certificate:
+    def _certificate(self, seconds: float, *, exhausted: bool, shown: tuple[Shown, ...]) -> Certificate:
         settings, search = self.settings, self.search
         verdict: Verdict = "fails" if search.failures else "clean"
         if self._differences:
@@ -332,6 +375,8 @@ class Exploration:
             merges_checked=self._checked,
             differences=tuple(self._differences),
             failures=tuple(to_failing(search)),
+            named=sum(one.times for one in shown),
+            shown=shown,
             oracles=oracles,
             whole=self._whole,
             unseen=unseen(whole=self._whole),

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from ...explore.scope import Scope
     from ...explore.search import Level
     from ...group.fixes import Fixes
+    from ...group.recognition import Recognizer
 
 EXAMPLES = """\
 A scope is a small file: configurations, and the events that a trace may have.
@@ -71,9 +72,10 @@ def run(options: argparse.Namespace) -> int:
         return check(options)
     import msgspec
 
-    from ...explore.certificate import CERTIFICATE_FILE, left_inside, statement
+    from ...explore.certificate import CERTIFICATE_FILE, bugs_line, left_inside, statement
     from ...explore.exploration import Exploration
     from ...explore.scope import read_scope
+    from ...group.naming import Naming
     from ...units import plural
     from ...workers.worker_client import WorkerClient
     from .common import ending_on_signals, fixes_of, memory_limit, print_json, printer
@@ -88,13 +90,20 @@ def run(options: argparse.Namespace) -> int:
         return WorkerClient(options.target, fixes.launch, options.timeout, memory)
 
     line(f"exploring {options.target}, scope {options.scope}: {settings.scope.about}")
-    exploration = Exploration(settings, open_worker, lambda level: line(told(level)))
+    naming = Naming(lambda: recognizer(options, fixes))
+    exploration = Exploration(settings, open_worker, lambda level: line(told(level)), naming)
     with ending_on_signals(exploration):
         certificate = exploration.run()
     for failing in certificate.failures:
         size = f"{plural(failing.events, 'event')}, {plural(failing.times, 'time')}"
         line(f"FAILS {failing.signature} ({size}): {failing.message}")
         line(f"  {settings.out / failing.file}")
+    for one in certificate.shown:
+        size = f"{plural(one.events, 'event')}, {plural(one.times, 'time')}"
+        line(f"SHOWS {one.name or one.signature} ({size}): {one.phrase}")
+        line(f"  {settings.out / one.file}")
+    if certificate.shown:
+        line(bugs_line(certificate))
     line(
         f"{certificate.states} states, {certificate.transitions} transitions, {certificate.merges} merges, "
         f"{certificate.merges_checked} of them checked; a collision has a chance of {certificate.collision_chance:.1e}"
@@ -106,6 +115,23 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print_json({"exit_reason": certificate.verdict, **msgspec.to_builtins(certificate)})
     return status(certificate, interrupted=exploration.reason == "interrupted")
+
+
+def recognizer(options: argparse.Namespace, fixes: Fixes) -> Recognizer | None:
+    """Return what recognizes failures as known bugs that come with hybridfuzz, None if there are none."""
+    from functools import partial
+
+    from ...group.recognition import Recognizer
+    from ...workers.worker_client import WorkerClient
+    from .common import memory_limit, packaged_fixes
+
+    packaged = packaged_fixes(options.target, fixes.unpatched, fixes.entries)
+    ours = {entry.title for entry in fixes.in_effect}
+    entries = [entry for entry in packaged.in_effect if entry.title not in ours] if packaged else []
+    if not packaged or not entries:
+        return None
+    worker = partial(WorkerClient, options.target, trace_seconds=options.timeout, memory_limit=memory_limit(options))
+    return Recognizer(packaged, entries, options.target, worker)
 
 
 def told(level: Level) -> str:
