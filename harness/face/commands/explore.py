@@ -30,7 +30,7 @@ example: hybridfuzz explore --scope minute -o out
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments."""
-    from ...units import count, count_or_none, duration
+    from ...units import WHOLE, count, count_or_none, duration, shard
     from .common import add_fixes, add_target, jobs
 
     add_target(parser)
@@ -45,6 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--time", type=duration, metavar="TIME", help="end after this time")
     parser.add_argument("--states", type=count, metavar="N", help="end after so many states; bounds memory")
     parser.add_argument("--jobs", "-j", type=jobs, metavar="N", help="workers (default: auto, one for each core)")
+    parser.add_argument(
+        "--shard", type=shard, default=WHOLE, metavar="I/N", help="run share I of N; the shards share the output folder"
+    )
     add_fixes(parser)
     parser.add_argument("--first", action="store_true", help="end with the length at which the first trace fails")
     parser.add_argument(
@@ -111,7 +114,8 @@ def run(options: argparse.Namespace) -> int:
     line(statement(certificate))
     if left := left_inside(certificate):
         line(left)
-    line(f"certificate: {settings.out / CERTIFICATE_FILE}, digest {certificate.digest[:16]}")
+    written = f"certificate: {settings.out / CERTIFICATE_FILE}" if settings.shard.number == 1 else "this shard's"
+    line(f"{written}, digest {certificate.digest[:16]}")
     if options.json:
         print_json({"exit_reason": certificate.verdict, **msgspec.to_builtins(certificate)})
     return status(certificate, interrupted=exploration.reason == "interrupted")
@@ -146,10 +150,13 @@ def settings_of(options: argparse.Namespace, fixes: Fixes, scope: Scope) -> Sett
     """Return the settings."""
     from importlib.metadata import version
 
+    from ....targets.base.trace import TraceError
     from ...explore.exploration import Settings
     from ...workers.machine import cores
     from .common import output_folder
 
+    if options.shard.of > 1 and options.time is not None:
+        raise TraceError("--shard has no --time: the others would wait for the shard that ends first")
     name = Path(options.scope).stem
     return Settings(
         target=options.target,
@@ -166,6 +173,7 @@ def settings_of(options: argparse.Namespace, fixes: Fixes, scope: Scope) -> Sett
         first=options.first,
         seconds=options.time,
         states=options.states,
+        shard=options.shard,
     )
 
 
