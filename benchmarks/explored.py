@@ -1,4 +1,4 @@
-"""Explorations beside the reducer and beside random search: `python benchmarks/explored.py mutants|random|memory`.
+"""Explorations beside the reducer and beside random search: `python benchmarks/explored.py WHAT`.
 
 mutants  each mutant is explored until a trace fails (--scope hour --events 4 --seconds 15): the length of the
          shortest trace, that of the packaged one, and for the others what their packaged trace needs that the scope
@@ -12,14 +12,17 @@ memory   of the coordinator, per million states
 from __future__ import annotations
 
 import argparse
+import datetime
 import random
 import resource
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import msgspec
+from msgspec import structs
 
 from hybridfuzz.harness.campaign.canary import known_traces
 from hybridfuzz.harness.draw.grammar import draw_trace
@@ -27,6 +30,8 @@ from hybridfuzz.harness.explore.expand import Branch, Expand, Expander, Grown, P
 from hybridfuzz.harness.explore.exploration import Exploration, Settings
 from hybridfuzz.harness.explore.scope import Scope, read_scope
 from hybridfuzz.harness.explore.search import Search
+from hybridfuzz.harness.group.fixes import BUILTIN, apply_fixes, read_fixes
+from hybridfuzz.harness.group.known import fitting
 from hybridfuzz.harness.judge.run import run_trace
 from hybridfuzz.harness.judge.situations import NAMES
 from hybridfuzz.harness.workers.worker_client import WorkerClient
@@ -35,6 +40,26 @@ from hybridfuzz.targets.base.trace import Arrive, Config, Fork, Trace, tag_of
 from hybridfuzz.targets.hybrid.factory import make_factory
 from hybridfuzz.targets.hybrid.mutants import MUTANTS
 
+CAUSES = {
+    "one-token-prompt": ("vllm-sessions", 2, 3),
+    "prompt-as-decode": ("vllm-sessions", 3, 1),
+    "session-dummy-run": ("vllm-sessions", 3, 3),
+    "session-behind-ring": ("vllm-sessions", 4, 4),
+    "session-behind-stop": ("vllm-sessions", 0, 4),
+    "session-keeps-grammar": ("vllm-sessions", 1, 4),
+    "published-then-preempted": ("vllm-priority", 0, 3),
+    "copy-of-a-state": ("vllm-hits", 0, 2),
+    "past-a-partial-hit": ("vllm-hits", 1, 2),
+    "copy-of-an-unfilled-block": ("vllm-hits", 1, 3),
+    "retry-reserved-twice": ("vllm-connector", 0, 2),
+    "loads-wait-for-each-other": ("vllm-connector", 2, 2),
+    "state-copied-before-load": ("vllm-connector", 2, 2),
+    "inner-state-without-block": ("vllm-mixers", 0, 2),
+    "linear-prompt-as-decode": ("vllm-mixers", 4, 1),
+    "linear-without-accepted-counts": ("vllm-mixers", 4, 1),
+}
+"""Cause -> packaged scope, number of a configuration there, and most events."""
+VLLM = "vllm@0.33.0"
 IGNORED = ("num_blocks", "groups", "max_model_len", "max_num_seqs", "max_num_batched_tokens", "conv_width")
 """Fields of a configuration that are no features: sizes, which the scope has in smaller."""
 SIZES = frozenset(
@@ -102,13 +127,36 @@ def mutants(scope: Scope, name: str, events: int, seconds: float, only: str) -> 
                 out=Path(folder), check_every=0, first=True, seconds=seconds,
             )  # fmt: skip
             launch = prepare(target, lambda text: None)
-            certificate = Exploration(settings, lambda launch=launch, target=target: WorkerClient(target, launch)).run()
+            certificate = Exploration(settings, partial(WorkerClient, target, launch)).run()
         shortest = min((failing.events for failing in certificate.failures), default=0)
         packaged = sorted(known_traces(slug), key=lambda trace: len(trace.events))
         lengths = ", ".join(str(len(trace.events)) for trace in packaged)
         needs = min((outside(trace, scope) for trace in packaged), key=len, default=["no trace"])
         why = "" if shortest else ", ".join(needs) or "nothing else"
         print(f"| `{slug}` | {shortest or '-'} | {lengths} | {certificate.events} | {why} |", flush=True)
+
+
+def causes(only: str) -> None:
+    """Print the table of known causes of vLLM."""
+    entries = read_fixes(BUILTIN, VLLM)
+    launch = prepare(VLLM, lambda text: None)
+    print("| cause | scope | shortest | packaged | signature |\n| --- | --- | ---: | ---: | --- |")
+    for cause, (name, number, events) in CAUSES.items():
+        if only not in ("", cause):
+            continue
+        others = apply_fixes(launch, [one for one in entries if one.name != cause], VLLM, datetime.date.today())
+        scope = read_scope(name)
+        with TemporaryDirectory() as folder:
+            settings = Settings(
+                target=VLLM, engine="", patches=(), hybridfuzz="", scope_name=name, events=events, out=Path(folder),
+                scope=structs.replace(scope, configuration=scope.configuration[number : number + 1]), first=True,
+            )  # fmt: skip
+            found = Exploration(settings, partial(WorkerClient, VLLM, others.launch)).run().failures
+        packaged = fitting([one for one in entries if one.name == cause], VLLM, launch.version, datetime.date.today())
+        lengths = sorted(len(trace.events) for one in packaged for trace in one.read_traces())
+        cells = (f"`{cause}`", f"`{name}`", found[0].events if found else "-", ", ".join(map(str, lengths)),
+                 ", ".join(failing.signature for failing in found))  # fmt: skip
+        print(f"| {' | '.join(map(str, cells))} |", flush=True)
 
 
 def explore(scope: Scope, events: int) -> Search:
@@ -223,17 +271,19 @@ def memory(count: int) -> None:
 def main() -> None:
     """Run a measurement."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("mutants", "random", "memory"))
+    parser.add_argument("what", choices=("mutants", "random", "memory", "causes"))
     parser.add_argument("--scope", default="hour")
     parser.add_argument("--events", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=15.0)
     parser.add_argument("--traces", type=int, default=500)
     parser.add_argument("--states", type=int, default=1_000_000)
-    parser.add_argument("--only", default="", help="mutants with this in their name")
+    parser.add_argument("--only", default="", help="mutants with this in their name; one cause")
     arguments = parser.parse_args()
     scope = read_scope(arguments.scope)
     if arguments.what == "mutants":
         mutants(scope, arguments.scope, arguments.events, arguments.seconds, arguments.only)
+    elif arguments.what == "causes":
+        causes(arguments.only)
     elif arguments.what == "random":
         compare(scope, arguments.scope, arguments.events, arguments.traces)
     else:
