@@ -10,7 +10,9 @@ import msgspec
 from msgspec import Struct
 
 from ...targets.base.trace import AnyEvent, Trace, TraceError
+from ..campaign_summary import Cause
 from ..draw.trace_files import file_name, read_json, write_atomically
+from ..judge.violation import Violation
 from ..quoting import one_line
 from ..units import plural
 from .form import UNSEEN, UNSEEN_WITHOUT_INSPECTION
@@ -33,6 +35,21 @@ class Failing(Struct, frozen=True):
     file: str
 
 
+class Shown(Struct, frozen=True):
+    """A known bug that failing traces show: the first of them, which is a shortest one, and how many do.
+
+    name    of the bug; "" for failures that known bugs explain, though no single one, and for those that none explains
+    phrase  what happens, in a few words
+    """
+
+    name: str
+    phrase: str
+    signature: str
+    events: int
+    times: int
+    file: str
+
+
 class Sample(Struct, frozen=True):
     """A state that was reached: the number of its configuration, its events and its fingerprint."""
 
@@ -47,6 +64,8 @@ class Certificate(Struct, frozen=True, kw_only=True):
     verdict     "clean", "fails", "unsound" (a merge was wrong), "incomplete" (a limit was met or a signal came)
     events      length up to which all traces of the scope were explored, or were found to lead to no new state
     exhausted   the last level had no new state: no longer trace leads to one, either
+    named       failing traces that were compared with known bugs, at most `ALIKE_MAX` that are alike
+    shown       which known bugs these show
     differences what differed between two traces that were one for the form; [] in a sound exploration
     oracles     those that checked something, with the number of checks
     whole       the form sees all of the target's state
@@ -70,6 +89,8 @@ class Certificate(Struct, frozen=True, kw_only=True):
     merges_checked: int
     differences: tuple[str, ...]
     failures: tuple[Failing, ...]
+    named: int
+    shown: tuple[Shown, ...]
     oracles: dict[str, int]
     whole: bool
     unseen: tuple[str, ...]
@@ -129,6 +150,13 @@ def statement(certificate: Certificate) -> str:
     return f"ended early: scope {certificate.scope_name} is complete {bound}; {found} of failures so far"
 
 
+def bugs_line(certificate: Certificate) -> str:
+    """Return how many known bugs the failing traces show."""
+    bugs = sum(bool(one.name) for one in certificate.shown)
+    failing = sum(level.failing for level in certificate.levels)
+    return f"{plural(bugs, 'known bug')} shown; {certificate.named} of {plural(failing, 'failing trace')} compared"
+
+
 def left_inside(certificate: Certificate) -> str:
     """Return how many failing traces are left inside the bound, "" if that is not known."""
     if certificate.verdict != "clean" or not certificate.whole:
@@ -173,6 +201,14 @@ def page(certificate: Certificate) -> str:
             f"| {_cell(one.signature)} | {one.events} | {one.times} | [{one.file}]({one.file}) |"
             for one in certificate.failures
         ]
+    if certificate.shown:
+        lines += ["", "## Known bugs", "", f"{bugs_line(certificate)}.", ""]
+        lines += ["| bug | signature | events | times | trace |", "| --- | --- | ---: | ---: | --- |"]
+        lines += [
+            f"| {_cell(one.name or one.phrase)} | {_cell(one.signature)} | {one.events} | {one.times} "
+            f"| [{one.file}]({one.file}) |"
+            for one in certificate.shown
+        ]
     lines += ["", "## Checks of each oracle", "", "| oracle | checks |", "| --- | ---: |"]
     lines += [f"| {name} | {times} |" for name, times in sorted(certificate.oracles.items())]
     lines += ["", "## Not seen by the canonical form", "", *(f"- {what}" for what in certificate.unseen), ""]
@@ -181,6 +217,24 @@ def page(certificate: Certificate) -> str:
 
 def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ")
+
+
+NEW, SEVERAL = "no known bug explains it", "known bugs explain it, no single one"
+
+
+def to_shown(search: Search, causes: Sequence[Cause | None]) -> dict[Shown, Trace]:
+    """Return the known bugs that failing traces show, each with a shortest trace."""
+    groups: dict[tuple[str, str], list[tuple[Trace, Violation]]] = {}
+    for one, cause in zip(search.failing, causes, strict=True):
+        name = cause.name if cause else ""
+        phrase = cause.phrase if cause and name else SEVERAL if cause else f"{NEW}: {one[1].signature}"
+        groups.setdefault((name, phrase), []).append(one)
+    found = {}
+    for (name, phrase), those in groups.items():
+        trace, violation = those[0]
+        file = f"bugs/{file_name(name or phrase)}.json"
+        found[Shown(name, phrase, violation.signature, len(trace.events), len(those), file)] = trace
+    return found
 
 
 def to_samples(search: Search) -> tuple[Sample, ...]:

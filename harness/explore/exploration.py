@@ -7,33 +7,43 @@ exploration that was killed goes on where it was: the journal is read instead of
 from __future__ import annotations
 
 import hashlib
-import os
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Event
-from typing import BinaryIO, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import msgspec
 from msgspec import Struct, structs
 
 from ...targets.base.protocol import Capabilities
-from ...targets.base.trace import Config, TraceError
-from ..campaign_summary import Reason
-from ..draw.trace_files import ERROR_LENGTH_MAX, read_regular, save_trace
+from ...targets.base.trace import Config, Trace, TraceError
+from ..campaign_summary import Cause, Reason
+from ..draw.trace_files import save_trace
 from ..judge.outcome import Outcome
-from ..quoting import one_line
-from .certificate import Certificate, Verdict, names_of, save_certificate, to_failing, to_samples, unseen
+from ..judge.violation import Violation
+from ..units import WHOLE, Shard
+from .certificate import (
+    Certificate,
+    Shown,
+    Verdict,
+    names_of,
+    save_certificate,
+    to_failing,
+    to_samples,
+    to_shown,
+    unseen,
+)
 from .expand import Branch, Compare, Expand, Expanded, Grown, Parent
+from .journal import Entry, Journals
 from .scope import Scope
 from .search import Level, Search
 
-JOURNAL_FILE = "journal"
-JOURNAL_BYTES_MAX = 1 << 30
 PARENTS = 8
 """States that a worker is given at once."""
 AHEAD = 4
@@ -73,6 +83,17 @@ class Worker(Protocol):
         """Return what differs between two traces that have one form."""
 
 
+class Naming(Protocol):
+    """What names the known bugs that failing traces show."""
+
+    def names(self, failing: Sequence[tuple[Trace, Violation]]) -> Sequence[Cause | None]:
+        """Return the known bug that each shows, without a name for no single one, None for no known bug; [] where there
+        are no known bugs."""
+
+    def stop(self) -> None:
+        """End the current call soon."""
+
+
 class Settings(Struct, frozen=True, kw_only=True):
     """What is explored.
 
@@ -81,6 +102,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     first         end with the level in which the first failure is
     seconds, states  limits, None for none
     without       fields left out of the form, to test that they matter
+    shard         the requests that this process asks for; the others share the folder
     """
 
     target: str
@@ -98,6 +120,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     seconds: float | None = None
     states: int | None = None
     without: frozenset[str] = frozenset()
+    shard: Shard = WHOLE
 
     def identity(self) -> str:
         """Return what a journal must have been written for."""
@@ -108,15 +131,6 @@ class Settings(Struct, frozen=True, kw_only=True):
         return hashlib.sha256(msgspec.json.encode(same)).hexdigest()
 
 
-class Entry(Struct, frozen=True, array_like=True):
-    """A line of the journal: the answer to one request."""
-
-    grown: tuple[Grown, ...] = ()
-    oracles: dict[str, int] = {}
-    whole: bool = True
-    differences: tuple[str, ...] = ()
-
-
 class Exploration:
     """Runs once. `stop` may be called from a signal handler."""
 
@@ -125,8 +139,10 @@ class Exploration:
         settings: Settings,
         open_worker: Callable[[], Worker],
         on_level: Callable[[Level], None] = lambda level: None,
+        naming: Naming | None = None,
     ) -> None:
         self.settings = settings
+        self._naming = naming
         self.search: Search
         """Made of what the first worker says."""
         self.reason: Reason | None = None
@@ -139,8 +155,9 @@ class Exploration:
         self._halt = Event()
         self._workers: list[Worker] = []
         self._idle: SimpleQueue[Worker] = SimpleQueue()
-        self._journal: BinaryIO | None = None
-        self._written: Iterator[Entry] = iter(())
+        self._journals: Journals
+        self._asked = 0
+        """Requests of all shards."""
 
     def stop(self, reason: Reason) -> None:
         """End it now; a later run of the same exploration in this folder goes on."""
@@ -148,16 +165,17 @@ class Exploration:
         self._halt.set()
         for worker in tuple(self._workers):
             worker.stop()
+        if self._naming:
+            self._naming.stop()
 
     def run(self) -> Certificate:
         """Explore, and return the certificate, which was written. Raises what a worker raises."""
         settings, began = self.settings, time.monotonic()
         settings.out.mkdir(parents=True, exist_ok=True)
-        path = settings.out / JOURNAL_FILE
-        self._written = self._read(path)
+        self._journals = Journals(settings.out, settings.identity(), settings.shard, self._halt)
         exhausted = False
         with ExitStack() as stack:
-            self._journal = stack.enter_context(path.open("ab"))
+            stack.enter_context(self._journals)
             pool = stack.enter_context(ThreadPoolExecutor(settings.jobs))
             for _ in range(settings.jobs):
                 worker = stack.enter_context(self._open_worker())
@@ -175,14 +193,34 @@ class Exploration:
             finally:
                 self._halt.set()
                 pool.shutdown(cancel_futures=True)
-        certificate = self._certificate(time.monotonic() - began, exhausted=exhausted)
-        for name, trace in names_of(self.search):
+        seconds = time.monotonic() - began
+        shown = self._shown()
+        certificate = self._certificate(seconds, exhausted=exhausted, shown=tuple(shown))
+        if settings.shard.number > 1:
+            return certificate
+        for name, trace in (*names_of(self.search), *((one.file, trace) for one, trace in shown.items())):
             (settings.out / name).parent.mkdir(exist_ok=True)
             save_trace(trace, settings.out / name)
         save_certificate(certificate, settings.out)
         if certificate.verdict != "incomplete":
-            path.unlink()
+            self._journals.remove()
         return certificate
+
+    def _shown(self) -> dict[Shown, Trace]:
+        """Return the known bugs that failing traces show, nothing if the exploration or the comparison was ended."""
+        is_asked = self.settings.shard.number == 1 and self.search.failing
+        if not self._naming or not is_asked or self._is_ended():
+            return {}
+        try:
+            causes = self._naming.names(self.search.failing)
+        except Exception:
+            if not self._is_ended():  # else it is the call that was ended
+                raise
+            causes = ()
+        return to_shown(self.search, causes) if causes else {}
+
+    def _is_ended(self) -> bool:
+        return self.reason == "interrupted"
 
     def _check_configurations(self, worker: Worker) -> None:
         """Raise TraceError for a configuration that the target does not support: its traces would prove nothing."""
@@ -190,29 +228,6 @@ class Exploration:
             if reason := worker.supports(config):
                 where = f"scope {self.settings.scope_name}, configuration {number}"
                 raise TraceError(f"{where}: {self.settings.target} does not support it: {reason}")
-
-    def _read(self, path: Path) -> Iterator[Entry]:
-        """Return the answers of an earlier run of this exploration; begin a journal if there is none.
-
-        A last line that is cut off is dropped: it was being written when the process ended.
-        """
-        identity = self.settings.identity().encode()
-        data = read_regular(path, JOURNAL_BYTES_MAX, "a journal") if os.path.lexists(path) else b""
-        whole = data[: data.rfind(b"\n") + 1]
-        lines = whole.splitlines()
-        if lines and lines[0] != identity:
-            raise TraceError(
-                f"{path.parent} holds another exploration, unfinished: its target, scope, --fixes, --disturbances or "
-                "--check-merges are others; repeat those, or choose another folder"
-            )
-        if not lines:
-            whole = identity + b"\n"
-        if whole != data:
-            path.write_bytes(whole)
-        try:
-            return iter([msgspec.json.decode(line, type=Entry) for line in lines[1:]])
-        except (ValueError, RecursionError) as error:  # of msgspec, too
-            raise TraceError(f"{path}: {one_line(str(error), ERROR_LENGTH_MAX)}; remove it to begin anew") from None
 
     def _goes_on(self) -> bool:
         found = self._differences or (self.settings.first and self.search.failures)
@@ -249,26 +264,30 @@ class Exploration:
     def _answers(
         self, pool: ThreadPoolExecutor, asked: Iterable[T], ask: Callable[[Worker, T], Entry]
     ) -> Iterator[tuple[T, Entry]]:
-        """Yield the answer to each request, in order: from the journal, then from the workers."""
-        under_way: deque[tuple[T, Future[Entry]]] = deque()
-        requests = iter(asked)
-        for request in requests:
-            entry = next(self._written, None)
-            if entry is not None:
-                yield request, entry
-                continue
-            under_way.append((request, pool.submit(self._ask, ask, request)))
-            if len(under_way) >= self.settings.jobs * AHEAD:
-                yield self._answered(*under_way.popleft())
-        while under_way:
-            yield self._answered(*under_way.popleft())
+        """Yield the answer to each request, in order: from one's journal, from another shard, or from the workers."""
+        under_way: deque[tuple[T, Callable[[], Entry]]] = deque()
+        for request in asked:
+            under_way.append((request, self._answer(pool, ask, request)))
+            if len(under_way) >= self.settings.jobs * AHEAD * self.settings.shard.of:
+                first, answer = under_way.popleft()
+                yield first, answer()
+        for left, answer in under_way:
+            yield left, answer()
 
-    def _answered(self, request: T, future: Future[Entry]) -> tuple[T, Entry]:
+    def _answer(self, pool: ThreadPoolExecutor, ask: Callable[[Worker, T], Entry], request: T) -> Callable[[], Entry]:
+        """Ask for the answer to a request that is this shard's; return what waits for it."""
+        owner = self._asked % self.settings.shard.of + 1
+        self._asked += 1
+        if owner != self.settings.shard.number:
+            return partial(self._journals.of_another, owner)
+        if earlier := next(self._journals.earlier, None):
+            return lambda: earlier
+        return partial(self._answered, pool.submit(self._ask, ask, request))
+
+    def _answered(self, future: Future[Entry]) -> Entry:
         entry = future.result()
-        assert self._journal
-        self._journal.write(msgspec.json.encode(entry) + b"\n")
-        self._journal.flush()
-        return request, entry
+        self._journals.add(entry)
+        return entry
 
     def _ask(self, ask: Callable[[Worker, T], Entry], request: T) -> Entry:
         worker = self._idle.get()
@@ -300,7 +319,7 @@ class Exploration:
         own = max(grown.fingerprint for grown in joined.grown)
         return structs.replace(joined, grown=(Grown(own, branches),))
 
-    def _certificate(self, seconds: float, *, exhausted: bool) -> Certificate:
+    def _certificate(self, seconds: float, *, exhausted: bool, shown: tuple[Shown, ...]) -> Certificate:
         settings, search = self.settings, self.search
         verdict: Verdict = "fails" if search.failures else "clean"
         if self._differences:
@@ -332,6 +351,8 @@ class Exploration:
             merges_checked=self._checked,
             differences=tuple(self._differences),
             failures=tuple(to_failing(search)),
+            named=sum(one.times for one in shown),
+            shown=shown,
             oracles=oracles,
             whole=self._whole,
             unseen=unseen(whole=self._whole),

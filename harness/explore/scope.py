@@ -35,8 +35,10 @@ from ...targets.base.trace import (
     TraceError,
     Turn,
     check_config,
+    features_of,
     needed_events,
     needed_features,
+    needed_kinds,
     tag_of,
 )
 from ..draw.trace_files import ERROR_LENGTH_MAX, read_toml
@@ -141,6 +143,10 @@ class Alphabet:
         if not needed_events([event]) <= capabilities.events | {"arrive", "step"}:
             return False
         if not needed_features([event]) <= capabilities.features:
+            return False
+        if capabilities.documents and not needed_kinds([event]) <= features_of(
+            capabilities.documents_with(config.options)
+        ):
             return False
         return all(
             getattr(event, name) <= getattr(config, mark.field) for name, mark in fields_with(_KINDS[tag], AtMost)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from array import array
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
@@ -22,6 +23,8 @@ from .scope import Alphabet, Scope, disturbs
 ROOT = -1
 SAMPLES = 200
 """States whose trace is kept for `explore --check`."""
+ALIKE_MAX = 50
+"""Failing traces of one configuration, signature and length that are kept to be told apart by cause, the first ones."""
 
 
 class Level(Struct, frozen=True):
@@ -53,6 +56,9 @@ class Search:
         self.alphabets = [Alphabet(scope, config, capabilities) for config in scope.configuration]
         self.levels: list[Level] = []
         self.failures: dict[str, Failure] = {}
+        self.failing: list[tuple[Trace, Violation]] = []
+        """Failing traces, the shorter ones first, at most `ALIKE_MAX` that are alike."""
+        self._alike: Counter[tuple[int, str, int]] = Counter()
         self.merges = 0
         self.to_check: list[Compare] = []
         """Merges of this level that are to be checked."""
@@ -126,12 +132,7 @@ class Search:
         violation = branch.violation or branch.drained
         if violation:
             self._counts[3] += 1
-            failure = self.failures.get(violation.signature)
-            if failure:
-                failure.times += 1
-            else:
-                trace = Trace(parent.config, (*parent.events, event), origin="explored")
-                self.failures[violation.signature] = Failure(violation, trace)
+            self._fail(violation, Trace(parent.config, (*parent.events, event), origin="explored"))
         if branch.violation:
             return  # the behaviour after a broken invariant is undefined
         disturbed = self._disturbed[state] + disturbs(event)
@@ -146,6 +147,17 @@ class Search:
         if number == len(self._alphabet):
             self._alphabet.append(event)
         self._seen[branch.fingerprint] = self._add(branch.fingerprint, state, number, disturbed)
+
+    def _fail(self, violation: Violation, trace: Trace) -> None:
+        failure = self.failures.get(violation.signature)
+        if failure:
+            failure.times += 1
+        else:
+            self.failures[violation.signature] = Failure(violation, trace)
+        alike = self.scope.configuration.index(trace.config), violation.signature, len(trace.events)
+        self._alike[alike] += 1
+        if self._alike[alike] <= ALIKE_MAX:
+            self.failing.append((trace, violation))
 
     def _merge(self, before: int, parent: Parent, event: AnyEvent) -> None:
         self._counts[2] += 1

@@ -19,6 +19,7 @@ cause_text    the text of a cause in its parts
 recognition   failures that known bugs with a patch explain, before they are reduced
 conditions    known bugs without a patch, recognized by the evidence of their traces
 fixes         patches of known bugs applied, and their traces run without them
+naming        the known bugs of many failing traces at once
 needed_fixes  the fixes without which a failure does not show
 verification  does a patch fix a finding
 watch         known bugs in the course of a campaign

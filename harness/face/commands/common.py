@@ -10,7 +10,7 @@ import signal
 import sys
 import time
 from argparse import ArgumentTypeError
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType, ModuleType
@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # --help has to come at once
     from ....targets.base.trace import TraceError
     from ...campaign_summary import Reason
     from ...group.fixes import Fixes
+    from ...group.known import Known
     from ...workers.worker_client import WorkerClient
 
 DEFAULT_TARGET = "hybrid"
@@ -145,6 +146,22 @@ def fixes_of(options: argparse.Namespace) -> Fixes:
     launch, today = launch_target(options.target), datetime.date.today()
     known = asked_fixes(options.fixes, options.target, launch.version, today)
     return apply_fixes(launch, known, options.target, today)
+
+
+def packaged_fixes(target: str, engine: Launch, known: Sequence[Known]) -> Fixes | None:
+    """Return the known bugs by which failures are recognized, with their patches applied: those that come with
+    hybridfuzz and `known` ones. None where there are none, or where no patch can be applied."""
+    import datetime
+
+    from ....targets.base.protocol import TargetError
+    from ....targets.base.trace import TraceError
+    from ...group.fixes import BUILTIN, apply_fixes, read_fixes
+
+    try:
+        builtin = read_fixes(BUILTIN, target)
+        return apply_fixes(engine, (*known, *builtin), target, datetime.date.today())
+    except (TraceError, TargetError):  # no packaged bugs of this target, or no tree to patch
+        return None
 
 
 def open_worker(options: argparse.Namespace) -> WorkerClient:

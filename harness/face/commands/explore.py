@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from ...explore.scope import Scope
     from ...explore.search import Level
     from ...group.fixes import Fixes
+    from ...group.recognition import Recognizer
 
 EXAMPLES = """\
 A scope is a small file: configurations, and the events that a trace may have.
@@ -29,7 +30,7 @@ example: hybridfuzz explore --scope minute -o out
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments."""
-    from ...units import count, count_or_none, duration
+    from ...units import WHOLE, count, count_or_none, duration, shard
     from .common import add_fixes, add_target, jobs
 
     add_target(parser)
@@ -44,6 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--time", type=duration, metavar="TIME", help="end after this time")
     parser.add_argument("--states", type=count, metavar="N", help="end after so many states; bounds memory")
     parser.add_argument("--jobs", "-j", type=jobs, metavar="N", help="workers (default: auto, one for each core)")
+    parser.add_argument(
+        "--shard", type=shard, default=WHOLE, metavar="I/N", help="run share I of N; the shards share the output folder"
+    )
     add_fixes(parser)
     parser.add_argument("--first", action="store_true", help="end with the length at which the first trace fails")
     parser.add_argument(
@@ -71,9 +75,10 @@ def run(options: argparse.Namespace) -> int:
         return check(options)
     import msgspec
 
-    from ...explore.certificate import CERTIFICATE_FILE, left_inside, statement
+    from ...explore.certificate import CERTIFICATE_FILE, bugs_line, left_inside, statement
     from ...explore.exploration import Exploration
     from ...explore.scope import read_scope
+    from ...group.naming import Naming
     from ...units import plural
     from ...workers.worker_client import WorkerClient
     from .common import ending_on_signals, fixes_of, memory_limit, print_json, printer
@@ -88,13 +93,20 @@ def run(options: argparse.Namespace) -> int:
         return WorkerClient(options.target, fixes.launch, options.timeout, memory)
 
     line(f"exploring {options.target}, scope {options.scope}: {settings.scope.about}")
-    exploration = Exploration(settings, open_worker, lambda level: line(told(level)))
+    naming = Naming(lambda: recognizer(options, fixes))
+    exploration = Exploration(settings, open_worker, lambda level: line(told(level)), naming)
     with ending_on_signals(exploration):
         certificate = exploration.run()
     for failing in certificate.failures:
         size = f"{plural(failing.events, 'event')}, {plural(failing.times, 'time')}"
         line(f"FAILS {failing.signature} ({size}): {failing.message}")
         line(f"  {settings.out / failing.file}")
+    for one in certificate.shown:
+        size = f"{plural(one.events, 'event')}, {plural(one.times, 'time')}"
+        line(f"SHOWS {one.name or one.signature} ({size}): {one.phrase}")
+        line(f"  {settings.out / one.file}")
+    if certificate.shown:
+        line(bugs_line(certificate))
     line(
         f"{certificate.states} states, {certificate.transitions} transitions, {certificate.merges} merges, "
         f"{certificate.merges_checked} of them checked; a collision has a chance of {certificate.collision_chance:.1e}"
@@ -102,10 +114,28 @@ def run(options: argparse.Namespace) -> int:
     line(statement(certificate))
     if left := left_inside(certificate):
         line(left)
-    line(f"certificate: {settings.out / CERTIFICATE_FILE}, digest {certificate.digest[:16]}")
+    written = f"certificate: {settings.out / CERTIFICATE_FILE}" if settings.shard.number == 1 else "this shard's"
+    line(f"{written}, digest {certificate.digest[:16]}")
     if options.json:
         print_json({"exit_reason": certificate.verdict, **msgspec.to_builtins(certificate)})
     return status(certificate, interrupted=exploration.reason == "interrupted")
+
+
+def recognizer(options: argparse.Namespace, fixes: Fixes) -> Recognizer | None:
+    """Return what recognizes failures as known bugs that come with hybridfuzz, None if there are none."""
+    from functools import partial
+
+    from ...group.recognition import Recognizer
+    from ...workers.worker_client import WorkerClient
+    from .common import memory_limit, packaged_fixes
+
+    packaged = packaged_fixes(options.target, fixes.unpatched, fixes.entries)
+    ours = {entry.title for entry in fixes.in_effect}
+    entries = [entry for entry in packaged.in_effect if entry.title not in ours] if packaged else []
+    if not packaged or not entries:
+        return None
+    worker = partial(WorkerClient, options.target, trace_seconds=options.timeout, memory_limit=memory_limit(options))
+    return Recognizer(packaged, entries, options.target, worker)
 
 
 def told(level: Level) -> str:
@@ -120,10 +150,13 @@ def settings_of(options: argparse.Namespace, fixes: Fixes, scope: Scope) -> Sett
     """Return the settings."""
     from importlib.metadata import version
 
+    from ....targets.base.trace import TraceError
     from ...explore.exploration import Settings
     from ...workers.machine import cores
     from .common import output_folder
 
+    if options.shard.of > 1 and options.time is not None:
+        raise TraceError("--shard has no --time: the others would wait for the shard that ends first")
     name = Path(options.scope).stem
     return Settings(
         target=options.target,
@@ -140,6 +173,7 @@ def settings_of(options: argparse.Namespace, fixes: Fixes, scope: Scope) -> Sett
         first=options.first,
         seconds=options.time,
         states=options.states,
+        shard=options.shard,
     )
 
 

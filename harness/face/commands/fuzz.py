@@ -367,19 +367,10 @@ def engine_of(options: argparse.Namespace) -> Tested:
 
 
 def packaged_bugs(options: argparse.Namespace, engine: Launch, known: tuple[Known, ...]) -> Fixes | None:
-    """Return the known bugs by which failures are recognized, with their patches applied: those that come with
-    hybridfuzz and those that the campaign knows. None where there are none, or where no patch can be applied."""
-    from ....targets.base.protocol import TargetError
-    from ....targets.base.trace import TraceError
-    from ...group.fixes import BUILTIN, apply_fixes, read_fixes
+    """Return the known bugs by which failures are recognized; None where no time is spent on that."""
+    from .common import packaged_fixes
 
-    if options.cluster or not options.triage_share:
-        return None
-    try:
-        builtin = read_fixes(BUILTIN, options.target)
-        return apply_fixes(engine, (*known, *builtin), options.target, datetime.date.today())
-    except (TraceError, TargetError):  # no packaged bugs of this target, or no tree to patch
-        return None
+    return packaged_fixes(options.target, engine, known) if options.triage_share and not options.cluster else None
 
 
 def settings_of(options: argparse.Namespace, engine: Tested) -> Settings:

@@ -3,25 +3,38 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from cli_process import command
 from msgspec import structs
 
+from hybridfuzz.harness.campaign_summary import Cause
+from hybridfuzz.harness.draw.trace_files import load_trace
 from hybridfuzz.harness.explore import check_certificate
 from hybridfuzz.harness.explore.certificate import (
     CERTIFICATE_FILE,
     PAGE_FILE,
     Certificate,
+    bugs_line,
     left_inside,
     load_certificate,
     statement,
 )
 from hybridfuzz.harness.explore.expand import Compare, Expand, Expanded, Expander
-from hybridfuzz.harness.explore.exploration import JOURNAL_FILE, Exploration, Settings
+from hybridfuzz.harness.explore.exploration import Exploration, Settings
+from hybridfuzz.harness.explore.journal import JOURNAL_FILE
 from hybridfuzz.harness.explore.scope import read_scope
 from hybridfuzz.harness.judge.outcome import Outcome
 from hybridfuzz.harness.judge.run import run_trace
+from hybridfuzz.harness.judge.violation import Violation
+from hybridfuzz.harness.units import Shard
 from hybridfuzz.targets.base.protocol import TargetFactory
 from hybridfuzz.targets.base.trace import Config, Trace, TraceError
 from hybridfuzz.targets.hybrid.factory import make_factory
@@ -38,6 +51,7 @@ class InProcess:
         self.factory = make_factory(slug)
         self._expander = Expander(self.factory)
         self._calls = calls
+        self.calls = 0
 
     def __enter__(self) -> InProcess:
         return self
@@ -54,6 +68,7 @@ class InProcess:
 
     def expand(self, request: Expand) -> Expanded | Outcome:
         self._calls -= 1
+        self.calls += 1
         if self._calls < 0:
             raise Killed
         return self._expander.expand(request, lambda index: None)
@@ -137,6 +152,48 @@ def test_a_folder_of_another_exploration_is_refused(tmp_path: Path) -> None:
         explored(settings(tmp_path, disturbances=1))
 
 
+def test_two_shards_give_the_certificate_of_one_run(tmp_path: Path) -> None:
+    """Each asks for its own share and reads the other's answers; one of them is killed, and goes on."""
+    alone, asked = InProcess(), InProcess()
+    whole = Exploration(settings(tmp_path / "whole"), lambda: alone).run()
+    first, second = (settings(tmp_path / "shards", shard=Shard(number, 2)) for number in (1, 2))
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(explored, second)
+        with pytest.raises(Killed):
+            explored(first, calls=1)
+        mine = Exploration(first, lambda: asked).run()
+        assert mine.digest == other.result().digest == whole.digest
+    assert mine.sample == whole.sample
+    assert load_certificate(tmp_path / "shards") == mine
+    assert 0 < asked.calls < alone.calls / 2
+
+
+def test_a_shard_that_waits_can_be_ended(tmp_path: Path) -> None:
+    exploration = Exploration(settings(tmp_path, shard=Shard(1, 2)), InProcess)
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(exploration.run)
+        while not (tmp_path / f"{JOURNAL_FILE}-1-of-2").exists():
+            time.sleep(0.01)
+        exploration.stop("interrupted")
+        assert running.result().verdict == "incomplete"
+
+
+def test_a_kill_drill(tmp_path: Path) -> None:
+    """The command is killed with its workers, three times, wherever it is; the certificate is the one of a calm run."""
+    whole = explored(settings(tmp_path / "whole", hybridfuzz=version("hybridfuzz"), check_every=200))
+    out = tmp_path / "drill"
+    arguments = command("explore", "--scope", "minute", "--events", "4", "--jobs", "1", "-o", out)
+    for grown in (1, 2000, 4000):
+        process = subprocess.Popen(arguments, stdout=subprocess.DEVNULL, start_new_session=True)
+        while not (journal := out / JOURNAL_FILE).exists() or journal.stat().st_size < grown:
+            assert process.poll() is None, "it ended before it was killed"
+            time.sleep(0.001)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    subprocess.run(arguments, stdout=subprocess.DEVNULL, check=True, timeout=120)
+    assert load_certificate(out).digest == whole.digest
+
+
 def test_a_limit_makes_it_incomplete(tmp_path: Path) -> None:
     certificate = explored(settings(tmp_path, states=20))
     assert certificate.verdict == "incomplete"
@@ -160,6 +217,32 @@ def test_a_failure_has_a_shortest_trace(tmp_path: Path) -> None:
     assert failing.events == len(certificate.levels)
     assert "no trace of the scope with fewer than" in statement(certificate)
     assert (tmp_path / failing.file).exists()
+
+
+class Fake:
+    """Names each second failing trace, and knows no single bug for the first."""
+
+    def names(self, failing: Sequence[tuple[Trace, Violation]]) -> Sequence[Cause | None]:
+        return [
+            Cause("") if not number else Cause("row", 3, "A row") if number % 2 else None
+            for number in range(len(failing))
+        ]
+
+    def stop(self) -> None: ...
+
+
+def test_the_known_bugs_that_failing_traces_show_have_a_shortest_trace_each(tmp_path: Path) -> None:
+    slug = "finished-row-not-cleared"
+    wanted = settings(tmp_path, target=f"hybrid:{slug}", events=5)
+    certificate = Exploration(wanted, lambda: InProcess(slug), naming=Fake()).run()
+    several, row, new = certificate.shown
+    assert (several.name, several.phrase, several.times) == ("", "known bugs explain it, no single one", 1)
+    assert (row.name, row.phrase, row.events) == ("row", "A row", 5)
+    assert (new.name, new.phrase) == ("", f"no known bug explains it: {new.signature}")
+    assert certificate.named == several.times + row.times + new.times > 5
+    assert bugs_line(certificate).startswith(f"1 known bug shown; {certificate.named} of ")
+    assert load_trace(tmp_path / row.file).events
+    assert certificate.digest == explored(structs.replace(wanted, out=tmp_path / "unnamed"), slug).digest
 
 
 def test_a_certificate_is_checked_against_the_target(tmp_path: Path) -> None:

@@ -52,6 +52,18 @@ def test_stop_tokens_need_a_target_that_has_them(tmp_path: Path) -> None:
     assert [any(isinstance(event, Arrive) and event.stop_at for event in events) for events in found] == [True, False]
 
 
+def test_images_need_a_configuration_that_takes_them() -> None:
+    """Prompts with images were given to a configuration without: a false alarm."""
+    scope = read_scope("vllm-priority")
+    images = {"images": ("a", "image.b")}
+    capabilities = structs.replace(
+        CAPABILITIES, features=CAPABILITIES.features | {"images"}, documents={"inputs": images}
+    )
+    of_text, of_images = (Alphabet(scope, config, capabilities) for config in scope.configuration)
+    assert len(of_text.left_out) == 2 and all("image" in event for event in of_text.left_out)
+    assert not of_images.left_out
+
+
 def test_documents_that_mean_the_same_come_in_one_order(tmp_path: Path) -> None:
     text = (Path(__file__).parents[3] / "harness/explore/scopes/minute.toml").read_text(encoding="utf-8")
     both = text.replace('{ prompt = [["a", 5]], max_new_tokens = 1 },', '{ prompt = [["b", 3]], max_new_tokens = 2 },')

@@ -16,6 +16,7 @@ from hybridfuzz.harness.group.evidence import Condition
 from hybridfuzz.harness.group.finding_store import cause_words
 from hybridfuzz.harness.group.fixes import Fixes, apply_fixes
 from hybridfuzz.harness.group.known import Known, load_known
+from hybridfuzz.harness.group.naming import Naming
 from hybridfuzz.harness.group.recognition import Recognizer, cause_of
 from hybridfuzz.harness.judge.outcome import Outcome
 from hybridfuzz.harness.judge.violation import Violation
@@ -100,6 +101,16 @@ def names(bugs: dict[str, set[str]], monkeypatch: pytest.MonkeyPatch) -> dict[st
         left = [one for one in left if name_of(one.trace) not in settled]
     assert not left
     return settled
+
+
+def test_many_failing_traces_are_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    bugs = {"a": {"two"}, "new": {"unknown"}, "b": {"one"}, "both": {"one+two"}, "c": {"two"}}
+    engines = Engines(bugs, monkeypatch)
+    failing = [(make_trace(arrive(name, 3), *steps(6)), SYMPTOM) for name in bugs]
+    causes = Naming(engines.recognizer).names(failing)
+    assert [cause and cause.name for cause in causes] == ["two", None, "one", "", "two"]
+    assert len(engines.started) == 4, "three tests, and the engine with all fixes"
+    assert Naming(lambda: None).names(failing) == []
 
 
 def test_a_failure_that_the_fixes_do_not_silence_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
