@@ -15,7 +15,7 @@ def test_the_model_s_own_answer_is_allowed() -> None:
 
 def test_a_wrong_draft_is_refused_at_even_places_only() -> None:
     for place, right in enumerate(ANSWER):
-        assert is_allowed(right, place, other_token(right)) == (place % 2 == 1)
+        assert is_allowed(TRUTH, place, other_token(right)) == (place % 2 == 1)
         drafts = draft_tokens(TRUTH.tag(5 + place), 3, 0)
         assert allowed(TRUTH, place, drafts) == (0 if place % 2 == 0 else 3)
 
