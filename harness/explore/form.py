@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import Enum
 from functools import cache
 from types import BuiltinFunctionType, FunctionType, MethodType
@@ -32,7 +32,7 @@ from ...reference.request import Life
 from ...reference.tokens import Truth
 from ...targets.base.inspection import Inspected, Inspection, Mark, Marks
 from ...targets.base.observe import View
-from ...targets.base.trace import AnyEvent, Step
+from ...targets.base.trace import AnyEvent, ExternalLoad, Step
 from ..judge.lockstep import Lockstep
 from ..judge.oracles.base import Oracle
 
@@ -107,6 +107,7 @@ class Form:
         else:
             self._of_view(lockstep)
             self.fields["drafts"] = _proposed(events, lockstep.config.async_depth)
+            self.fields["loads asked for"] = _asked(events, self._reference.lives)
         for name in without:
             del self.fields[name]
 
@@ -316,6 +317,18 @@ def _proposed(events: Sequence[AnyEvent], ahead: int) -> list[object]:
     """Return which drafts the last steps proposed, and how many of them will be accepted: no view shows it."""
     steps = [event for event in events if isinstance(event, Step)][-1 - ahead :]
     return [[step.drafts, step.right, list(step.per_request.items())] for step in steps]
+
+
+def _asked(events: Sequence[AnyEvent], lives: Collection[str]) -> list[object]:
+    """Return what was said of the loads of requests that are there, and how many steps ago: a view shows what another
+    engine has stored, not how long its load will take or whether it breaks off."""
+    found: list[object] = []
+    steps = 0
+    for event in reversed(events):
+        if isinstance(event, ExternalLoad) and event.name in lives:
+            found.append([event.name, event.length, event.states, event.breaks_off, event.delay, steps])
+        steps += isinstance(event, Step)
+    return found
 
 
 def _truth(truth: Truth, length: int) -> list[object]:
