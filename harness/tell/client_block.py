@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from ...targets.base.client_requests import variable
+from ...targets.base.client_requests import stops_of, variable
 from ...targets.base.trace import Abort, Arrive, Resume, Trace
 from ..record.history import History, RequestStep
 from ..units import listed
@@ -29,7 +29,10 @@ def client_lines(served: Served, trace: Trace, history: History) -> Iterator[str
         return
     model = f"MODEL = {command[-1].strip(chr(34))!r}"
     delay = "DELAY = 0.1  # seconds: adjust it until each request arrives when its comment says"
-    yield f"{client.head}\n\n{model}\n{delay}\n\n\nasync def main():"
+    yield f"{client.head}\n\n{model}\n{delay}"
+    if stops := stops_of(trace.events):
+        yield from ("STOP = {", *(f"    {name!r}: 0,  # put here {what}" for name, what in stops.items()), "}")
+    yield "\n\nasync def main():"
     before = -1
     for index in sorted(client.calls):
         planned = _planned(history, index)

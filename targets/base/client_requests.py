@@ -13,9 +13,9 @@ from keyword import iskeyword
 
 from ...reference.batch import original_name
 from ...reference.tokens import CONTINUATION, kind_of
-from .trace import Abort, Arrive, Event, Prompt, Resume, Turn
+from .trace import Abort, Arrive, Event, Prompt, Resume, Turn, has_stop_string
 
-HEAD = '''\
+_HEAD = '''\
 import asyncio
 import zlib
 
@@ -29,14 +29,33 @@ def tokens(document, length):
     """Return token ids: any will do, if prompts share what they share here."""
     return [1000 + zlib.crc32(f"{{document}} {{index}}".encode()) % 9000 for index in range(length)]
 
-
+'''
+COMPLETIONS = f"""{_HEAD.format(port=8000)}
 def send(prompt, max_tokens, **more):
     body = {{"ignore_eos": True, "return_token_ids": True, **more}}
     return asyncio.create_task(
         client.completions.create(model=MODEL, prompt=prompt, max_tokens=max_tokens, temperature=0, extra_body=body)
     )
-'''
-"""`MODEL` is what the serve command names."""
+
+
+def answer(completion):
+    return completion.choices[0].token_ids
+"""
+"""Requests to /v1/completions. `MODEL` is what the serve command names."""
+GENERATE = f"""{_HEAD.format(port=30000)}
+def send(prompt, max_tokens, **more):
+    sampling = {{"max_new_tokens": max_tokens, "temperature": 0}}
+    sampling |= {{name: more.pop(name) for name in ("n", "min_new_tokens", "stop", "stop_token_ids") if name in more}}
+    # With ignore_eos SGLang ignores stop tokens, too.
+    sampling["ignore_eos"] = not any("stop" in name for name in sampling)
+    body = {{"input_ids": prompt, "sampling_params": sampling, **more}}
+    return asyncio.create_task(client.post(f"{{URL}}/generate", cast_to=object, body=body))
+
+
+def answer(generated):
+    return generated["output_ids"]
+"""
+"""Requests to SGLang's /generate: its /v1/completions hands no session on."""
 Fields = Callable[[Turn, int], Mapping[str, object] | None]
 """Returns the fields of a request besides its prompt and length, for a number of samples; None for a request that no
 endpoint takes."""
@@ -48,6 +67,22 @@ def variable(name: str) -> str:
     """Return the name of a request as one of Python, which the script does not have for something else."""
     plain = re.sub(r"\W", "_", name)
     return plain if re.fullmatch(r"r\w*", plain) and not iskeyword(plain) else f"r_{plain}"
+
+
+def stops_of(events: Sequence[Event]) -> dict[str, str]:
+    """Return what `STOP` has to hold for a request that ends by a stop token or a stop string, by its variable."""
+    found = {}
+    for event in events:
+        if isinstance(event, Turn) and event.stop_at and original_name(event.name) == event.name:
+            last = event.stop_at
+            which = f"tokens {last - event.string_before} to {last}" if event.string_before else f"token {last}"
+            what = f"the text of {which}" if has_stop_string(event) else which
+            found[_stop_name(event)] = f"{what} of its answer, as the same request without it shows"
+    return found
+
+
+def _stop_name(event: Turn) -> str:
+    return f"{variable(event.name)}, next turn" if isinstance(event, Resume) else variable(event.name)
 
 
 def calls_of(events: Sequence[Event], fields: Fields, others: Others) -> Iterator[tuple[int, list[str]]]:
@@ -74,9 +109,8 @@ def _request(event: Turn, fields: Mapping[str, object], sent: Mapping[str, Turn]
     if isinstance(event, Resume):
         yield f"await {name}  # the next turn of its session"
     if event.stop_at:
-        what, field = ("the text of ", "stop") if event.stop_string else ("", "stop_token_ids")
-        yield f"# STOP: {what}token {event.stop_at} of this answer, which the same request without it shows."
-        given += f", {field}=[STOP]"
+        field = "stop" if has_stop_string(event) else "stop_token_ids"
+        given += f", {field}=[STOP[{_stop_name(event)!r}]]"
     yield f"{name} = send({prompt_of(event.prompt, sent)}, {event.max_new_tokens}{given})"
 
 
@@ -87,7 +121,7 @@ def prompt_of(prompt: Prompt, sent: Mapping[str, Turn]) -> str:
         if document == CONTINUATION:
             before = prompt[:index]
             whose = [variable(name) for name, turn in sent.items() if turn.prompt == before]
-            quoted = f"(await {whose[0]}).choices[0].token_ids[:{length}]" if whose else f'tokens("answer", {length})'
+            quoted = f"answer(await {whose[0]})[:{length}]" if whose else f'tokens("answer", {length})'
             parts.append(quoted)
         else:
             parts.append(f'tokens("{document}", {length})')

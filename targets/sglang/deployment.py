@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 
-from ..base.client_requests import HEAD, calls_of, variable
+from ..base.client_requests import GENERATE, calls_of, variable
 from ..base.deployment import Client, Deployment, Implementation, Scale
 from ..base.trace import (
     Abort,
@@ -20,6 +20,7 @@ from ..base.trace import (
     Step,
     Trace,
     Turn,
+    least_tokens,
 )
 from .compat.sizes import eviction_config, sizes_of, slots_with
 
@@ -165,15 +166,16 @@ def _sizes(config: Config) -> Iterator[str]:
 
 
 def _client(trace: Trace) -> Client:
-    """Return what clients send to a server's /v1/completions."""
-    return Client(HEAD.format(port=30000), dict(calls_of(trace.events, _fields, _Others(trace))), tuple(_forced(trace)))
+    """Return what clients send to a server's /generate."""
+    return Client(GENERATE, dict(calls_of(trace.events, _fields, _Others(trace))), tuple(_forced(trace)))
 
 
 def _fields(event: Turn, samples: int) -> dict[str, object]:
-    """Return the fields of a `CompletionRequest`."""
+    """Return the fields of a request besides its prompt and length."""
     in_session = isinstance(event, Resume) or event.session
     found: dict[str, object] = {"n": samples} if samples > 1 else {}
     found |= {"session_params": {"id": event.name}} if in_session else {}
+    found |= {"min_new_tokens": least} if (least := least_tokens(event)) else {}
     return found | ({"priority": event.priority} if isinstance(event, Arrive) and event.priority else {})
 
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ..base.client_requests import HEAD, calls_of, is_text, variable
+from ..base.client_requests import COMPLETIONS, calls_of, is_text, variable
 from ..base.deployment import Client, Deployment, Implementation, Scale
 from ..base.trace import (
     Arrive,
@@ -22,6 +22,7 @@ from ..base.trace import (
     Step,
     Trace,
     Turn,
+    least_tokens,
     needed_kinds,
 )
 from .options import (
@@ -306,7 +307,7 @@ def _sizes(config: Config) -> Iterator[str]:
 def _client(trace: Trace) -> Client:
     """Return what clients send to a server's /v1/completions."""
     calls = dict(calls_of(trace.events, _fields, _other_calls))
-    return Client(HEAD.format(port=8000), calls, tuple(_forced(trace)))
+    return Client(COMPLETIONS, calls, tuple(_forced(trace)))
 
 
 def _fields(event: Turn, samples: int) -> dict[str, object] | None:
@@ -316,6 +317,7 @@ def _fields(event: Turn, samples: int) -> dict[str, object] | None:
     found: dict[str, object] = {"n": samples} if samples > 1 else {}
     found |= {"priority": event.priority} if event.priority else {}
     found |= {"prompt_logprobs": 1} if event.prompt_logprobs else {}
+    found |= {"min_tokens": least} if (least := least_tokens(event)) else {}
     found |= {"structured_outputs": {"regex": ".*"}} if event.structured else {}
     found |= {"structured_outputs": {"regex": "("}} if event.bad_grammar else {}
     kind, _, name = event.prompt[0][0].partition(".")

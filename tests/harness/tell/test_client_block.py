@@ -49,9 +49,15 @@ class FakeServer:
         await asyncio.sleep(0)
         return SimpleNamespace(choices=[SimpleNamespace(token_ids=[7] * body["max_tokens"])])
 
-    async def post(self, url: str, *, cast_to: type, body: dict[str, Any] | None = None) -> None:
+    async def post(self, url: str, *, cast_to: type, body: dict[str, Any] | None = None) -> dict[str, Any]:
         assert cast_to is object
-        self.posted.append((url.rpartition("/")[2], body or {}))
+        name, body = url.rpartition("/")[2], body or {}
+        if name != "generate":
+            self.posted.append((name, body))
+            return {}
+        self.sent.append(body)
+        await asyncio.sleep(0)
+        return {"output_ids": [7] * body["sampling_params"]["max_new_tokens"]}
 
 
 def run(text: str, monkeypatch: pytest.MonkeyPatch) -> tuple[list[dict[str, Any]], list[tuple[str, dict[str, Any]]]]:
@@ -59,7 +65,7 @@ def run(text: str, monkeypatch: pytest.MonkeyPatch) -> tuple[list[dict[str, Any]
     monkeypatch.setitem(sys.modules, "openai", SimpleNamespace(AsyncOpenAI=FakeServer))
     monkeypatch.setattr(FakeServer, "sent", [])
     monkeypatch.setattr(FakeServer, "posted", [])
-    exec(compile(text, "clients.py", "exec"), {"STOP": 9, "__name__": "__main__"})
+    exec(compile(text, "clients.py", "exec"), {"__name__": "__main__"})
     return FakeServer.sent, FakeServer.posted
 
 
@@ -84,17 +90,27 @@ def test_the_clients_of_every_packaged_trace_run(
 
 
 VALID = {
-    "vllm@0.33.0": "from vllm.entrypoints.openai.completion.protocol import CompletionRequest",
-    "sglang@0.5.23": "from sglang.srt.entrypoints.openai.protocol import CompletionRequest",
-}
-VALIDATE = """
+    "vllm@0.33.0": """
 import json, sys
+from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 for body in json.load(sys.stdin):
     unknown = body.keys() - CompletionRequest.model_fields.keys()
     assert not unknown, unknown
     CompletionRequest(**body)
 print("valid")
-"""
+""",
+    "sglang@0.5.23": """
+import json, sys
+from hybridfuzz.targets.sglang import stubs
+stubs.install()
+from sglang.srt.managers.io_struct import GenerateReqInput
+from sglang.srt.sampling.sampling_params import SamplingParams
+for body in json.load(sys.stdin):
+    GenerateReqInput(**body).normalize_batch_and_arguments()
+    SamplingParams(**body["sampling_params"]).verify(128)
+print("valid")
+""",
+}
 
 
 @pytest.mark.engine
@@ -107,7 +123,7 @@ def test_the_engine_takes_what_the_clients_of_every_packaged_trace_send(
     bodies = [body for text in texts for body in run(text, monkeypatch)[0]]
     launch = prepare(target, print)
     ran = subprocess.run(
-        [launch.python, "-c", VALID[target] + VALIDATE],
+        [launch.python, "-c", VALID[target]],
         input=json.dumps(bodies),
         env={**os.environ, **launch.env},
         capture_output=True,
@@ -125,10 +141,27 @@ def test_requests_ask_for_what_those_of_the_trace_ask_for(monkeypatch: pytest.Mo
     trace = make_trace(first, stopped, quoting, *samples)
     [r0, r1, r2, r3], _ = run(script("vllm@0.33.0", trace), monkeypatch)
     assert (r0["prompt_logprobs"], r0["priority"], r0["temperature"]) == (1, 2, 0)
-    assert r1["stop_token_ids"] == [9] and "stop_token_ids" not in r0
+    assert r1["stop_token_ids"] == [0] and "stop_token_ids" not in r0
     length = len(r0["prompt"])
     assert r2["prompt"][:length] == r0["prompt"] and set(r2["prompt"][length:]) == {7}
     assert r3["n"] == 2 and "n" not in r0
+
+
+def test_what_a_stop_token_is_stands_where_it_is_put() -> None:
+    """The script named a variable that it did not have."""
+    string = structs.replace(arrive("r1", 2, new=4), stop_at=3, string_before=1)
+    text = script("sglang@0.5.23", make_trace(structs.replace(arrive("r0", 2, new=4), stop_at=2), string))
+    assert "'r0': 0,  # put here token 2 of its answer" in text
+    assert "'r1': 0,  # put here the text of tokens 2 to 3 of its answer" in text
+
+
+def test_sglang_is_asked_by_an_endpoint_that_has_sessions_and_stops(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its /v1/completions hands no session on, and with `ignore_eos` it ignores stop tokens."""
+    asked = structs.replace(arrive("r0", 3, new=4), stop_at=2, min_tokens=1)
+    [stopped, plain], _ = run(script("sglang@0.5.23", make_trace(asked, arrive("r1", 3))), monkeypatch)
+    assert stopped["sampling_params"]["stop_token_ids"] == [0] and not stopped["sampling_params"]["ignore_eos"]
+    assert stopped["sampling_params"]["min_new_tokens"] == 1
+    assert plain["sampling_params"]["ignore_eos"]
 
 
 @pytest.mark.parametrize("name", ["tokens", "return", "0", "client", "a-b.c"])
