@@ -45,6 +45,7 @@ from .scenario import narrate, requests_of
 from .script import PACKAGE, ScriptVerdict
 from .timeline import build_timeline, plain_text
 
+OTHER_TRACES = " Another trace of the same cause may need less."
 NOTHING = "needs no setting that differs from the defaults"
 SYNCHRONOUS = "synchronous"
 """Of `Reach.scheduling`."""
@@ -221,7 +222,7 @@ def _lines(case: ReproCase, has_picture: bool, with_script: bool, with_timeline:
     if case.severity and case.severity.reach:
         words = reach_words(_as_served(case.severity.reach, case.server), NOTHING)
         reach = markdown_text("; ".join([words, *where(case.graphs, "")]))
-        yield f"**Reach of this scenario, by running it with one setting changed at a time:** {reach}.\n"
+        yield f"**Reach of this trace, by running it with one setting changed at a time:** {reach}.{OTHER_TRACES}\n"
     yield from _implementations(case)
     yield from _needed(case)
     if cause:
