@@ -6,8 +6,9 @@ each token of it, so that it changes no answer. Of the other tokens it allows
     at even places of the answer (the first is 0)   those of the right token's parity
     at odd places                                   all
 
-and where it is complete (`Truth.closes_at`) the stop token alone. So a wrong draft (`tokens.other_token`) is sometimes
-refused by the grammar and sometimes by the model alone. Behind a token that is not the answer's anything is allowed.
+and where it is complete (`Truth.closes_at`) the model's first choice alone, mostly a stop token. So a wrong draft
+(`tokens.other_token`) is sometimes refused by the grammar and sometimes by the model alone. Behind a token that is not
+the answer's anything is allowed.
 """
 
 from __future__ import annotations

@@ -153,8 +153,8 @@ class Truth:
 
     `tokens[i]` is the token at position i, `tags[p]` the tag after p tokens, so `len(tags) == len(tokens) + 1`.
     `images` are in the order of the prompt; `adapter` and `salt` are document names, "" for none; `key` is what both
-    add to the content of every token. Before position `free_from` the model may not sample a token of `withheld`; at
-    `closes_at`, if it is not 0, a grammar is complete: it allows the stop token alone.
+    add to the content of every token. Before position `free_from` the model may not sample a token of `withheld`. But at
+    `closes_at`, if it is not 0, a grammar is complete, and allows the model's first choice alone.
     """
 
     __slots__ = (
@@ -260,7 +260,7 @@ class Truth:
         tag = tags[-1]
         for position in range(len(tokens), length):
             token = next_token(tag)
-            if position < self.free_from:
+            if position < self.free_from and position != self.closes_at:
                 token = first_choice(token, self.withheld)
             tag = mix(tag, token + key)
             tokens.append(token)
@@ -274,11 +274,11 @@ class Truth:
 
         They are what the model samples at the places `stop_at` and `min_tokens` of its answer, 1 for the first, 0 for
         none. At `min_tokens` and wherever else a stop token comes too early, the answer has the model's next choice.
-        A grammar is complete at `stop_at`, and nothing else may stand there: then the answer ends before `min_tokens`.
+        A grammar is complete at `stop_at`, and nothing else may stand there: where that is a stop token, the answer
+        ends before `min_tokens`. (It is none where tokens that are withheld before it lead to another answer.)
         """
         if has_grammar and stop_at:
             self.closes_at = self.prompt_length + stop_at - 1
-            min_tokens = min(min_tokens, stop_at - 1)
         stops: tuple[int, ...] = ()
         if before:
             self.reach(self.prompt_length + stop_at)

@@ -163,6 +163,19 @@ def test_no_stop_token_comes_before_the_least_number_of_tokens(stop_at: int, lea
     assert life.truth.stop_tokens(stop_at, least) == life.stops, "asked again, it says the same"
 
 
+@pytest.mark.parametrize(("document", "stop_at", "least"), [("c", 15, 16), ("a", 3, 8), ("b", 1, 4), ("a", 8, 5)])
+def test_a_grammar_that_is_complete_allows_a_stop_token_before_the_least_number_of_tokens(
+    document: str, stop_at: int, least: int
+) -> None:
+    """And nowhere else. In the answer to c a stop token that was withheld led to another token at place 15: it goes on,
+    and its last token was expected to be a stop token, which vLLM rightly withheld (S6, a false alarm)."""
+    life = Life("r0", [(document, 1)], 20, stop_at=stop_at, min_tokens=least, structured=1)
+    life.truth.reach(30)
+    answer = life.truth.tokens[1:]
+    assert not set(life.stops) & {*answer[: stop_at - 1], *answer[stop_at:least]}
+    assert life.answer_length == stop_at or answer[stop_at - 1] not in life.stops
+
+
 @pytest.mark.parametrize("place", [0, 7])
 def test_an_answer_without_its_stop_token_ends_at_its_most_tokens(place: int) -> None:
     assert Life("r0", [("a", 10)], 6, stop_at=place).answer_length == 6
