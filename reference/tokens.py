@@ -153,8 +153,8 @@ class Truth:
 
     `tokens[i]` is the token at position i, `tags[p]` the tag after p tokens, so `len(tags) == len(tokens) + 1`.
     `images` are in the order of the prompt; `adapter` and `salt` are document names, "" for none; `key` is what both
-    add to the content of every token. Before position `free_from` the model may not sample a token of `withheld`. But at
-    `closes_at`, if it is not 0, a grammar is complete, and allows the model's first choice alone.
+    add to the content of every token. Before position `free_from` the model may not sample a token of `withheld`. At
+    `closes_at`, if it is not 0, it may: a grammar is complete there, and allows the model's first choice alone.
     """
 
     __slots__ = (
