@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # --help has to come at once
     from ...campaign_summary import Reason
     from ...group.fixes import Fixes
     from ...group.known import Known
+    from ...group.recognition import Recognizer
     from ...workers.worker_client import WorkerClient
 
 DEFAULT_TARGET = "hybrid"
@@ -162,6 +163,22 @@ def packaged_fixes(target: str, engine: Launch, known: Sequence[Known]) -> Fixes
         return apply_fixes(engine, (*known, *builtin), target, datetime.date.today())
     except (TraceError, TargetError):  # no packaged bugs of this target, or no tree to patch
         return None
+
+
+def recognizer(options: argparse.Namespace, fixes: Fixes) -> Recognizer | None:
+    """Return what recognizes failures as known bugs that come with hybridfuzz, None if there are none."""
+    from functools import partial
+
+    from ...group.recognition import Recognizer
+    from ...workers.worker_client import WorkerClient
+
+    packaged = packaged_fixes(options.target, fixes.unpatched, fixes.entries)
+    ours = {entry.title for entry in fixes.in_effect}
+    entries = [entry for entry in packaged.in_effect if entry.title not in ours] if packaged else []
+    if not packaged or not entries:
+        return None
+    worker = partial(WorkerClient, options.target, trace_seconds=options.timeout, memory_limit=memory_limit(options))
+    return Recognizer(packaged, entries, options.target, worker)
 
 
 def open_worker(options: argparse.Namespace) -> WorkerClient:

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from ...explore.scope import Scope
     from ...explore.search import Level
     from ...group.fixes import Fixes
-    from ...group.recognition import Recognizer
 
 EXAMPLES = """\
 A scope is a small file: configurations, and the events that a trace may have.
@@ -81,7 +80,7 @@ def run(options: argparse.Namespace) -> int:
     from ...group.naming import Naming
     from ...units import plural
     from ...workers.worker_client import WorkerClient
-    from .common import ending_on_signals, fixes_of, memory_limit, print_json, printer
+    from .common import ending_on_signals, fixes_of, memory_limit, print_json, printer, recognizer
 
     line = printer(options.json)
     scope = read_scope(options.scope)
@@ -119,23 +118,6 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print_json({"exit_reason": certificate.verdict, **msgspec.to_builtins(certificate)})
     return status(certificate, interrupted=exploration.reason == "interrupted")
-
-
-def recognizer(options: argparse.Namespace, fixes: Fixes) -> Recognizer | None:
-    """Return what recognizes failures as known bugs that come with hybridfuzz, None if there are none."""
-    from functools import partial
-
-    from ...group.recognition import Recognizer
-    from ...workers.worker_client import WorkerClient
-    from .common import memory_limit, packaged_fixes
-
-    packaged = packaged_fixes(options.target, fixes.unpatched, fixes.entries)
-    ours = {entry.title for entry in fixes.in_effect}
-    entries = [entry for entry in packaged.in_effect if entry.title not in ours] if packaged else []
-    if not packaged or not entries:
-        return None
-    worker = partial(WorkerClient, options.target, trace_seconds=options.timeout, memory_limit=memory_limit(options))
-    return Recognizer(packaged, entries, options.target, worker)
 
 
 def told(level: Level) -> str:

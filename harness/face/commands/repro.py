@@ -59,6 +59,7 @@ def run(options: argparse.Namespace) -> int:
     from ...draw.trace_files import load_trace
     from ...exit_status import CLEAN, INTERNAL, USAGE
     from ...group.severity import severity_words
+    from ...tell.related import related
     from ...tell.repro_folder import write_folder
     from ...tell.reproduce import reproduce, unwritable, write_engine_test
     from ...tell.usual_options import changes
@@ -76,6 +77,10 @@ def run(options: argparse.Namespace) -> int:
     case, why = reproduce(subject, trace, folder, places(options.trace)) if subject else (None, "")
     if subject is None or case is None:
         raise runs_clean(options, "reproduce")
+    if name := known_bug(options, case):
+        line(f"known bug {name}: with its fix alone the trace runs clean")
+        found = related(options.target, case.launch.version, trace, case.violation.signature, name)
+        case = structs.replace(case, related=found)
     violation, script, verdict, test, tested = case.violation, case.script, case.verdict, None, None
     if changed := changes(trace, case.trace):
         line(f"the failure does not need other values than {', '.join(changed)}: the report has these")
@@ -143,6 +148,19 @@ def subject_of(options: argparse.Namespace, trace: Trace) -> Subject | None:
     names = ", ".join(entry.title for entry in needed)
     progress_line(f"it needs {names}" if needed else "it needs none: the report is about the engine without them")
     return Subject(options.target, launch, options.timeout, memory, needed)
+
+
+def known_bug(options: argparse.Namespace, case: ReproCase) -> str:
+    """Return the packaged known bug that a failure of the engine as it is shows, as a campaign recognizes it; "" for
+    none, and if the report has it already."""
+    from ...group.naming import Naming
+    from .common import fixes_of, progress_line, recognizer
+
+    if options.fixes or any(entry.is_exact for entry in case.related):
+        return ""
+    progress_line("comparing it with the known bugs")
+    causes = Naming(lambda: recognizer(options, fixes_of(options))).names([(case.trace, case.violation)])
+    return next((cause.name for cause in causes if cause), "")
 
 
 def finding_of(file: Path) -> Finding | None:
