@@ -1,5 +1,6 @@
 """Reproducers for released vLLM: they run with vLLM and torch alone, and fail as they promise."""
 
+import argparse
 import ast
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +13,9 @@ import msgspec
 import pytest
 
 from hybridfuzz.harness.draw.trace_files import load_trace
+from hybridfuzz.harness.face.commands.repro import known_bug
 from hybridfuzz.harness.group.fixes import BUILTIN, read_fixes
+from hybridfuzz.harness.tell.reproduce import Subject, observe
 from hybridfuzz.harness.tell.script import failure_of, run_script
 from hybridfuzz.harness.workers.worker_client import WorkerClient
 from hybridfuzz.targets.base.patched_copy import patched
@@ -327,3 +330,20 @@ def test_a_script_has_all_that_a_client_may_ask_for(tmp_path: Path, workers: Cal
     [fix] = [one for one in read_fixes(BUILTIN, SPEC) if name in one.traces and launch.version in one.releases]
     fixed = run_script(path, script, patched(launch, [fix.read_patch()]))
     assert fixed.status == 0, fixed.tail
+
+
+@pytest.mark.engine
+@pytest.mark.exhaustive
+@pytest.mark.xdist_group("engine")
+def test_a_failure_that_no_campaign_named_is_compared_with_the_packaged_known_bugs() -> None:
+    """A report of a cause that had public numbers said that none was known: a maintainer would have closed it."""
+    [file] = FOLDER.glob("0.33.0--prompt-as-decode-v1--S6-*.json")
+    trace = load_trace(file)
+    first, *rest = trace.events
+    assert isinstance(first, Arrive)
+    longer = msgspec.structs.replace(first, max_new_tokens=first.max_new_tokens + 1)
+    trace = msgspec.structs.replace(trace, events=(longer, *rest))
+    options = argparse.Namespace(target=SPEC, fixes=(), timeout=300.0, memory=None)
+    case = observe(Subject(SPEC, prepare(SPEC, print), options.timeout, 0), trace, as_given=True)
+    assert case and not any(entry.is_exact for entry in case.related)
+    assert known_bug(options, case) == "prompt-as-decode"
