@@ -14,12 +14,9 @@ if TYPE_CHECKING:
     from ...group.fixes import Fixes
 
 EXAMPLES = """\
-A scope is a small file: configurations, and the events that a trace may have.
-minute, hour and night are for the built-in engine; vllm, sglang and
-transformers for those. Every trace is judged as in fuzz; traces that lead to
-one state share their continuations. Failing traces are shortest ones. DIR gets certificate.json, certificate.md and
-failures/. An exploration that was killed goes on when it is started again.
---check FILE runs a sample of a certificate again.
+A scope has configurations, and the events that a trace may have. minute, hour and night are for the built-in
+engine, others for the engine in their name. Traces that lead to one state share their continuations. DIR gets
+certificate.json, certificate.md, failures/ and bugs/; an exploration that was killed goes on there.
 Exit status: 0 clean, 1 a trace fails or the certificate does not hold, 2 usage
 or environment, 3 a limit ended it and none failed, or a merge was wrong,
 5 interrupted.

@@ -198,7 +198,7 @@ def test_number_and_phrase_come_from_the_text_beside_the_patch() -> None:
     entry = next(one for one in known if one.title == "inner-state-without-block" and one.releases == ("0.33.0",))
     cause = cause_of(entry)
     assert (cause.name, cause.number) == ("inner-state-without-block", 7)
-    assert cause_words(cause).startswith("cause 7, inner-state-without-block (A state inside a chunk")
+    assert cause_words(cause).startswith("cause 7, inner-state-without-block (The worker stores a prefill checkpoint")
     assert cause_words(Cause("mine")) == "mine; fix packaged"
 
 

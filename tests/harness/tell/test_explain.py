@@ -158,7 +158,7 @@ def test_a_long_wait_is_explained_in_one_pass() -> None:
     violation = Violation("M8", "stall", "M8: r1 waits", "", "", 6, 2, "step", "r1")
     history = structs.replace(
         LIVED,
-        moments=tuple(Moment(each, "step", "step", (each,), ("r1",), 3) for each in range(long)),
+        moments=tuple(Moment(each, "step", "step", (each,), ("r1",), {"block": 3}) for each in range(long)),
         marks=tuple(Mark(each, each, 7, "alloc" if each % 2 else "release", "r1") for each in range(long)),
         request_steps=(),
         violation=violation,
