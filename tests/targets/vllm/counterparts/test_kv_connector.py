@@ -45,7 +45,7 @@ def test_random_traces_are_silent_and_reach_the_states_of_a_connector(
 ) -> None:
     reached: Counter[str] = Counter()
     overrides = {"runner": runner, "connector": connector, "mamba_cache_mode": "align"}
-    for ran in worker.fuzz(Fuzz(3, 0, 20, overrides)):
+    for ran in worker.fuzz(Fuzz(3, 0, 40, overrides)):
         assert ran.outcome.violation is None, ran.outcome.violation.message
         reached.update(ran.outcome.reached)
     assert reached["request computed after it waited for a load"]
