@@ -17,13 +17,12 @@ if TYPE_CHECKING:
 COLUMNS = ("name", "by", "target", "releases", "traces", "expires")
 """Of the list, before the reason."""
 EXAMPLES = """\
-add    writes an entry for a finding, with its traces and, if there is one, the
-       patch; first it checks that the traces fail without the patch, and do not
-       fail with it
+add    writes an entry for a finding, with its traces and, if there is one, the patch;
+       first it checks that the traces fail without the patch, and do not fail with it
 list   prints the entries of a file, or what is packaged for a target
 export writes what is packaged for a target, with patches and traces, to a file
        of your own: for a checkout, or for the list that your CI keeps
-severity  measures how much each bug matters, and writes it to a file
+severity  measures how much each bug matters, and writes it to a file; what the file says of others stays
 check  runs the traces of each entry: still there, fixed upstream, patch no
        longer applies, not fixed by its patch, or not tested
 Exit status of check: 0 all are still there or not tested, 1 one is not.
@@ -48,8 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--id",
         default="",
         metavar="NAME",
-        help="add: the finding, if FINDING is a campaign's folder; severity: measure the entries of this name "
-        "(* and ? are wildcards), and keep what the file says of the others",
+        help="add: the finding, if FINDING is a campaign's folder; severity: only entries of this name (or *, ?)",
     )
     parser.add_argument("--reason", default="", metavar="TEXT", help="add: the issue that tracks the bug (required)")
     parser.add_argument("--patch", type=Path, metavar="FILE", help="add: unified diff that fixes it")
