@@ -86,8 +86,7 @@ class ReachedStates:
         self._receivers: set[str] = set()
         """Requests that got tokens in the last step."""
         self._by_string: dict[str, int] = {}
-        """Requests with a stop string -> its tokens, at most."""
-        """Requests whose answer ends by a stop string, if it does not end before."""
+        """Requests whose answer ends by a stop string, if it does not end before -> its tokens, at most."""
 
     def after_record(self, record: Record, context: Context) -> None:
         """Count the states of a record. Called after the oracles accepted it and before the reference applies it."""
@@ -138,7 +137,8 @@ class ReachedStates:
         size = self._by_string.get(life.name, 0)
         counts["ended by a stop string"] += size > 0
         counts["ended by a stop string of several tokens"] += size > 1
-        counts["ended by a stop token behind its least tokens"] += life.truth.free_from > 0
+        end = life.truth.prompt_length + life.answer_length  # a complete grammar may end it before the least tokens
+        counts["ended by a stop token behind its least tokens"] += 0 < life.truth.free_from <= end
         counts["turn ended by a stop token"] += life.session
         counts["stop token with a step in flight"] += any(
             life.name in facts.lives for facts in context.reference.pending.values()

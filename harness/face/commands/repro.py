@@ -78,7 +78,7 @@ def run(options: argparse.Namespace) -> int:
     if subject is None or case is None:
         raise runs_clean(options, "reproduce")
     if name := known_bug(options, case):
-        line(f"known bug {name}: with its fix alone the trace runs clean")
+        line(f"known bug {name}: it is silent with all packaged fixes, and comes back without this one")
         found = related(options.target, case.launch.version, trace, case.violation.signature, name)
         case = structs.replace(case, related=found)
     violation, script, verdict, test, tested = case.violation, case.script, case.verdict, None, None
