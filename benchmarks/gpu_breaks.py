@@ -29,6 +29,7 @@ STORE = "vllm/v1/attention/ops/triton_reshape_and_cache_flash.py"
 COPIES, ZEROS = "vllm/v1/worker/mamba_utils.py", "vllm/v1/worker/utils.py"
 REPLAY = f"{MAMBA}/selective_state_update_replayssm_output_only.py"
 SCHEDULER, TABLES = "vllm/v1/core/sched/scheduler.py", "vllm/v1/worker/gpu/block_table.py"
+ADAPTERS, KEYS = "vllm/lora/ops/triton_ops/lora_kernel_metadata.py", "vllm/v1/core/kv_cache_utils.py"
 SHARED = "vllm/v1/attention/backends/gdn_attn.py"
 LOADS_V1, LOADS_V2 = "vllm/v1/worker/kv_connector_model_runner_mixin.py", "vllm/v1/worker/gpu/kv_connector.py"
 RUNNER_V1, RUNNER_V2 = "vllm/v1/worker/gpu_model_runner.py", "vllm/v1/worker/gpu/async_utils.py"
@@ -280,9 +281,37 @@ BREADTH = (
         "            output.invalid_block_ids = kv_connector.get_block_ids_with_load_errors()\n",
         "            output.invalid_block_ids = set()\n",
     ),
+    Break(
+        "attention with a window reads a block beyond it",
+        "mixer=mamba2",
+        ATTENTION,
+        "        SLIDING_WINDOW=(1 + window_size[0]),\n        USE_CAUSAL=use_causal,",
+        "        SLIDING_WINDOW=(17 + window_size[0]),\n        USE_CAUSAL=use_causal,",
+    ),
+    Break(
+        "attention with a window multiplies the values that it masks",
+        "mixer=mamba2",
+        ATTENTION,
+        "            V = tl.where(sw_mask_v, V, 0.0)",
+        "            V = tl.where(sw_mask_v, V, V)",
+    ),
+    Break(
+        "an adapter is applied to the tokens of other rows",
+        "inputs=adapters",
+        ADAPTERS,
+        "            token_lora_mapping, stable=True",
+        "            -token_lora_mapping, stable=True",
+    ),
+    Break(
+        "keys of blocks do not name adapters",
+        "inputs=adapters,mamba_cache_mode=align",
+        KEYS,
+        '    return [("lora", lora_request.lora_name, lora_request.lora_path)]',
+        "    return []",
+    ),
 )
 """Of what real models are driven with since: the ring of ReplaySSM, the second layout of windows, hits inside blocks,
-connectors, shared metadata, sessions, stop tokens, ranks."""
+connectors, shared metadata, sessions, stop tokens, ranks, windows, adapters."""
 
 _DRAFTING = f"num_speculative_tokens=3,{_ALIGN}"
 RACES = (

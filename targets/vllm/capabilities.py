@@ -14,7 +14,7 @@ LIMITED_CONNECTORS = ("none", "none", "none", "store", "transfer", "sync")
 REPLAYS = ("0", "0", "3", "6")
 CONV_LAYOUTS = ("SD", "SD", "DS")
 SAMPLING = ("greedy", "greedy", "varied")
-_DOCUMENTS = {"images": ("a", "image.b", "image.c"), "adapters": ("a", "adapter.b", "adapter.c", "salt.d")}
+DOCUMENTS = {"images": ("a", "image.b", "image.c"), "adapters": ("a", "adapter.b", "adapter.c", "salt.d")}
 _LOADS = frozenset({"stores", "async-loads", "failing-loads"})
 CONNECTED = {"store": _LOADS, "transfer": _LOADS | {"held-for-transfer"}, "sync": _LOADS | {"sync-loads"}}
 """Connector -> features that only some connectors have."""
@@ -102,7 +102,7 @@ def capabilities_of(release: Release) -> Capabilities:
             | frozenset().union(*connected.values())
             | ({"images", "adapters"} if inputs else set())
         ),
-        documents={"inputs": _DOCUMENTS} if inputs else {},
+        documents={"inputs": DOCUMENTS} if inputs else {},
         features_with={
             **(
                 {"connector": connected | plain, "load_failure": {"fail": frozenset({"failing-loads"})}}

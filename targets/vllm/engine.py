@@ -111,7 +111,7 @@ class Engine:
                 self._build_v2(model) if self.is_v2 else kit.runner_v1(vllm_config, model)
             )
             set_draft_counts(self.runner, config)
-            if has_adapters(config) and has_graphs(config):
+            if has_adapters(config) and has_graphs(config) and not vllm_config.lora_config:
                 self._capture_with_adapters()
             with compat.too_small_is_a_refusal():
                 self._plan = plan = compat.plan_cache(vllm_config, self.runner.get_kv_cache_spec(), _MEMORY)

@@ -98,7 +98,7 @@ def _widen(owner: Any, mode: Callable[[Any], Any], padding: Padding, query: int)
     owner.dispatch = dispatched
 
 
-def _adapters(descriptor: Any) -> int:
+def adapters_of(descriptor: Any) -> int:
     """Return the number of adapters with which a graph is captured."""
     return getattr(descriptor, "num_active_loras", 0)
 
@@ -113,7 +113,7 @@ class _Graph:
 
     def replay(self) -> None:
         """Run the captured forward again."""
-        self._recorder.begin_replay(_adapters(self._descriptor))
+        self._recorder.begin_replay(adapters_of(self._descriptor))
         self._forward(CUDAGraphMode.NONE)
 
 
@@ -163,7 +163,7 @@ class _ReplayedModel:
             self._captured[context.batch_descriptor] = context, arguments, keywords
             return self._model(*arguments, **keywords)
         context, arguments, keywords = captured
-        self._recorder.begin_replay(_adapters(context.batch_descriptor))
+        self._recorder.begin_replay(adapters_of(context.batch_descriptor))
         with override_forward_context(context):
             return self._model(*arguments, **keywords)
 
@@ -173,7 +173,7 @@ def _capture_v1(runner: Any, recorder: Recorder) -> None:
     runner.model = _ReplayedModel(runner.model, recorder)
     for mode, descriptors in runner.cudagraph_dispatcher.get_capture_descs():
         for descriptor in descriptors:
-            adapters = _adapters(descriptor)
+            adapters = adapters_of(descriptor)
             runner._dummy_run(
                 descriptor.num_tokens,
                 cudagraph_runtime_mode=mode,

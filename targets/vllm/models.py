@@ -11,14 +11,16 @@ from __future__ import annotations
 import json
 import tempfile
 import zlib
+from collections.abc import Sequence
+from copy import copy
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ...reference.layout import cdiv
 from ...reference.tokens import VOCABULARY
 from ..base.trace import Config
 from .options import options_of, ring_entries
+from .sizes import has_eagle_rules, layer_groups
 
 _COMMON: dict[str, Any] = {
     "hidden_size": 128, "intermediate_size": 256, "vocab_size": VOCABULARY, "max_position_embeddings": 4096,
@@ -50,7 +52,7 @@ _MODELS |= {
         "mamba_num_heads": 4, "mamba_head_dim": 32, "ssm_state_size": 16, "n_groups": 1, "conv_kernel": 4,
         "chunk_size": 16, "use_conv_bias": True, "use_bias": False, "mlp_bias": False, "layer_norm_epsilon": 1e-06,
         "mlp_hidden_act": "relu2", "mamba_hidden_act": "silu", "residual_in_fp32": False,
-        "n_routed_experts": 0,
+        "n_routed_experts": 0, "num_nextn_predict_layers": 1,
     },
     "short_conv": {
         "architectures": ["Lfm2ForCausalLM"], "model_type": "lfm2",
@@ -77,14 +79,20 @@ KEY_VALUE: dict[str, tuple[int, int]] = {
     name: (fields["num_key_value_heads"], fields.get("head_dim", 64)) for name, fields in _MODELS.items()
 }
 """Heads of keys and values, and their size."""
+WINDOWED = ("mamba2", "nemotron_h")
+"""Mixers with windows beside full attention: those of Nemotron-H."""
+WITH_EAGLE = ("gdn", "mamba2", "nemotron_h")
+"""Mixers of which a model has an MTP head: vLLM then has EAGLE's rules."""
 NO_DRAFTS = ("short_conv", "mamba1")
 """Models that are not driven with speculation. vLLM has none for Mamba 1, and has it for short convolutions."""
 
 
 def mixer(config: Config) -> str:
-    """The model of a trace, by the kind of its state layers. With ReplaySSM it is Nemotron-H: vLLM refuses that for
-    Granite 4."""
-    return "nemotron_h" if ring_entries(config) else options_of(config).mixer
+    """The model of a trace, by the kind of its state layers. Nemotron-H takes the place of Granite 4, which has no
+    windows and no EAGLE head, and for which vLLM refuses ReplaySSM."""
+    name = options_of(config).mixer
+    needs = ring_entries(config) or any(windows(config)) or has_eagle_rules(config)
+    return "nemotron_h" if name == "mamba2" and needs else name
 
 
 def dtype(config: Config) -> str:
@@ -94,9 +102,26 @@ def dtype(config: Config) -> str:
 
 def layer_kinds(config: Config) -> str:
     """The layers from bottom to top: "m" a state layer, "a" an attention layer."""
-    mamba, attention = (sum(one.layers for one in config.groups if one.kind == kind) for kind in ("mamba", "attention"))
-    each = cdiv(mamba, attention)
-    return "".join("m" * min(each, mamba - each * index) + "a" for index in range(attention))
+    return "".join(group.kind[0] for group in layer_groups(config))
+
+
+def windows(config: Config) -> Sequence[int]:
+    """The sliding windows of the layers from bottom to top, 0 for none."""
+    return [group.window for group in layer_groups(config)]
+
+
+class LayerConfigs:
+    """The `get_nemotron_h_config_for_layer` of a model whose attention layers differ by their windows. Checkpoints with
+    unequal layers bring such a function along."""
+
+    def __init__(self, config: Any, windows: Sequence[int]) -> None:
+        self.configs = [copy(config) for _ in windows]
+        for one, window in zip(self.configs, windows, strict=True):
+            one.sliding_window = window or None
+
+    def __call__(self, layer: int) -> Any:
+        """Return the configuration of one layer."""
+        return self.configs[layer]
 
 
 def model_fields(name: str, kinds: str) -> dict[str, Any]:

@@ -9,7 +9,6 @@ import logging
 import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, suppress
-from copy import copy
 from functools import cache, partial
 from importlib import metadata
 from importlib.metadata import PackageNotFoundError, version
@@ -28,11 +27,11 @@ from .options import drafts_on_device, is_v2, options_of
 from .rows.contracts import contract
 from .runner_adapter import RunnerAdapter, RunnerV1, RunnerV2
 from .shadow import patches
-from .shadow.drafter import Drafter, Speculator, device_proposer, ngram_proposer
+from .shadow.drafter import Drafter, Speculator, device_proposer, drafting_plainly, ngram_proposer
 from .shadow.layers import ShadowModel
 from .shadow.recorder import Recorder
 from .shadow_config import configure
-from .sizes import block_size, has_eagle_rules, head_size, layer_groups
+from .sizes import block_size, head_size, layer_groups
 from .versions import as_on_gpu, compat, old_releases
 from .versions.wrapping import replaced
 
@@ -148,21 +147,12 @@ class ShadowKit:
             (cpu_model_runner, "get_model", lambda **_: model),
             *early,
             *self._drafting_on_device(),
-            *self._drafting_plainly(vllm_config),
+            *drafting_plainly(vllm_config, self._config),
             *as_on_gpu.apart_buffers(self._config.async_depth > 0),
         ):
             runner = old_releases.v1_runner()(vllm_config, self.device)
             runner.load_model()
         return runner
-
-    def _drafting_plainly(self, vllm_config: VllmConfig) -> Sequence[tuple[Any, str, Any]]:
-        """Return the replacement without which the V1 runner would load an EAGLE head, as for `replaced`. Then only
-        cache and scheduler have EAGLE's rules."""
-        if not has_eagle_rules(self._config):
-            return ()
-        plain = copy(vllm_config.speculative_config)
-        plain.method = "ngram_gpu" if drafts_on_device(self._config) else "ngram"
-        return ((vllm_config, "speculative_config", plain),)
 
     def _drafting_on_device(self) -> Sequence[tuple[Any, str, Any]]:
         """Return the replacements that a drafter on the device needs, as for `replaced`."""

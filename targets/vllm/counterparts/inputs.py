@@ -1,4 +1,5 @@
-"""Inputs of requests beyond token ids: images, LoRA adapters and cache salts, with stand-ins for encoder and adapters.
+"""Inputs of requests beyond token ids: images, LoRA adapters and cache salts, with stand-ins for the encoder and,
+beside shadow layers, for adapters.
 
 A document with a kind (`reference.tokens.KINDS`) becomes what a client of vLLM would send: an image with its hash and
 its placeholder tokens, a LoRA request, a cache salt. vLLM schedules the encoder, manages the encoder cache, limits the
@@ -75,23 +76,34 @@ class Inputs:
         if images := [image for image in truth.images if image.start >= first]:
             found["mm_features"] = [_image(one.name, one.start - first, one.stop - one.start) for one in images]
         if truth.adapter:
-            found["lora_request"] = _adapter(truth.adapter, self._number(truth.adapter))
+            found["lora_request"] = self.adapter(truth.adapter)
         if truth.salt:
             found["cache_salt"] = truth.salt
         return found
 
-    def _number(self, adapter: str) -> int:
+    def adapter(self, name: str) -> Any:
+        """Return the LoRA adapter with a name."""
         names = list(self._adapters.values())
-        if adapter not in names:
-            self._adapters[len(names) + 1] = adapter
-            return len(names) + 1
-        return names.index(adapter) + 1
+        if name not in names:
+            names.append(name)
+            self._adapters[len(names)] = name
+        return _adapter(name, names.index(name) + 1)
 
     def prepare(self, scheduler: Any, runner: Any) -> None:
-        """Limit the scheduler's encoder budget and adapters, and become the runner's LoRA manager."""
+        """Limit the scheduler's encoder budget and adapters, and become the runner's LoRA manager, or see what the one
+        sets that the runner has."""
         scheduler.max_num_encoder_input_tokens = ENCODER_TOKENS
         scheduler.encoder_cache_manager = type(scheduler.encoder_cache_manager)(cache_size=ENCODER_TOKENS)
-        if self._is_adapting:
+        if self._is_adapting and runner.lora_config:
+            manager = runner.lora_manager
+            apply = manager.set_active_adapters
+
+            def set_active_adapters(requests: Any, mapping: Any) -> None:
+                self.set_active_adapters(requests, mapping)
+                apply(requests, mapping)
+
+            manager.set_active_adapters = set_active_adapters
+        elif self._is_adapting:
             scheduler.lora_config = SimpleNamespace(max_loras=MAX_ADAPTERS)
             runner.lora_manager = self
 
@@ -102,7 +114,7 @@ class Inputs:
         for name, indices in plan.scheduled_encoder_inputs.items():
             self.encoded.update(self.truths[name].images[index].name for index in indices)
         self._active = None
-        if not self._is_adapting:
+        if not self._is_adapting or runner.lora_config:
             yield
             return
         # For this step only: a dummy run would load adapters.

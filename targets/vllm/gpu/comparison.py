@@ -51,15 +51,15 @@ def tolerance(config: Config, device: str) -> float:
 
 
 class Reference(Protocol):
-    """The same tokens alone (`same_tokens`)."""
+    """The same tokens alone (`same_tokens`), with the same LoRA adapter."""
 
-    def expected(self, tokens: Sequence[int]) -> Floats:
+    def expected(self, tokens: Sequence[int], adapter: str = "") -> Floats:
         """[tokens, vocabulary] log-probabilities."""
 
-    def is_sound(self, tokens: Sequence[int]) -> bool:
+    def is_sound(self, tokens: Sequence[int], adapter: str = "") -> bool:
         """Return True if they do not depend on unused memory."""
 
-    def rounding(self, tokens: Sequence[int]) -> Floats:
+    def rounding(self, tokens: Sequence[int], adapter: str = "") -> Floats:
         """[tokens]: how far they move if each weight changes in its last bits."""
 
 
@@ -75,18 +75,18 @@ class Comparison:
         self.ill_conditioned = 0
         """Rows beyond the tolerance, but within `ROUNDINGS` times what rounding does to them: not compared."""
 
-    def expected(self, tokens: Sequence[int], position: int, found: Floats) -> Floats | None:
+    def expected(self, tokens: Sequence[int], position: int, found: Floats, adapter: str = "") -> Floats | None:
         """The log-probabilities [vocabulary] that the oracle compares with those found after a token.
 
         None where a difference beyond the tolerance shows nothing: the reference depends on what unused memory holds,
         or it is within `ROUNDINGS` times what rounding does to this row.
         """
-        expected: Floats = self._reference.expected(tokens)[position]
+        expected: Floats = self._reference.expected(tokens, adapter)[position]
         distance = float(np.abs(found - expected).max())
         if distance > self.tolerance:
-            if not self._reference.is_sound(tokens):
+            if not self._reference.is_sound(tokens, adapter):
                 return None
-            if distance <= ROUNDINGS * self._reference.rounding(tokens)[position]:
+            if distance <= ROUNDINGS * self._reference.rounding(tokens, adapter)[position]:
                 self.ill_conditioned += 1
                 return None
         self.rows += 1

@@ -7,8 +7,9 @@ from typing import Literal
 
 from ...base.protocol import Capabilities, Target
 from ...base.trace import Config
-from ..capabilities import CONNECTED, CONV_LAYOUTS, LIMITED_CONNECTORS, REPLAYS, SAMPLING
+from ..capabilities import CONNECTED, CONV_LAYOUTS, DOCUMENTS, LIMITED_CONNECTORS, REPLAYS, SAMPLING
 from ..kit_limits import CONV_WIDTHS, REAL_MODES, Case, refusal
+from ..models import WINDOWED
 from ..options import SERVING, options_of
 
 _EVENTS = frozenset(
@@ -20,7 +21,7 @@ _OBSERVES = frozenset(
 _FEATURES = frozenset(
     {
         "block-tables", "padding", "partial-hits", "stop-tokens", "prompt-logprobs", "samples", "structured-output",
-        "failing-grammars",
+        "failing-grammars", "min-tokens", "adapters", "lookahead-hashes",
     }
 )  # fmt: skip
 FILLS: tuple[Literal["zero", "random", "nan"], ...] = ("random", "nan")
@@ -54,6 +55,8 @@ class GpuFactory:
             variable_drafts=True,
             max_async_depth=1,
             policies=("fcfs", "priority"),
+            eagle_block_drop=True,
+            windows=(5, 20, 40),
             conv_widths=CONV_WIDTHS,
             max_model_len=160,
             options={
@@ -66,31 +69,34 @@ class GpuFactory:
                 "metadata": ("each", "each", "shared"),
                 "prefix_match_unit": ("0", "0", "0", "8"),
                 "admission": ("prompt", "chunk"),
+                "hashing": ("lookahead", "lookahead", "plain"),
                 "connector": LIMITED_CONNECTORS,
                 "load_failure": ("recompute", "fail"),
                 "replay": REPLAYS,
                 "conv_layout": CONV_LAYOUTS,
                 "sampling": SAMPLING,
+                "inputs": ("tokens", "tokens", "tokens", "tokens", "tokens", "adapters"),
                 **SERVING,
                 **({"jitter": ("no", "no", "no", "yes")} if device == "cuda" else {}),
                 "ranks": ("1",),
             },
             accepts={
                 "attention": ("flash", "triton"),
-                "hashing": ("plain", "lookahead"),
-                "inputs": ("tokens",),
                 "dtype": ("bfloat16",),
                 "graphs": ("piecewise",),
                 "mixer": ("nemotron_h", "short_conv", "mamba1"),
                 "prefix_match_unit": ("4",),
                 "ranks": ("2", "3", "4", "8"),
             },
+            documents={"inputs": {"adapters": DOCUMENTS["adapters"]}},
             traces_per_second=1.0,
             traces_per_configuration=24,
             features=_FEATURES.union(*CONNECTED.values()),
             features_with={
+                "mixer": dict.fromkeys(WINDOWED, frozenset({"sliding-window"})),
                 "prefix_match_unit": {"8": frozenset({"partial-hits"})},
-                "connector": CONNECTED,
+                "connector": CONNECTED | {"none": frozenset({"lookahead-hashes"})},
+                "hashing": {"lookahead": frozenset({"lookahead-hashes"})},
                 "load_failure": {"fail": frozenset({"failing-loads"})},
             },
             engine=("vllm",),

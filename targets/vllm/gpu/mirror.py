@@ -60,11 +60,11 @@ class MirrorMamba(ShadowMamba):
 class MirrorAttention(ShadowAttention):
     """An attention layer over words of the host: key and value per slot."""
 
-    def __init__(self, name: str, words: Words, block_size: int, place: tuple[int, int], real: Any) -> None:
+    def __init__(self, name: str, words: Words, form: Group, place: tuple[int, int], real: Any) -> None:
         nn.Module.__init__(self)
         self.layer_name = name
-        self.block_size = block_size
-        self.form = Group("attention", block_size)
+        self.form = form
+        self.block_size = block_size = form.block_size
         self.group, self.index = place
         self.pages = words[:, : 2 * block_size].reshape(len(words), block_size, 2)
         assert np.shares_memory(self.pages, words)

@@ -9,11 +9,12 @@ from vllm.config.attention import AttentionConfig
 from vllm.v1.attention.backends.registry import AttentionBackendEnum
 
 from ...base.trace import Config
-from ..models import KEY_VALUE, dtype, layer_kinds, mixer, model_folder
-from ..options import has_graphs, options_of, reports_all
+from ..models import KEY_VALUE, LayerConfigs, dtype, layer_kinds, mixer, model_folder, windows
+from ..options import has_adapters, has_graphs, options_of, reports_all
 from ..shadow_config import report_all
 from ..sizes import Sizes, block_size, sizes_of
 from ..vllm_config import build, cache_config, model_config
+from . import adapters
 
 PIECES = (1, 2, 4, 8, 16, 32, 64)
 """Tokens of piecewise graphs, up to the largest batch."""
@@ -23,6 +24,8 @@ def configure(config: Config, device: torch.device) -> VllmConfig:
     """The configuration of one engine."""
     sizes = _sizes(config)
     model = model_config(sizes, model_folder(mixer(config), layer_kinds(config)), dtype(config), not has_graphs(config))
+    if any(windows(config)):
+        model.hf_config.get_nemotron_h_config_for_layer = LayerConfigs(model.hf_config, windows(config))
     made = build(
         sizes,
         model,
@@ -36,6 +39,7 @@ def configure(config: Config, device: torch.device) -> VllmConfig:
         attention_config=AttentionConfig(backend=AttentionBackendEnum.TRITON_ATTN),
         compilation_config=_compilation(config),
         additional_config={"gdn_prefill_backend": "triton"},
+        lora_config=adapters.lora_config() if has_adapters(config) else None,
     )
     if reports_all(config):
         report_all(made)

@@ -19,7 +19,7 @@ from .. import graphs
 from ..engine import Engine
 from ..options import rank_count
 from ..shadow import patches
-from . import memories
+from . import adapters, memories
 from .mirror import MirrorRecorder
 from .rank_group import InGroup, become_rank, is_of_collective
 from .rank_processes import OtherRanks, processes
@@ -51,6 +51,8 @@ class RealEngine(Engine):
             self._ranks.built()
         self.device = self.kit.device
         self.real = self.kit.real
+        if self.runner.lora_config:
+            adapters.generate(self.runner.lora_manager)
         watch_sampling(self.runner, self.real, self.is_v2)
         found = self._find_pages()
         self._cached_pages, self._places = [pages for pages, _ in found], [place for _, place in found]
@@ -90,6 +92,8 @@ class RealEngine(Engine):
         if isinstance(self._ranks, OtherRanks):
             self._ranks.close()
         self._synchronize()
+        if self.runner.lora_config:
+            adapters.forget(self.runner.lora_manager)
         patches.activate(None)
         memories.activate(None)
         self.real.close()

@@ -5,13 +5,12 @@ Shadow layers run beside them on the host (`mirror`).
 
 from __future__ import annotations
 
-import ast
 import inspect
 import logging
 import os
 import sys
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any
@@ -22,20 +21,21 @@ from vllm.distributed.parallel_state import get_dp_group
 from vllm.ir import set_default_torch_wrap
 
 from ....reference.layout import Layout
-from ...base.trace import Config
+from ...base.trace import Config, Group
 from .. import graphs
 from ..engine import begin_process
 from ..models import STATE_KIND, fill_weights, mixer
 from ..options import drafts_on_device, is_jittered, is_v2, ring_entries
 from ..rows.contracts import contract
 from ..shadow import patches
-from ..shadow.drafter import Drafter, Speculator, device_proposer, ngram_proposer
+from ..shadow.drafter import Drafter, Speculator, device_proposer, drafting_plainly, ngram_proposer
 from ..versions.wrapping import replaced
-from . import jitter, memories, replay
+from . import adapters, jitter, memories, replay
 from .mirror import Mirror, MirrorAttention, MirrorMamba, MirrorRecorder, RealV1, RealV2, storages
 from .placement import own_index
 from .real_config import configure, is_piecewise
 from .real_model import RealModel
+from .source_edits import leave_out
 from .stand_ins import BATCH_INVARIANT
 
 
@@ -76,20 +76,7 @@ def _patch_models() -> None:
             one.set_moe_parameters = lambda self: None  # type: ignore[attr-defined]
     from vllm.third_party.flash_linear_attention.ops.chunk import chunk_gated_delta_rule
 
-    _leave_out(inspect.unwrap(chunk_gated_delta_rule), lambda line: "!= torch.float32" in line)
-
-
-def _leave_out(function: Any, unwanted: Callable[[str], bool]) -> None:
-    """Leave assertions out of a function, in place, for all modules that have imported it."""
-    tree = ast.parse(inspect.getsource(function))
-    [definition] = tree.body
-    assert isinstance(definition, ast.FunctionDef)
-    definition.decorator_list = []
-    asserts = [line for line in definition.body if isinstance(line, ast.Assert) and unwanted(ast.unparse(line))]
-    definition.body = [line for line in definition.body if line not in asserts]
-    made: dict[str, Any] = {}
-    exec(compile(tree, function.__code__.co_filename, "exec"), function.__globals__, made)
-    function.__code__ = made[definition.name].__code__
+    leave_out(inspect.unwrap(chunk_gated_delta_rule), lambda line: "!= torch.float32" in line)
 
 
 def _strip_loaders(model: torch.nn.Module) -> None:
@@ -150,6 +137,8 @@ class RealKit:
         from vllm.utils.torch_utils import set_default_torch_dtype
 
         model_config = vllm_config.model_config
+        if vllm_config.lora_config:
+            adapters.prepare_kernels()
         with set_default_torch_dtype(model_config.dtype), self.device:
             model = initialize_model(vllm_config=vllm_config)
         fill_weights(model, mixer(self._config))
@@ -179,7 +168,8 @@ class RealKit:
 
         module = _proposer_module()
         proposer = type("Proposer", (ngram_proposer(self.drafter), module.NgramProposer), {})
-        with replaced((module, "NgramProposer", proposer), *self._drafting_on_device()):
+        plainly = drafting_plainly(vllm_config, self._config)
+        with replaced((module, "NgramProposer", proposer), *self._drafting_on_device(), *plainly):
             if self.is_interpreted:
                 from .interpreted import runner_v1
 
@@ -232,7 +222,9 @@ class RealKit:
                 if layout.groups[group].kind == "mamba":
                     layer = MirrorMamba(name, self.recorder, storage, window, k, entries, kind, place)
                 else:
-                    layer = MirrorAttention(name, storage, layout.groups[group].block_size, place, contexts[name])
+                    own = layout.groups[group]
+                    form = Group("attention", own.block_size, own.layers, window=own.window)
+                    layer = MirrorAttention(name, storage, form, place, contexts[name])
                 layers[name] = self.recorder.layers[place] = layer
         self.layers = [layers[name] for name in contexts if name in layers]
         self.real.mirror = Mirror(self.recorder, self.layers)

@@ -6,6 +6,7 @@ The real model's logits are kept, as log-probabilities on the host: one row for 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -14,13 +15,12 @@ import numpy.typing as npt
 import torch
 from vllm.forward_context import get_forward_context
 
+from ..shadow.layers import choices_as_logits
 from . import jitter, memories
 from .host_copy import on_host
 from .mirror import Mirror
 
 Floats = npt.NDArray[np.float32]
-_CERTAIN = 100.0
-"""The forced logit; all others are 0."""
 
 
 class Read(NamedTuple):
@@ -105,7 +105,7 @@ class RealModel:
             return values
 
     def compute_logits(self, hidden: torch.Tensor, *arguments: Any, **keywords: Any) -> Any:
-        """The tag model's tokens, all but certain; the real ones are kept."""
+        """The tag model's choices; the real ones are kept."""
         logits = self._compute_logits(hidden, *arguments, **keywords)
         chosen = self.sampled_from
         self.sampled_from = None
@@ -125,9 +125,12 @@ class RealModel:
         tokens = choose(indices)
         own, *rest = np.split(values[:, :-1], len(found), axis=1)
         self.reads.append(Read(indices, own, tokens, kernels, rest))
-        forced = torch.zeros_like(logits)
-        chosen = torch.tensor(tokens, device=logits.device)
-        return forced.scatter_(1, chosen[:, None], _CERTAIN)
+        return _choices(logits.device, logits.dtype)[torch.tensor(tokens, device=logits.device)]
+
+
+@cache
+def _choices(device: torch.device, dtype: torch.dtype) -> torch.Tensor:
+    return torch.from_numpy(choices_as_logits()).to(device, dtype)
 
 
 def logprobs(logits: torch.Tensor) -> Floats:

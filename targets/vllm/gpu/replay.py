@@ -14,6 +14,7 @@ import torch
 from vllm.config import CUDAGraphMode
 from vllm.forward_context import get_forward_context
 
+from ..graphs import adapters_of
 from ..shadow.recorder import Recorder
 from . import memories
 from .real_model import RealModel
@@ -22,8 +23,9 @@ from .real_model import RealModel
 class _Graph:
     """A captured graph of the V2 runner."""
 
-    def __init__(self, graph: Any, real: RealModel, recorder: Recorder) -> None:
+    def __init__(self, graph: Any, real: RealModel, recorder: Recorder, adapters: int) -> None:
         self._graph = graph
+        self._adapters = adapters
         self._real = real
         self._recorder = recorder
         assert real.captured is not None
@@ -34,7 +36,7 @@ class _Graph:
 
     def replay(self) -> None:
         """Replay the kernels, then walk the mirror."""
-        self._recorder.is_graph = True
+        self._recorder.begin_replay(self._adapters)
         context, input_ids, hidden = self._captured
         self._real.others = [self._replayed(hidden) for _ in memories.each()]
         self._graph.replay()
@@ -54,7 +56,7 @@ class _Graphs(dict[Any, Any]):
         self._recorder = recorder
 
     def __setitem__(self, key: Any, graph: Any) -> None:
-        super().__setitem__(key, _Graph(graph, self._real, self._recorder))
+        super().__setitem__(key, _Graph(graph, self._real, self._recorder, adapters_of(key)))
 
 
 class _Model:
@@ -84,7 +86,7 @@ class _Model:
         for _ in memories.each():
             self._wrapper(*arguments, **keywords)
             others.append(hidden.clone())
-        self._recorder.is_graph = True
+        self._recorder.begin_replay(adapters_of(context.batch_descriptor))
         result = self._wrapper(*arguments, **keywords)
         self._real.others = others
         self._real.walk(captured_context, input_ids)
@@ -109,7 +111,7 @@ def watch_pieces() -> None:
         finally:
             real.in_pieces = False
         if real.mirror is not None:
-            real.mirror.recorder.is_graph = True
+            real.mirror.recorder.begin_replay(adapters_of(context.batch_descriptor))
         real.walk(context, keywords["input_ids"])
         return result
 

@@ -20,6 +20,7 @@ from vllm.v1.request import Request, RequestStatus
 
 from ...base.trace import Config, Group
 from ..models import mixer
+from ..options import has_adapters
 from ..pool_reader import pool_of
 from ..shadow import patches
 from ..versions import compat
@@ -34,7 +35,8 @@ EXACT = ("mamba2", "gdn")
 
 def has_exact_reference(config: Config) -> bool:
     """Return True if this process runs vLLM's batch-invariant kernels, and a trace's steps can be repeated alone."""
-    return os.environ.get(BATCH_INVARIANT) == "1" and mixer(config) in EXACT and not config.async_depth
+    is_exact = mixer(config) in EXACT and not has_adapters(config)
+    return os.environ.get(BATCH_INVARIANT) == "1" and is_exact and not config.async_depth
 
 
 class SameSteps:

@@ -7,7 +7,7 @@ counts only if two fills of unused memory give the same bits here; the second on
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from vllm.v1.request import Request
 
 from ...base.trace import Config, Group
 from ..models import dtype, mixer
-from ..options import options_of
+from ..options import has_adapters, options_of
 from ..pool_reader import pool_of
 from ..shadow import patches
 from ..versions import compat
@@ -33,7 +33,8 @@ PATTERNS = 4
 
 def model_options(config: Config) -> dict[str, str]:
     """Return the options on which a model and its pages depend."""
-    return {"mixer": mixer(config), "dtype": dtype(config), "conv_layout": options_of(config).conv_layout}
+    options = {"mixer": mixer(config), "dtype": dtype(config), "conv_layout": options_of(config).conv_layout}
+    return options | ({"inputs": "adapters"} if has_adapters(config) else {})
 
 
 def alone_config(config: Config, drafts: int) -> Config:
@@ -56,6 +57,13 @@ def alone_config(config: Config, drafts: int) -> Config:
     )
 
 
+class Alone(NamedTuple):
+    """A sequence, and the LoRA adapter that it is computed with."""
+
+    tokens: tuple[int, ...]
+    adapter: str = ""
+
+
 class SameTokens:
     """Log-probabilities after each token of a sequence."""
 
@@ -64,9 +72,9 @@ class SameTokens:
         self._engine = RealEngine(self._config, device)
         self._engine.reset("zero")
         self._engine.real.mirror = None
-        self._known: dict[tuple[int, ...], Floats] = {}
-        self._is_sound: dict[tuple[int, ...], bool] = {}
-        self._rounding: dict[tuple[int, ...], Floats] = {}
+        self._known: dict[Alone, Floats] = {}
+        self._is_sound: dict[Alone, bool] = {}
+        self._rounding: dict[Alone, Floats] = {}
         self._blocks: Sequence[Sequence[int]] = ()
         """Of the last sequence, by group."""
         self._runs = 0
@@ -75,9 +83,9 @@ class SameTokens:
         """Close the engine."""
         self._engine.close()
 
-    def expected(self, tokens: Sequence[int]) -> Floats:
+    def expected(self, tokens: Sequence[int], adapter: str = "") -> Floats:
         """[tokens, vocabulary]."""
-        key = tuple(tokens)
+        key = Alone(tuple(tokens), adapter)
         if key not in self._known:
             self._known[key] = self._run(key, "zero")
         return self._known[key]
@@ -85,7 +93,7 @@ class SameTokens:
     def pages(self, tokens: Sequence[int]) -> Mapping[str, Sequence[torch.Tensor]]:
         """Compute a sequence; return the parts of each layer's pages, [blocks, ...] each. A state layer has one block,
         with the state behind the last token."""
-        engine, key = self._engine, tuple(tokens)
+        engine, key = self._engine, Alone(tuple(tokens))
         self._known[key] = self._run(key, "zero")
         return {
             name: [part[list(blocks)].clone() for part in engine.caches(name)]
@@ -93,26 +101,26 @@ class SameTokens:
             for name in engine.layer_names(group)
         }
 
-    def is_sound(self, tokens: Sequence[int]) -> bool:
+    def is_sound(self, tokens: Sequence[int], adapter: str = "") -> bool:
         """Return True if the log-probabilities of a sequence do not depend on unused memory."""
-        key = tuple(tokens)
+        key = Alone(tuple(tokens), adapter)
         if key not in self._is_sound:
-            self._is_sound[key] = np.array_equal(self.expected(key), self._run(key, "nan"), equal_nan=True)
+            self._is_sound[key] = np.array_equal(self.expected(*key), self._run(key, "nan"), equal_nan=True)
         return self._is_sound[key]
 
-    def rounding(self, tokens: Sequence[int]) -> Floats:
+    def rounding(self, tokens: Sequence[int], adapter: str = "") -> Floats:
         """[tokens]: how far log-probabilities move where each weight changes in its last bits.
 
         A batch computes the same sums in another order, which changes as little: where this moves a row far, so does a
         batch. The largest of `PATTERNS` patterns of signs; 0 in bfloat16, which has no such bits.
         """
-        key = tuple(tokens)
+        key = Alone(tuple(tokens), adapter)
         if key not in self._rounding:
-            moved = [np.abs(self._with_other_weights(key, seed) - self.expected(key)) for seed in range(PATTERNS)]
+            moved = [np.abs(self._with_other_weights(key, seed) - self.expected(*key)) for seed in range(PATTERNS)]
             self._rounding[key] = np.max(moved, axis=(0, 2))
         return self._rounding[key]
 
-    def _with_other_weights(self, tokens: tuple[int, ...], seed: int) -> Floats:
+    def _with_other_weights(self, key: Alone, seed: int) -> Floats:
         weights = [one.data for one in self._engine.real.model.parameters() if one.is_floating_point()]
         kept = [one.clone() for one in weights]
         generator = torch.Generator().manual_seed(seed)
@@ -120,18 +128,20 @@ class SameTokens:
             for one in weights:
                 signs = torch.randint(0, 2, one.shape, generator=generator).to(one.device) * 2 - 1
                 one.mul_(1 + CHANGE * signs)
-            return self._run(tokens, "zero")
+            return self._run(key, "zero")
         finally:
             for one, before in zip(weights, kept, strict=True):
                 one.copy_(before)
 
-    def _run(self, tokens: tuple[int, ...], fill: Fill) -> Floats:
-        engine, scheduler = self._engine, self._engine.scheduler
+    def _run(self, key: Alone, fill: Fill) -> Floats:
+        engine, scheduler, tokens = self._engine, self._engine.scheduler, key.tokens
         patches.activate(None)
         engine.fill_pool(fill)
         self._runs += 1
         parameters = SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True)
         arguments = compat.request_arguments(None, 0, float(self._runs))
+        if key.adapter:
+            arguments["lora_request"] = engine.inputs.adapter(key.adapter)
         scheduler.add_request(Request(f"alone-{self._runs}", list(tokens), parameters, **arguments))
         engine.real.keep_hidden = True
         while scheduler.has_requests():
@@ -152,7 +162,7 @@ def plain(config: Config) -> Config:
     """The configuration with only what `SameTokens` depends on."""
     return Config(
         num_blocks=64,
-        groups=tuple(Group(group.kind, group.block_size, group.layers) for group in config.groups),
+        groups=tuple(Group(one.kind, one.block_size, one.layers, window=one.window) for one in config.groups),
         conv_width=config.conv_width,
         options=model_options(config),
     )

@@ -109,7 +109,11 @@ def _config(config: Config, scale: Scale, turns: Sequence[Turn]) -> Config:
     def limit(tokens: int) -> int:
         return tokens if tokens <= scale.old else min(LONGEST, cdiv(tokens, scale.old) * scale.new)
 
-    groups = tuple(structs.replace(group, block_size=scale.sizes[group.block_size]) for group in config.groups)
+    part = from_start(scale.new, scale.old)
+    groups = tuple(
+        structs.replace(group, block_size=scale.sizes[group.block_size], window=part(group.window))
+        for group in config.groups
+    )
     lengths = Counter[str]()
     for one in turns:
         lengths[one.name] += sum(length for _, length in one.prompt) + one.max_new_tokens

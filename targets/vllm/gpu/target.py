@@ -314,7 +314,8 @@ class RealTarget:
             rows = []
             for index, (name, position) in enumerate(one.rows):
                 agrees = all(other[index].tobytes() == one.logprobs[index].tobytes() for other in one.others)
-                expected = self.comparison.expected(self.lane.turns.tokens(name), position, one.logprobs[index])
+                turns, found_there = self.lane.turns, one.logprobs[index]
+                expected = self.comparison.expected(turns.tokens(name), position, found_there, turns.adapter(name))
                 rows.append(RealRow(name, position, one.logprobs[index], expected, agrees))
             found.append(RealForward(one.step, rows, self.comparison.tolerance, self.lane.differing_states(one.writes)))
         return found

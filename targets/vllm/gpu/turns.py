@@ -37,6 +37,10 @@ class Turns:
         truth.reach(length)
         return truth.tokens[:length]
 
+    def adapter(self, name: str) -> str:
+        """The LoRA adapter of a request, "" for none."""
+        return self._truths[name].adapter
+
     def places(self, forward: Forward) -> list[list[Place | None]]:
         """Where each token of an executed step belongs, by row; None if its output is thrown away.
 

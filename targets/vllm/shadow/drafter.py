@@ -8,6 +8,7 @@ model will sample and the last known length of each request; it never reads the 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ import torch
 from ....reference.tokens import Truth, draft_tokens
 from ...base.trace import Config, Step
 from ..options import drafts_on_device
+from ..sizes import has_eagle_rules
 
 
 class Drafter:
@@ -99,6 +101,16 @@ def ngram_proposer(drafter: Drafter) -> type:
             ]
 
     return Proposer
+
+
+def drafting_plainly(vllm_config: Any, config: Config) -> Sequence[tuple[Any, str, Any]]:
+    """Return the replacement without which the V1 runner would load an EAGLE head, as for `replaced`. Only cache and
+    scheduler then have EAGLE's rules."""
+    if not has_eagle_rules(config):
+        return ()
+    plain = copy(vllm_config.speculative_config)
+    plain.method = "ngram_gpu" if drafts_on_device(config) else "ngram"
+    return ((vllm_config, "speculative_config", plain),)
 
 
 def set_draft_counts(runner: Any, config: Config) -> None:

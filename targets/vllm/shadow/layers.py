@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import nn
 from vllm.forward_context import get_forward_context
@@ -185,6 +186,19 @@ class ShadowAttention(nn.Module, AttentionLayerBase):
         return content
 
 
+def choices_as_logits() -> npt.NDArray[np.float32]:
+    """Return [token, vocabulary] logits with which a token is sampled or, where it may not be, its next choices."""
+    logits = np.zeros((VOCABULARY, VOCABULARY), dtype=np.float32)
+    for first in range(VOCABULARY):
+        token = first
+        for logit in (10, 8, 6):
+            logits[first, token] = logit
+            token = other_token(token)
+    # Where a mask hides the right token another one is sampled, and not one that stands for a poisoned state.
+    logits[FIRST_TOKEN:, :FIRST_TOKEN] = -1
+    return logits
+
+
 class ShadowModel(nn.Module):
     """A decoder of shadow layers, each in one of the trace's groups."""
 
@@ -207,14 +221,7 @@ class ShadowModel(nn.Module):
                 layers.append(ShadowAttention(name, config, words, form))
         self.layers: Any = nn.ModuleList(layers)
         self._in_order = tuple(layers)
-        self._logits = np.zeros((VOCABULARY, VOCABULARY), dtype=np.float32)
-        for first in range(VOCABULARY):
-            token = first
-            for logit in (10, 8, 6):  # its next choices, where the first may not be sampled
-                self._logits[first, token] = logit
-                token = other_token(token)
-        # Where a mask hides the right token another one is sampled, and not one that stands for a poisoned state.
-        self._logits[FIRST_TOKEN:, :FIRST_TOKEN] = -1
+        self._logits = choices_as_logits()
 
     def get_mamba_state_copy_func(self) -> Any:
         """Return vLLM's own functions for moving a state between blocks, one for each part of the state."""

@@ -35,7 +35,7 @@ def test_a_reason_names_the_value_of_the_trace() -> None:
         == "its attention kernel takes block sizes that are multiples of 16"
     )
     asked = Config(num_blocks=40, groups=(Group("mamba", 16), Group("attention", 16)), options={"inputs": "images"})
-    assert refusal("real", Case(asked, options_of(asked))) == "its models have no images and no adapters"
+    assert refusal("real", Case(asked, options_of(asked))) == "its models have no images"
     assert VllmFactory("vllm", Release()).supports(config(runner="v3")) == "runner=v3 is not driven on this release"
 
 

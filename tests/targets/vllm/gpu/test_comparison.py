@@ -18,15 +18,19 @@ class Alone:
     def __init__(self, is_sound: bool) -> None:
         self.sound = is_sound
         self.runs = 0
+        self.adapters = set[str]()
 
-    def expected(self, tokens: Sequence[int]) -> Floats:
+    def expected(self, tokens: Sequence[int], adapter: str = "") -> Floats:
+        self.adapters.add(adapter)
         return np.full((len(tokens), 2), -1.0, np.float32)
 
-    def is_sound(self, tokens: Sequence[int]) -> bool:
+    def is_sound(self, tokens: Sequence[int], adapter: str = "") -> bool:
+        self.adapters.add(adapter)
         self.runs += 1
         return self.sound
 
-    def rounding(self, tokens: Sequence[int]) -> Floats:
+    def rounding(self, tokens: Sequence[int], adapter: str = "") -> Floats:
+        self.adapters.add(adapter)
         self.runs += 1
         return np.array([0.0, 0.0, 0.01], np.float32)
 
@@ -56,6 +60,12 @@ def test_a_row_that_rounding_moves_as_far_does_not_count() -> None:
 
 def test_an_unsound_reference_shows_nothing() -> None:
     assert compare(1, 2 * TOLERANCE, is_sound=False) == (False, 0, 1)
+
+
+def test_the_reference_has_the_same_adapter() -> None:
+    alone = Alone(is_sound=True)
+    Comparison(alone, TOLERANCE).expected(TOKENS, 2, np.array([-1.0, -1.0 + 0.05], np.float32), "adapter.b")
+    assert (alone.adapters, alone.runs) == ({"adapter.b"}, 2)
 
 
 @pytest.mark.parametrize("position", [0, 1])

@@ -5,6 +5,7 @@ from msgspec import structs
 
 from hybridfuzz.targets.base.trace import Config, Group
 from hybridfuzz.targets.vllm.gpu.factory import GpuFactory
+from hybridfuzz.targets.vllm.models import mixer, windows
 
 
 def config(**options: str) -> Config:
@@ -16,9 +17,28 @@ def test_a_plain_configuration_is_supported() -> None:
     assert GpuFactory("vllm", "cuda", ()).supports(config()) == ""
 
 
-@pytest.mark.parametrize("kind", ["images", "adapters"])
-def test_inputs_that_the_models_lack_are_refused(kind: str) -> None:
-    assert "no images and no adapters" in GpuFactory("vllm", "cuda", ()).supports(config(inputs=kind))
+def test_inputs_that_the_models_lack_are_refused() -> None:
+    supports = GpuFactory("vllm", "cuda", ()).supports
+    assert "no images" in supports(config(inputs="images"))
+    assert supports(config(inputs="adapters")) == ""
+    assert "without adapters" in supports(config(inputs="adapters", connector="store"))
+    assert "adapters are not driven with mixer=mamba1" in supports(config(inputs="adapters", mixer="mamba1"))
+
+
+def test_windows_beside_full_attention_are_those_of_nemotron_h() -> None:
+    def windowed(mixer: str, **window: int) -> Config:
+        made = config(mixer=mixer)
+        group = structs.replace(Group("attention", 16, window=20), **window)
+        return structs.replace(made, groups=(*made.groups, group), num_blocks=60)
+
+    supports = GpuFactory("vllm", "cuda", ()).supports
+    assert supports(windowed("mamba2")) == supports(windowed("nemotron_h")) == ""
+    assert mixer(windowed("mamba2")) == "nemotron_h"
+    assert windows(windowed("mamba2")) == [0, 0, 20]
+    assert "Nemotron-H alone" in supports(windowed("gdn"))
+    assert "as large as those of full attention" in supports(windowed("mamba2", block_size=32))
+    assert "chunked-local" in supports(windowed("mamba2", window=0, chunk=32))
+    assert "beside it" in supports(structs.replace(windowed("mamba2"), groups=windowed("mamba2").groups[::2]))
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,6 @@ LACKING = {
     "encoder-output": "no images",
     "session-keeps-encoder-output": "no images",
     "session-slot-not-counted-images": "no images",
-    "short-window": "no EAGLE head",
     "as-full-block-drafter": "the drafter has no layer",
 }
 """Traces of the corpus that real models cannot run, and words of the reason."""
