@@ -36,7 +36,7 @@ def prepare_kernels() -> None:
 
     for module, name in ((lora_shrink_op, "_lora_shrink"), (lora_expand_op, "_lora_expand")):
         leave_out(inspect.unwrap(getattr(module, name)), lambda line: "torch.bfloat16]" in line)
-    utils.is_batch_invariant = lora_shrink_op.is_batch_invariant = True  # type: ignore[attr-defined]
+    utils.is_batch_invariant = lora_shrink_op.is_batch_invariant = True
 
 
 def generate(manager: Any) -> None:
