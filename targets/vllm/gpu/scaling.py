@@ -127,8 +127,13 @@ def _config(config: Config, scale: Scale, turns: Sequence[Turn]) -> Config:
         long_prefill_token_threshold=config.long_prefill_token_threshold and limit(config.long_prefill_token_threshold),
         options=config.options | unit,
     )
-    spare = max(config.num_blocks - config.smallest_pool(), 0)
-    return structs.replace(made, num_blocks=made.smallest_pool() + spare)
+    spare = max(config.num_blocks - _smallest_pool(config), 0)
+    return structs.replace(made, num_blocks=_smallest_pool(made) + spare)
+
+
+def _smallest_pool(config: Config) -> int:
+    """Return the fewest blocks with which the target takes a configuration: a window may begin inside a block."""
+    return config.smallest_pool() + sum(group.window > 0 for group in config.groups)
 
 
 def _turn(event: Turn, whole: Length, part: Length) -> Turn:
@@ -182,7 +187,7 @@ def candidates(trace: Trace, size: int) -> Iterator[Trace]:
 def _in_smaller_pools(forms: Sequence[Trace]) -> Iterator[Trace]:
     """Requests of a form may need fewer blocks than those of the trace: the pool gets full where it has fewer, too."""
     for form in forms:
-        least = form.config.smallest_pool()
+        least = _smallest_pool(form.config)
         for count in range(form.config.num_blocks - 1, least - 1, -1):
             yield structs.replace(form, config=structs.replace(form.config, num_blocks=count))
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from hybridfuzz.harness.draw.grammar import draw_trace
 from hybridfuzz.harness.draw.trace_files import load_trace
@@ -36,6 +37,14 @@ def trace_of(*lengths: int) -> Trace:
 
 def lengths(trace: Trace) -> list[int]:
     return [sum(length for _, length in event.prompt) for event in trace.events if isinstance(event, Arrive)]
+
+
+def test_a_window_grows_like_a_length_and_the_pool_has_a_block_for_its_beginning() -> None:
+    trace = trace_of(11)
+    groups = (*trace.config.groups, Group("attention", 4, window=13))
+    made = scaled(structs.replace(trace, config=structs.replace(trace.config, groups=groups, num_blocks=8)), 16)
+    assert [group.window for group in made.config.groups] == [0, 0, 3 * 16 + 1]
+    assert made.config.num_blocks == made.config.smallest_pool() + 1
 
 
 def test_a_length_keeps_its_blocks_and_its_rest() -> None:
