@@ -297,14 +297,14 @@ BREADTH = (
     ),
     Break(
         "an adapter is applied to the tokens of other rows",
-        "inputs=adapters",
+        "inputs=adapters,graphs=none",
         ADAPTERS,
         "            token_lora_mapping, stable=True",
         "            -token_lora_mapping, stable=True",
     ),
     Break(
         "keys of blocks do not name adapters",
-        "inputs=adapters,mamba_cache_mode=align",
+        "inputs=adapters,graphs=none,mamba_cache_mode=align",
         KEYS,
         '    return [("lora", lora_request.lora_name, lora_request.lora_path)]',
         "    return []",

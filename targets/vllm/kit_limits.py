@@ -17,11 +17,12 @@ from ...reference.layout import Mode
 from ..base.kits import Limit, Row, first_reason, in_words
 from ..base.repro import Failure
 from ..base.trace import Config, Group
-from .models import KEY_VALUE, NO_DRAFTS, STATE_KIND, WINDOWED, WITH_EAGLE, has_layers, layer_kinds
+from .models import ADAPTED, KEY_VALUE, NO_DRAFTS, STATE_KIND, WINDOWED, WITH_EAGLE, has_layers, layer_kinds, mixer
 from .options import (
     PLAIN,
     Options,
     drafts_on_device,
+    has_graphs,
     has_peer,
     is_v2,
     ring_entries,
@@ -285,8 +286,10 @@ ROWS: tuple[Row[Case], ...] = (
     Row("real", "ranks", lambda c: c.device == "cuda" and c.options.ranks > c.gpus,
         "ranks={options.ranks} needs a GPU for each data-parallel rank: this machine shows fewer"),
     Row("real", "inputs", lambda c: c.options.inputs == "images", "its models have no images"),
-    Row("real", "inputs", lambda c: c.options.inputs == "adapters" and c.options.mixer in NO_DRAFTS,
-        "adapters are not driven with mixer={options.mixer}"),
+    Row("real", "inputs", lambda c: c.options.inputs == "adapters" and mixer(c.config) not in ADAPTED,
+        "adapters are driven with Qwen3-Next and Granite 4 only (no windows, no EAGLE's rules beside mamba2)"),
+    Row("real", "inputs", lambda c: c.options.inputs == "adapters" and has_graphs(c.config),
+        "captured graphs with adapters are not driven"),
     Row("real", "inputs", lambda c: c.options.inputs == "adapters" and c.options.connector != PLAIN.connector,
         "the pages of other engines are computed without adapters"),
     Row("real", "inputs", lambda c: c.options.inputs == "adapters" and c.options.ranks > 1,

@@ -83,6 +83,8 @@ WINDOWED = ("mamba2", "nemotron_h")
 """Mixers with windows beside full attention: those of Nemotron-H."""
 WITH_EAGLE = ("gdn", "mamba2", "nemotron_h")
 """Mixers of which a model has an MTP head: vLLM then has EAGLE's rules."""
+ADAPTED = ("gdn", "mamba2")
+"""Models that are driven with LoRA adapters."""
 NO_DRAFTS = ("short_conv", "mamba1")
 """Models that are not driven with speculation. vLLM has none for Mamba 1, and has it for short convolutions."""
 

@@ -22,7 +22,8 @@ def test_inputs_that_the_models_lack_are_refused() -> None:
     assert "no images" in supports(config(inputs="images"))
     assert supports(config(inputs="adapters")) == ""
     assert "without adapters" in supports(config(inputs="adapters", connector="store"))
-    assert "adapters are not driven with mixer=mamba1" in supports(config(inputs="adapters", mixer="mamba1"))
+    assert "Granite 4 only" in supports(config(inputs="adapters", mixer="mamba1"))
+    assert "captured graphs" in supports(config(inputs="adapters", graphs="decode"))
 
 
 def test_windows_beside_full_attention_are_those_of_nemotron_h() -> None:
