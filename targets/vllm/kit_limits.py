@@ -301,6 +301,8 @@ ROWS: tuple[Row[Case], ...] = (
         "Nemotron-H alone has windows beside full attention: mixer=mamba2 or nemotron_h"),
     Row("real", "local attention", lambda c: len({group.block_size for group in c.of_kind("attention")}) > 1,
         "blocks of a window are as large as those of full attention"),
+    Row("real", "local attention", lambda c: c.local and c.options.connector != PLAIN.connector,
+        "windows are not driven with connectors"),
     Row("real", "mixer", lambda c: c.options.mixer == "linear",
         "no real model: in Bailing 2.5 plain linear attention has latent attention (MLA) beside it, not driven"),
     Row("real", "mixer", lambda c: c.options.mixer not in KEY_VALUE,

@@ -38,6 +38,9 @@ def test_windows_beside_full_attention_are_those_of_nemotron_h() -> None:
     assert windows(windowed("mamba2")) == [0, 0, 20]
     assert "Nemotron-H alone" in supports(windowed("gdn"))
     assert "as large as those of full attention" in supports(windowed("mamba2", block_size=32))
+    connected = windowed("mamba2")
+    connected = structs.replace(connected, options={**connected.options, "connector": "store"})
+    assert "with connectors" in supports(connected)
     assert "chunked-local" in supports(windowed("mamba2", window=0, chunk=32))
     assert "beside it" in supports(structs.replace(windowed("mamba2"), groups=windowed("mamba2").groups[::2]))
 
