@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import structs
 
-from hybridfuzz.harness.group.fixes import apply_fixes, asked_fixes
+from hybridfuzz.harness.group.known.fixes import apply_fixes, asked_fixes
 from hybridfuzz.harness.judge.situations import SpeciesReporter
 from hybridfuzz.harness.risk.binomial import upper_bound
 from hybridfuzz.harness.risk.estimates import chance_of_new, new_species

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from hybridfuzz.harness.draw.trace_files import load_trace
-from hybridfuzz.harness.group.known import load_known
+from hybridfuzz.harness.group.known.known_toml import load_known
 from hybridfuzz.harness.workers.descendants import end_descendants
 from hybridfuzz.targets.base.trace import Config
 

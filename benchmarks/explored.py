@@ -30,8 +30,8 @@ from hybridfuzz.harness.explore.expand import Branch, Expand, Expander, Grown, P
 from hybridfuzz.harness.explore.exploration import Exploration, Settings
 from hybridfuzz.harness.explore.scope import Scope, read_scope
 from hybridfuzz.harness.explore.search import Search
-from hybridfuzz.harness.group.fixes import BUILTIN, apply_fixes, read_fixes
-from hybridfuzz.harness.group.known import fitting
+from hybridfuzz.harness.group.known.fixes import BUILTIN, apply_fixes, read_fixes
+from hybridfuzz.harness.group.known.known_toml import fitting
 from hybridfuzz.harness.judge.run import run_trace
 from hybridfuzz.harness.judge.situations import NAMES
 from hybridfuzz.harness.workers.worker_client import WorkerClient

@@ -260,14 +260,14 @@ def read_corpus(path: Path) -> object:
 
 def read_known(path: Path) -> object:
     """Read known bugs and look one up."""
-    from hybridfuzz.harness.group.known import load_known, reason_for
+    from hybridfuzz.harness.group.known.known_toml import load_known, reason_for
 
     return reason_for(load_known(path), SIGNATURE, "hybrid")
 
 
 def read_page(path: Path) -> object:
     """Read everything in a campaign's folder and render its page."""
-    from hybridfuzz.harness.group.finding_store import read_state
+    from hybridfuzz.harness.group.findings.finding_store import read_state
     from hybridfuzz.reports.data import load_folder
     from hybridfuzz.reports.page import render
 
@@ -278,7 +278,7 @@ def read_page(path: Path) -> object:
 
 def read_evidence(path: Path) -> object:
     """Read what a campaign knows about the cause of a finding."""
-    from hybridfuzz.harness.group.finding_store import load_evidence
+    from hybridfuzz.harness.group.findings.finding_store import load_evidence
 
     return load_evidence(path.with_suffix(".json"))
 
@@ -416,7 +416,7 @@ class Failure(Exception):
 
 def check(form: Format, folder: Path, data: bytes, watch: Watch) -> bool:
     """Read one case; return True if the file was accepted. Raises Failure."""
-    from hybridfuzz.harness.group.finding_store import OutputError
+    from hybridfuzz.harness.group.findings.finding_store import OutputError
     from hybridfuzz.targets.base.trace import TraceError
 
     path = folder / form.file
@@ -503,7 +503,7 @@ def run_atheris(name: str, count: int) -> None:
         import hybridfuzz.harness.campaign.rare_traces
         import hybridfuzz.harness.draw.trace_files
         import hybridfuzz.harness.group.bug_history
-        import hybridfuzz.harness.group.known
+        import hybridfuzz.harness.group.known.known_toml
         import hybridfuzz.reports.page  # noqa: F401
     folder = Path(tempfile.mkdtemp(prefix="fuzz-readers-", dir=_memory_folder()))
     form, watch = prepared(name, folder), Watch()

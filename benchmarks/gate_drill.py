@@ -31,7 +31,7 @@ from trees import Edit
 
 from hybridfuzz.harness import cli
 from hybridfuzz.harness.gate.pytest_session import SAME_CAUSE
-from hybridfuzz.harness.group.fixes import KNOWN_FILE
+from hybridfuzz.harness.group.known.fixes import KNOWN_FILE
 from hybridfuzz.targets.base.environment import cache_folder
 from hybridfuzz.targets.base.registry import parse, prepare
 

@@ -32,11 +32,11 @@ from msgspec import Struct
 from vllm_campaign import fixes_of, overrides_of
 
 from hybridfuzz.harness.draw.trace_files import load_trace, save_trace
-from hybridfuzz.harness.group import same_cause as grouping
-from hybridfuzz.harness.group.evidence import Evidence, FindingEvidence
-from hybridfuzz.harness.group.investigate import Investigation
-from hybridfuzz.harness.group.reduce import until
-from hybridfuzz.harness.group.same_cause import can_start_finding, joined, same_cause
+from hybridfuzz.harness.group.causes import same_cause as grouping
+from hybridfuzz.harness.group.causes.evidence import Evidence, FindingEvidence
+from hybridfuzz.harness.group.causes.investigate import Investigation
+from hybridfuzz.harness.group.causes.same_cause import can_start_finding, joined, same_cause
+from hybridfuzz.harness.group.reduction.reduce import until
 from hybridfuzz.harness.judge.violation import Violation
 from hybridfuzz.harness.workers.messages import Fuzz
 from hybridfuzz.harness.workers.worker_client import WorkerClient

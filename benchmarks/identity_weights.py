@@ -1,4 +1,4 @@
-"""Fits the weights of harness/group/weights.py to evidence with known causes (needs numpy).
+"""Fits the weights of harness/group/causes/weights.py to evidence with known causes (needs numpy).
 
     python benchmarks/identity_weights.py out/vllm out/1 out/2 ...
 
@@ -20,8 +20,14 @@ import numpy as np
 from identity import load_evidence, load_truth
 from msgspec import Struct
 
-from hybridfuzz.harness.group.evidence import Evidence
-from hybridfuzz.harness.group.same_cause import _cosine, _needs_what_is_absent, _needs_what_is_unneeded, _now, _overlap
+from hybridfuzz.harness.group.causes.evidence import Evidence
+from hybridfuzz.harness.group.causes.same_cause import (
+    _cosine,
+    _needs_what_is_absent,
+    _needs_what_is_unneeded,
+    _now,
+    _overlap,
+)
 
 STEPS, RATE, PENALTY = 120, 0.03, 1e-3
 START = {"votes": 5.2, "without": 1.2, "switches": 2.0, "symptom": 0.9, "absent": -1.5, "unneeded": -0.5}

@@ -21,9 +21,9 @@ from identity import Sorted, cpu_seconds, load_evidence, load_truth
 from vllm_campaign import fixes_of
 
 from hybridfuzz.harness.draw.trace_files import load_trace
-from hybridfuzz.harness.group.evidence import FindingEvidence
-from hybridfuzz.harness.group.fixes import BUILTIN, read_fixes
-from hybridfuzz.harness.group.investigate import Investigation
+from hybridfuzz.harness.group.causes.evidence import FindingEvidence
+from hybridfuzz.harness.group.causes.investigate import Investigation
+from hybridfuzz.harness.group.known.fixes import BUILTIN, read_fixes
 from hybridfuzz.harness.workers.worker_client import WorkerClient
 from hybridfuzz.targets.base.patches import FilePatch, Patch
 from hybridfuzz.targets.base.registry import prepare

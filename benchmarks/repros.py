@@ -31,8 +31,8 @@ from typing import NamedTuple
 from forked_scripts import ForkedScripts
 
 from hybridfuzz.harness.draw.trace_files import load_trace
-from hybridfuzz.harness.group.finding_store import read_state
-from hybridfuzz.harness.group.fixes import BUILTIN, read_fixes
+from hybridfuzz.harness.group.findings.finding_store import read_state
+from hybridfuzz.harness.group.known.fixes import BUILTIN, read_fixes
 from hybridfuzz.harness.tell.script import Run, ScriptVerdict, failure_of, run_script, run_test
 from hybridfuzz.harness.workers.worker_client import WorkerClient
 from hybridfuzz.targets.base.launch import Launch

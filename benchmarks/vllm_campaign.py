@@ -18,8 +18,8 @@ from collections import Counter
 from pathlib import Path
 
 from hybridfuzz.harness.draw.trace_files import save_trace
-from hybridfuzz.harness.group.fixes import BUILTIN, read_fixes
-from hybridfuzz.harness.group.known import fitting
+from hybridfuzz.harness.group.known.fixes import BUILTIN, read_fixes
+from hybridfuzz.harness.group.known.known_toml import fitting
 from hybridfuzz.harness.workers.messages import Fuzz
 from hybridfuzz.harness.workers.worker_client import WorkerClient
 from hybridfuzz.targets.base.patched_copy import patched

@@ -22,7 +22,7 @@ from itertools import groupby
 from pathlib import Path
 
 from hybridfuzz.harness.draw.trace_files import load_trace, save_trace
-from hybridfuzz.harness.group.fixes import BUILTIN, apply_fixes, read_fixes
+from hybridfuzz.harness.group.known.fixes import BUILTIN, apply_fixes, read_fixes
 from hybridfuzz.harness.workers.messages import Fuzz
 from hybridfuzz.harness.workers.worker_client import WorkerClient
 from hybridfuzz.targets.base.launch import Launch

@@ -19,6 +19,7 @@ START, END = "<!-- graph: start (docs/architecture_graph.py --write) -->", "<!--
 TITLES = {
     "": "The whole project",
     "harness": "Inside `harness/`, with `reports/`",
+    "harness.group": "Inside `harness/group/`",
     "targets.hybrid": "Inside `targets/hybrid/`",
     "targets.vllm": "Inside `targets/vllm/`",
 }

@@ -24,11 +24,11 @@ from typing import TYPE_CHECKING
 
 from hybridfuzz.harness.campaign_summary import Severity
 from hybridfuzz.harness.draw.trace_files import read_json
-from hybridfuzz.harness.group.cause_text import parse_cause_text
-from hybridfuzz.harness.group.fixes import KNOWN_FILE
-from hybridfuzz.harness.group.known import load_known
-from hybridfuzz.harness.group.recognition import SEVERITIES
-from hybridfuzz.harness.group.severity import severity_words
+from hybridfuzz.harness.group.findings.severity import severity_words
+from hybridfuzz.harness.group.known.cause_text import parse_cause_text
+from hybridfuzz.harness.group.known.fixes import KNOWN_FILE
+from hybridfuzz.harness.group.known.known_toml import load_known
+from hybridfuzz.harness.group.known.recognition import SEVERITIES
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig

@@ -30,7 +30,7 @@ class Waiting(Struct, frozen=True):
 
 
 Level = Literal["P0", "P1", "P2", "P3", ""]
-"""How severe a finding is, P0 first; "" if nothing says so (`group.severity`)."""
+"""How severe a finding is, P0 first; "" if nothing says so (`group.findings.severity`)."""
 Effect = Literal["wrong tokens", "corrupt cache", "dead engine", "hang", "leak", "slower", ""]
 """What a client gets (`judge.oracles.rules.Client`). Of a corrupt cache: wrong tokens from a later request, perhaps; in
 the runs that were made, the right ones."""
@@ -65,7 +65,9 @@ class Reach(Struct, frozen=True):
 
 
 class Severity(Struct, frozen=True):
-    """How much a finding matters (`group.severity`). Without `reach` there is no level, and `unmeasured` says why."""
+    """How much a finding matters (`group.findings.severity`).
+
+    Without `reach` there is no level, and `unmeasured` says why."""
 
     level: Level
     effect: Effect
@@ -75,7 +77,7 @@ class Severity(Struct, frozen=True):
 
 class Cause(Struct, frozen=True):
     """A known bug with a patch that explains a failure: with the patches of all known bugs the failing trace is silent,
-    or gets further, and without this one's it fails as before (`group.recognition`).
+    or gets further, and without this one's it fails as before (`group.known.recognition`).
 
     name      of its entry in known.toml; "" if no single bug is known to show it
     number    in the table of the release's causes, 0 if it has none there
@@ -197,7 +199,7 @@ class Node(Struct, frozen=True):
 
 
 Verdict = Literal["still there", "fixed upstream", "patch no longer applies", "not fixed by its patch", "not tested"]
-"""The state of a known bug (`group.fixes`)."""
+"""The state of a known bug (`group.known.fixes`)."""
 
 
 class KnownBug(Struct, frozen=True):

@@ -229,7 +229,7 @@ def run_command(options: argparse.Namespace) -> int:
     from ..targets.base.protocol import TargetError
     from ..targets.base.registry import on_device
     from ..targets.base.trace import TraceError
-    from .group.finding_store import OutputError
+    from .group.findings.finding_store import OutputError
 
     command = _module(options.command)
     try:

@@ -25,8 +25,8 @@ from ..targets.base.trace import Config, Event, Trace
 from .defaults import REDUCE_SECONDS
 from .draw.hypothesis_rules import ServingRules
 from .draw.trace_files import save_trace
-from .group.finding_store import replay_command
-from .group.reduce import reduce_trace
+from .group.findings.finding_store import replay_command
+from .group.reduction.reduce import reduce_trace
 from .judge.lockstep import Lockstep
 from .judge.run import run_trace
 from .judge.violation import Violation

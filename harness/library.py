@@ -19,9 +19,9 @@ from .campaign.campaign import Campaign, Settings
 from .campaign.resume import exclusive
 from .campaign_events import CampaignEvent
 from .defaults import REDUCE_SECONDS, TRACE_SECONDS, drawn_seed
-from .group.finding_store import fixes_options, read_state
-from .group.fixes import Fixes, apply_fixes, asked_fixes
-from .group.reduce import reduce_trace
+from .group.findings.finding_store import fixes_options, read_state
+from .group.known.fixes import Fixes, apply_fixes, asked_fixes
+from .group.reduction.reduce import reduce_trace
 from .judge.outcome import Outcome
 from .tell.terminal import finding_text
 from .workers.worker_client import WorkerClient

@@ -12,7 +12,7 @@ from ..harness.campaign_summary import Finding, Severity, Summary
 from ..harness.draw.trace_files import load_trace, read_json
 from ..harness.face.outputs.totals_over_time import Sample, load_samples
 from ..harness.group.bug_history import Bug, bug_key, load_bug_history
-from ..harness.group.finding_store import HISTORY_SUFFIX, STATE_FILE, trace_path
+from ..harness.group.findings.finding_store import HISTORY_SUFFIX, STATE_FILE, trace_path
 from ..harness.judge.violation import Violation, has_words
 from ..harness.measure.detection.statistics import MutantRow
 from ..harness.record.history import History

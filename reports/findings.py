@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from ..harness.group.finding_store import cause_words, fixes_asked, fixes_options, replay_of
-from ..harness.group.severity import is_on_default, rank, severity_known, severity_words
+from ..harness.group.findings.finding_store import cause_words, fixes_asked, fixes_options, replay_of
+from ..harness.group.findings.severity import is_on_default, rank, severity_known, severity_words
 from ..harness.markup import Markup, Section, join, tag
 from ..harness.quoting import clean
 from ..harness.tell.explain import explain

@@ -6,7 +6,7 @@ import argparse
 
 from ..harness.campaign_events import CampaignEnded, CampaignEvent
 from ..harness.face.outputs.handler import CampaignInfo
-from ..harness.group.finding_store import STATE_FILE, OutputError
+from ..harness.group.findings.finding_store import STATE_FILE, OutputError
 from .data import load_folder
 from .page import write_report
 

@@ -51,6 +51,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "markup | standard_streams",
         "quoting",
     ),
+    "harness.group": ("merge", "bug_history", "known", "findings", "causes", "reduction"),
     "targets.hybrid": (
         "factory | repro | deployment",
         "mutants",

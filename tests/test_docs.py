@@ -29,7 +29,8 @@ from hybridfuzz.harness.campaign_events import CampaignEvent, TracesDone, Worker
 from hybridfuzz.harness.cli import COMMANDS
 from hybridfuzz.harness.draw import trace_files
 from hybridfuzz.harness.face.outputs.ndjson import event_name
-from hybridfuzz.harness.group import known, reach, severity
+from hybridfuzz.harness.group.findings import measured_reach, severity
+from hybridfuzz.harness.group.known import known_toml
 from hybridfuzz.targets.hybrid.mutants import PARTS
 from hybridfuzz.targets.hybrid.mutants import titles as mutant_titles
 
@@ -265,7 +266,9 @@ def test_limits_in_security_are_those_of_the_readers() -> None:
     assert limits["events"].startswith(f"1 to {trace_files.EVENTS_MAX:,};")
     assert f"2<sup>{trace_files.TOKENS_MAX.bit_length() - 1}</sup> in all prompts" in limits["tokens"]
     assert limits["state files"].startswith(f"{trace_files.STATE_BYTES_MAX >> 20} MiB;")
-    texts = f"{known.KNOWN_BYTES_MAX >> 20} MiB, {known.ENTRIES_MAX:,} entries, {known.TEXT_MAX} characters"
+    texts = (
+        f"{known_toml.KNOWN_BYTES_MAX >> 20} MiB, {known_toml.ENTRIES_MAX:,} entries, {known_toml.TEXT_MAX} characters"
+    )
     assert limits["`known.toml`"].startswith(texts)
 
 
@@ -307,7 +310,7 @@ def test_the_page_of_severities_has_the_table_of_the_code() -> None:
     page = (ROOT / "docs/reference/severity.md").read_text(encoding="utf-8")
     rows = [f"| {effect} | {' | '.join(levels.values())} |" for effect, levels in severity.TABLE.items()]
     assert "\n".join(rows) in page
-    assert f"at most {reach.RUNS_MAX} runs and {worker_loop.SEVERITY_SECONDS:.0f} seconds" in page
+    assert f"at most {measured_reach.RUNS_MAX} runs and {worker_loop.SEVERITY_SECONDS:.0f} seconds" in page
 
 
 @pytest.mark.parametrize("path", CAUSES, ids=name)
@@ -358,7 +361,7 @@ def test_a_text_without_a_patch_is_told_by_its_entries() -> None:
 
 @pytest.mark.parametrize("engine", sorted({release.partition(" ")[0] for release in RELEASES}))
 def test_every_text_that_an_entry_names_is_there(engine: str) -> None:
-    for entry in known.load_known(ROOT / "corpus" / engine / "known.toml"):
+    for entry in known_toml.load_known(ROOT / "corpus" / engine / "known.toml"):
         assert not entry.text or (ROOT / "corpus" / engine / entry.text) in CAUSES
 
 

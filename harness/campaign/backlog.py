@@ -18,14 +18,14 @@ from msgspec import structs
 from ...targets.base.trace import Trace
 from ..campaign_summary import Waiting
 from ..draw.trace_files import save_trace
-from ..group.finding_store import WAITING_FOLDER, OutputError, make_folder
+from ..group.findings.finding_store import WAITING_FOLDER, OutputError, make_folder
 
 KEPT_MAX = 1000
 PER_SYMPTOM = 50
 EXPLAINED_ENOUGH = 8
 """Once known bugs have explained so many traces of a symptom, and all that were looked at, ever fewer are."""
 Symptom = tuple[str, str]
-"""Signature, and how the value that is wrong is related to the request that it harms (`group.still_fails`)."""
+"""Signature, and how the value that is wrong is related to the request that it harms (`still_fails`)."""
 
 
 class Backlog:

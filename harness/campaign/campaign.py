@@ -36,12 +36,12 @@ from ..campaign_events import (
     Tick,
 )
 from ..campaign_summary import Reason, Summary
-from ..group.finding_store import OutputError
-from ..group.retest import retest, unmet
+from ..group.findings.finding_store import OutputError
 from ..workers.device_sharing import served
 from ..workers.protocol import OpenWorker
 from ..workers.worker_client import InternalError, Stopped, WorkerClient
 from .canary import CanaryRun, share
+from .retest import retest, unmet
 from .schedule import Schedule
 from .shared_state import CampaignState, Settings
 from .worker_loop import WorkerLoop, plan_chores

@@ -20,8 +20,8 @@ from ..campaign_summary import Reason
 from ..draw.overrides import check_overrides
 from ..draw.trace_files import file_name, save_trace
 from ..draw.workload import DEFAULT, Workload
-from ..group.finding_store import OutputError
-from ..group.reduce import reduce_trace
+from ..group.findings.finding_store import OutputError
+from ..group.reduction.reduce import reduce_trace
 from ..judge.differential import difference
 from ..judge.outcome import Outcome
 from ..judge.violation import Violation

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ...targets.base.trace import Trace, TraceError
 from ..draw.trace_files import encode_trace, load_trace, write_atomically
-from ..group.finding_store import OutputError
+from ..group.findings.finding_store import OutputError
 
 PER_STATE = 2
 BROKEN_SUFFIX = ".broken"

@@ -8,9 +8,9 @@ from threading import Lock
 
 from ...targets.base.trace import Trace
 from ..campaign_events import CampaignEvent, Improved
-from ..group.finding_store import FindingStore
-from ..group.reduce import Reducer
-from ..group.still_fails import UNEXPLAINED, same_symptom
+from ..group.findings.finding_store import FindingStore
+from ..group.reduction.reduce import Reducer
+from ..group.reduction.still_fails import UNEXPLAINED, same_symptom
 from ..judge.outcome import Outcome
 from ..judge.violation import Violation
 from ..record.history import History

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from ..campaign_summary import Summary
 from ..draw.trace_files import sweep
-from ..group.finding_store import OWN_FOLDERS, OutputError, refuse_links
+from ..group.findings.finding_store import OWN_FOLDERS, OutputError, refuse_links
 
 LOCK_FILE = ".lock"
 

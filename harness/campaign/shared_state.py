@@ -29,14 +29,13 @@ from ..draw.near_stock import with_unreached, without_defaults
 from ..draw.overrides import check_overrides
 from ..draw.workload import DEFAULT, Workload, differences
 from ..group.bug_history import BugHistory
-from ..group.evidence import Evidence, FindingEvidence
-from ..group.finding_store import FindingStore, OutputError, fixes_asked
-from ..group.fixes import Fixes
-from ..group.known import Known, reason_for
-from ..group.recognition import Explained, Recognizer
-from ..group.same_cause import known_cause, same_cause
-from ..group.still_fails import UNEXPLAINED, names_of, relation
-from ..group.watch import KnownBugs
+from ..group.causes.evidence import Evidence, FindingEvidence
+from ..group.causes.same_cause import known_cause, same_cause
+from ..group.findings.finding_store import FindingStore, OutputError, fixes_asked
+from ..group.known.fixes import Fixes
+from ..group.known.known_toml import Known, reason_for
+from ..group.known.recognition import Explained, Recognizer
+from ..group.reduction.still_fails import UNEXPLAINED, names_of, relation
 from ..judge.environment_fault import EnvironmentFault
 from ..judge.oracles import applicable
 from ..judge.outcome import Outcome
@@ -52,6 +51,7 @@ from ..workers.messages import Fuzz, Overrides, Ready
 from ..workers.worker_client import WorkerClient
 from .backlog import Backlog, Symptom
 from .could_not_run import EnvironmentFaults
+from .known_bugs import KnownBugs
 from .nodes import NodeTotals
 from .rare_traces import CampaignCorpus
 from .refusals import Refusals

@@ -14,10 +14,10 @@ from ...targets.base.trace import Trace
 from ..campaign_events import Found, Improved, Merged, Recognized
 from ..campaign_summary import Cause, Finding
 from ..draw.trace_files import load_trace
-from ..group.evidence import Evidence
-from ..group.finding_store import FindingStore
-from ..group.investigate import Investigation
-from ..group.same_cause import can_start_finding, joined, likeness, same_cause
+from ..group.causes.evidence import Evidence
+from ..group.causes.investigate import Investigation
+from ..group.causes.same_cause import can_start_finding, joined, likeness, same_cause
+from ..group.findings.finding_store import FindingStore
 from ..judge.violation import Violation
 from ..record.history import History
 from ..workers.protocol import Worker

@@ -19,13 +19,13 @@ from ...targets.base.trace import Trace, TraceError
 from ..campaign_events import Found, Graded, Notice, TraceDone, TracesDone, WorkerGivenUp, WorkerLost, WorkerState
 from ..campaign_summary import Cause, Finding, Severity, Waiting
 from ..draw.trace_files import load_trace
-from ..group.conditions import evidence_of, with_conditions
-from ..group.finding_store import OutputError
-from ..group.fixes import packaged_traces
-from ..group.known import Known
-from ..group.reach import severity_on
-from ..group.recognition import Explained
-from ..group.still_fails import UNEXPLAINED
+from ..group.findings.finding_store import OutputError
+from ..group.findings.measured_reach import severity_on
+from ..group.known.conditions import evidence_of, with_conditions
+from ..group.known.fixes import packaged_traces
+from ..group.known.known_toml import Known
+from ..group.known.recognition import Explained
+from ..group.reduction.still_fails import UNEXPLAINED
 from ..judge.environment_fault import EnvironmentFault, FaultyEnvironment
 from ..judge.violation import Violation
 from ..workers.lost_process import Counts, Ran

@@ -1,6 +1,6 @@
 """Failed items by cause: one bug in a pull request fails a hundred items, and is one failure.
 
-    compare   the shortest trace of each signature is cut down and its evidence collected (`group.investigate`)
+    compare   the shortest trace of each signature is cut down and its evidence collected (`group.causes.investigate`)
     join      a failure belongs to the cause that it is most like, unless its evidence speaks for another one.
               A campaign asks for proof that two failures have one cause, a gate for proof that they have not: the
               checkout is new in one place
@@ -28,14 +28,14 @@ from ...targets.base.registry import describe
 from ...targets.base.trace import Trace
 from ..campaign.recheck import Confirmation
 from ..campaign_summary import Severity
-from ..group.evidence import Evidence, FindingEvidence
-from ..group.finding_store import FindingStore, OutputError, replay_command
-from ..group.fixes import Fixes
-from ..group.investigate import Investigation
-from ..group.reach import severity_on
-from ..group.same_cause import alike
-from ..group.severity import order, severity_words
-from ..group.still_fails import UNEXPLAINED
+from ..group.causes.evidence import Evidence, FindingEvidence
+from ..group.causes.investigate import Investigation
+from ..group.causes.same_cause import alike
+from ..group.findings.finding_store import FindingStore, OutputError, replay_command
+from ..group.findings.measured_reach import severity_on
+from ..group.findings.severity import order, severity_words
+from ..group.known.fixes import Fixes
+from ..group.reduction.still_fails import UNEXPLAINED
 from ..judge.violation import Violation
 from ..quoting import terminal_line
 from ..record.history import History

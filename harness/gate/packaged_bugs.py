@@ -4,7 +4,7 @@ Patches first: with a known bug fixed every failure is another bug, whatever its
 hybridfuzz has patches for, the gate applies them unless its settings say otherwise. What has no patch in effect is
 acknowledged:
 
-* an entry of known.toml with a condition: by the evidence of the failing trace (`group.conditions`);
+* an entry of known.toml with a condition: by the evidence of the failing trace (`group.known.conditions`);
 * an entry with signatures alone: by the signature, which hides every other bug with the same one;
 * a packaged trace ENGINE/RELEASE--CAUSE--SIGNATURE.json whose cause docs/explanation/ENGINE.md argues: likewise, on
   that release only. On any other version, a checkout included, it fails.
@@ -18,8 +18,8 @@ from pathlib import Path
 
 from ...targets.base.launch import Launch
 from ...targets.base.registry import parse
-from ..group.fixes import BUILTIN, KNOWN_FILE, Fixes, apply_fixes, asked_fixes, read_fixes
-from ..group.known import Known, load_known
+from ..group.known.fixes import BUILTIN, KNOWN_FILE, Fixes, apply_fixes, asked_fixes, read_fixes
+from ..group.known.known_toml import Known, load_known
 from .settings import PACKAGED_CORPUS, GateSettings
 
 

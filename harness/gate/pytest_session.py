@@ -21,7 +21,7 @@ from ...targets.base.registry import prepare
 from ...targets.base.tested import narrower
 from ...targets.base.trace import TraceError
 from ..defaults import drawn_seed
-from ..group.finding_store import OutputError
+from ..group.findings.finding_store import OutputError
 from ..judge.state_catalogue import missing_states, required_oracles
 from ..quoting import terminal_line
 from ..record.changed_lines import ChangedTally, changed_for

@@ -24,7 +24,7 @@ from msgspec import Struct
 
 from ...targets.base.environment import cache_folder
 from ...targets.base.trace import TraceError
-from ..group.fixes import BUILTIN, CORPUS
+from ..group.known.fixes import BUILTIN, CORPUS
 from ..options_file import GATE, GATE_OPTIONS, read_options
 from ..quoting import one_line
 from ..units import UnitError, duration

@@ -22,13 +22,13 @@ from ...targets.base.trace import Trace, TraceError, check_config
 from ..campaign_summary import KnownBug
 from ..draw.overrides import check_overrides
 from ..draw.trace_files import json_below, load_trace
-from ..group.conditions import evidence_of, matching, with_conditions
-from ..group.evidence import FindingEvidence
-from ..group.finding_store import replay_command
-from ..group.fixes import Fixes, check, packaged_traces
-from ..group.investigate import Investigation
-from ..group.known import Known, reason_for
-from ..group.still_fails import UNEXPLAINED
+from ..group.causes.evidence import FindingEvidence
+from ..group.causes.investigate import Investigation
+from ..group.findings.finding_store import replay_command
+from ..group.known.conditions import evidence_of, matching, with_conditions
+from ..group.known.fixes import Fixes, check, packaged_traces
+from ..group.known.known_toml import Known, reason_for
+from ..group.reduction.still_fails import UNEXPLAINED
 from ..judge.outcome import Outcome
 from ..judge.target_exception import misfit
 from ..judge.violation import Violation

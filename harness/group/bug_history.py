@@ -21,8 +21,8 @@ from ...targets.base.trace import TraceError
 from ..campaign_summary import Finding, Summary
 from ..draw.trace_files import read_json, write_atomically
 from ..quoting import one_line
-from .finding_store import trace_path
-from .known import Known, reason_for
+from .findings.finding_store import trace_path
+from .known.known_toml import Known, reason_for
 
 BUG_HISTORY_FILE = "triage.json"
 KEY_SHOWN_MAX = 500

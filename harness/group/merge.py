@@ -9,8 +9,8 @@ steps, or twice gives the same files. If ALL is the result of an earlier merge, 
 comes again replaces what it reported before.
 
 Findings of different parts are one if one known bug explains them, or if the evidence says that they have one cause
-(`group.same_cause`); without either, if they have one signature and known bugs explain both or neither. They are taken
-in the order of their first traces, as one campaign meets them.
+(`group.causes.same_cause`); without either, if they have one signature and known bugs explain both or neither. They are
+taken in the order of their first traces, as one campaign meets them.
 
 A finding is never lost with its files: those that a copy of its campaign has lost are taken from another copy; without
 any, it stays in the result and is marked as damaged.
@@ -56,8 +56,9 @@ from .bug_history import (
     save_bug_history,
 )
 from .bug_history import merge as merge_history
-from .evidence import EVIDENCE_SUFFIX, EXTRA_TRACES_MAX, FindingEvidence
-from .finding_store import (
+from .causes.evidence import EVIDENCE_SUFFIX, EXTRA_TRACES_MAX, FindingEvidence
+from .causes.same_cause import joined, same_cause
+from .findings.finding_store import (
     EXTRA_SUFFIX,
     FINDINGS_FOLDER,
     HISTORY_SUFFIX,
@@ -71,9 +72,8 @@ from .finding_store import (
     names_for,
     read_state,
 )
-from .known import Known, reason_for
-from .same_cause import joined, same_cause
-from .severity import joined as joined_severity
+from .findings.severity import joined as joined_severity
+from .known.known_toml import Known, reason_for
 
 PARTS_FOLDER = "parts"
 CORPUS_FOLDER = "corpus"

@@ -1,4 +1,4 @@
-"""Records what the rows of each step were: the raw material of facts about a failing run (`group.facts`).
+"""Records what the rows of each step were: the raw material of facts about a failing run (`group.causes.facts`).
 
 Built from records alone, so it means the same for every engine. It ends at the violation.
 """

@@ -24,11 +24,11 @@ from ...targets.base.launch import Launch
 from ...targets.base.repro import Script
 from ...targets.base.trace import Config, Prompt, Trace
 from ..campaign_summary import Reach, Severity
-from ..group.cause_text import CauseText
-from ..group.evidence import Place
-from ..group.finding_store import replay_command
-from ..group.known import FILES, Known
-from ..group.severity import reach_words, where
+from ..group.causes.evidence import Place
+from ..group.findings.finding_store import replay_command
+from ..group.findings.severity import reach_words, where
+from ..group.known.cause_text import CauseText
+from ..group.known.known_toml import FILES, Known
 from ..judge.oracles import client_of, rule_of
 from ..judge.oracles.real_model import FIELDS as FIELDS_OF_A_MODEL
 from ..judge.violation import Violation

@@ -19,7 +19,7 @@ from ...targets.base.protocol import Capabilities, TargetError
 from ...targets.base.trace import Arrive, Config, Trace, TraceError
 from ..draw.near_stock import departs
 from ..draw.overrides import apply_overrides
-from ..group.reach import setting_name
+from ..group.findings.measured_reach import setting_name
 from ..judge.oracles.real_model import FIELDS as FIELDS_OF_A_MODEL
 from ..judge.outcome import Outcome
 from ..judge.verdict import owner_of

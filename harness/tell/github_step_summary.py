@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from ..group.finding_store import OutputError
+from ..group.findings.finding_store import OutputError
 from ..quoting import markdown_text
 
 VARIABLE = "GITHUB_STEP_SUMMARY"

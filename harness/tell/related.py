@@ -12,9 +12,9 @@ from msgspec import Struct, structs
 from ...targets.base.patches import PATCH_BYTES_MAX
 from ...targets.base.trace import Trace, TraceError
 from ..draw.trace_files import load_trace, read_regular
-from ..group.cause_text import CauseText, parse_cause_text
-from ..group.fixes import BUILTIN, read_fixes
-from ..group.known import Known, fitting
+from ..group.known.cause_text import CauseText, parse_cause_text
+from ..group.known.fixes import BUILTIN, read_fixes
+from ..group.known.known_toml import Known, fitting
 
 _NUMBER = re.compile(r"#\d+")
 _LINK = re.compile(r"\[([^]]+)\]\((?!https?:)[^)]*\)")

@@ -17,8 +17,8 @@ from pathlib import Path
 from msgspec import structs
 
 from ..draw.trace_files import encode_trace, write_atomically
-from ..group.fixes import KNOWN_FILE
-from ..group.known import take_over
+from ..group.known.fixes import KNOWN_FILE
+from ..group.known.known_toml import take_over
 from .bug_report import FIXES, ReproCase, report
 
 PYTEST = '''\

@@ -30,12 +30,12 @@ from ...targets.base.trace import Trace, TraceError
 from ..draw.near_stock import GRAPH_SIZES
 from ..draw.overrides import apply_overrides
 from ..draw.trace_files import write_atomically
-from ..group.evidence import Place
-from ..group.finding_store import OutputError
-from ..group.known import Known
-from ..group.reach import answers_of, nearest_of
-from ..group.reduce import without_idle_events
-from ..group.still_fails import UNEXPLAINED
+from ..group.causes.evidence import Place
+from ..group.findings.finding_store import OutputError
+from ..group.findings.measured_reach import answers_of, nearest_of
+from ..group.known.known_toml import Known
+from ..group.reduction.reduce import without_idle_events
+from ..group.reduction.still_fails import UNEXPLAINED
 from ..judge.outcome import Outcome
 from ..judge.ranks import ranks_of
 from ..judge.violation import Violation

@@ -108,7 +108,7 @@ class Capabilities(Struct, frozen=True):
 
     What a server runs
     stock        settings by which a configuration may depart from the stock server, those first that are tried first to
-                 be without; None where that is not declared: findings then have no severity (`group.severity`)
+                 be without; None where that is not declared: findings then have no severity (`group.findings.severity`)
     has_server   people run it as a server: more than half of the traces are drawn near the stock server
 
     What it costs

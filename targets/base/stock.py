@@ -1,8 +1,8 @@
 """The stock server of a target: what its engine runs where nobody has set anything but the model.
 
 A target declares it in its `Capabilities`. A trace departs from it by a setting if its configuration has another value,
-or if it has an event that a server offers only with the setting. `harness/group/reach.py` finds by running which
-departures a failure needs. Implementations of one part are declared in `deployment`, not here.
+or if it has an event that a server offers only with the setting. `harness/group/findings/measured_reach.py`
+finds by running which departures a failure needs. Implementations of one part are declared in `deployment`, not here.
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ from hybridfuzz.harness.campaign.trace_counts import Progress
 from hybridfuzz.harness.campaign_summary import Summary
 from hybridfuzz.harness.draw.hypothesis_traces import EXAMPLE_BYTES_MAX, ExampleFiles, HypothesisTraces
 from hybridfuzz.harness.draw.trace_files import write_atomically
-from hybridfuzz.harness.group.finding_store import check_counted
-from hybridfuzz.harness.group.known import KNOWN_BYTES_MAX, load_known
+from hybridfuzz.harness.group.findings.finding_store import check_counted
+from hybridfuzz.harness.group.known.known_toml import KNOWN_BYTES_MAX, load_known
 from hybridfuzz.targets.base.checkout import _version
 from hybridfuzz.targets.base.patches import PatchError, located, parse_patch
 from hybridfuzz.targets.base.trace import TraceError

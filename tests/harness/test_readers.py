@@ -104,7 +104,7 @@ def test_reading_takes_less_than_512_mb(tmp_path: Path, case: str) -> None:
         "import sys; sys.path.insert(0, sys.argv[1]); import fuzz_readers as f; from pathlib import Path\n"
         "path = Path(sys.argv[3])\n"
         "read = f.FORMATS[sys.argv[2]].read if sys.argv[2] == 'trace' else __import__("
-        "'hybridfuzz.harness.group.finding_store', fromlist=['x']).read_state\n"
+        "'hybridfuzz.harness.group.findings.finding_store', fromlist=['x']).read_state\n"
         "try: read(path if sys.argv[2] == 'trace' else path.parent)\n"
         "except Exception as error: print(type(error).__name__, str(error)[:80])\n"
         "print(f.memory('VmHWM') >> 20)\n"

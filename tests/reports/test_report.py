@@ -18,8 +18,8 @@ from hybridfuzz.harness.draw.trace_files import file_name, load_trace, save_trac
 from hybridfuzz.harness.face.outputs.handler import CampaignInfo
 from hybridfuzz.harness.face.outputs.totals_over_time import Rates, load_samples
 from hybridfuzz.harness.group.bug_history import merge, save_bug_history
-from hybridfuzz.harness.group.finding_store import HISTORY_SUFFIX, STATE_FILE
-from hybridfuzz.harness.group.known import Known
+from hybridfuzz.harness.group.findings.finding_store import HISTORY_SUFFIX, STATE_FILE
+from hybridfuzz.harness.group.known.known_toml import Known
 from hybridfuzz.harness.markup import Markup, join, tag
 from hybridfuzz.harness.measure.detection.statistics import Detection, summarise
 from hybridfuzz.harness.record.history import History

@@ -77,7 +77,7 @@ def fuzz_against(options: argparse.Namespace, seconds: float, overrides: dict[st
     """
     from ...campaign.comparison import Comparison, Limits, Warned
     from ...exit_status import CLEAN, INTERRUPTED, VIOLATION
-    from ...group.finding_store import make_folder
+    from ...group.findings.finding_store import make_folder
     from ...units import plural
     from .common import ending_on_signals, output_folder, print_json, printer
 

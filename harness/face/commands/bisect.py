@@ -142,7 +142,7 @@ def named_by(path: Path) -> tuple[str, str]:
 def signature_of_finding(path: Path) -> str:
     """Return the signature of the finding whose shortest trace this is, as the state of its campaign has it; "" if
     there is none. Raises TraceError for a state that cannot be used."""
-    from ...group.finding_store import FINDINGS_FOLDER, read_state
+    from ...group.findings.finding_store import FINDINGS_FOLDER, read_state
 
     folder = path.absolute().parent
     state = read_state(folder.parent) if folder.name == FINDINGS_FOLDER else None

@@ -24,9 +24,9 @@ if TYPE_CHECKING:  # --help has to come at once
     from ....targets.base.launch import Launch
     from ....targets.base.trace import TraceError
     from ...campaign_summary import Reason
-    from ...group.fixes import Fixes
-    from ...group.known import Known
-    from ...group.recognition import Recognizer
+    from ...group.known.fixes import Fixes
+    from ...group.known.known_toml import Known
+    from ...group.known.recognition import Recognizer
     from ...workers.worker_client import WorkerClient
 
 DEFAULT_TARGET = "hybrid"
@@ -95,7 +95,7 @@ def _remembered(path: Path) -> str:
     """Return the target of a campaign's folder, of a trace's file, or of the campaign that a trace is a finding of."""
     from ....targets.base.trace import TraceError
     from ...draw.trace_files import load_trace
-    from ...group.finding_store import FINDINGS_FOLDER, read_state
+    from ...group.findings.finding_store import FINDINGS_FOLDER, read_state
 
     with suppress(TraceError):  # the command says what is wrong with it
         if path.is_dir():
@@ -142,7 +142,7 @@ def fixes_of(options: argparse.Namespace) -> Fixes:
     """
     import datetime
 
-    from ...group.fixes import apply_fixes, asked_fixes
+    from ...group.known.fixes import apply_fixes, asked_fixes
 
     launch, today = launch_target(options.target), datetime.date.today()
     known = asked_fixes(options.fixes, options.target, launch.version, today)
@@ -156,7 +156,7 @@ def packaged_fixes(target: str, engine: Launch, known: Sequence[Known]) -> Fixes
 
     from ....targets.base.protocol import TargetError
     from ....targets.base.trace import TraceError
-    from ...group.fixes import BUILTIN, apply_fixes, read_fixes
+    from ...group.known.fixes import BUILTIN, apply_fixes, read_fixes
 
     try:
         builtin = read_fixes(BUILTIN, target)
@@ -169,7 +169,7 @@ def recognizer(options: argparse.Namespace, fixes: Fixes) -> Recognizer | None:
     """Return what recognizes failures as known bugs that come with hybridfuzz, None if there are none."""
     from functools import partial
 
-    from ...group.recognition import Recognizer
+    from ...group.known.recognition import Recognizer
     from ...workers.worker_client import WorkerClient
 
     packaged = packaged_fixes(options.target, fixes.unpatched, fixes.entries)
@@ -257,7 +257,7 @@ def trace_files(paths: list[str]) -> list[Path]:
 def _is_kept_beside(file: Path, root: Path) -> bool:
     """Return True if a file below `root` is what a campaign keeps beside its traces: measured lines, or the campaigns
     that it was merged from, whose traces it has."""
-    from ...group.finding_store import STATE_FILE
+    from ...group.findings.finding_store import STATE_FILE
     from ...group.merge import PARTS_FOLDER
     from ...record.reached_lines import COVERAGE_FOLDER
 

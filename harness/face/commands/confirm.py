@@ -55,7 +55,7 @@ def run(options: argparse.Namespace) -> int:
     from ....targets.base.registry import confirmation, parse
     from ...draw.trace_files import load_trace
     from ...exit_status import CLEAN, USAGE, VIOLATION
-    from ...group.known import patch_from
+    from ...group.known.known_toml import patch_from
     from .common import launch_target, print_json, printer
 
     line = printer(options.json)
@@ -162,7 +162,7 @@ def write_section(
 ) -> None:
     """Write the section to the folder's REPORT.md, in place of an earlier one. Raises OutputError."""
     from ...draw.trace_files import write_atomically
-    from ...group.finding_store import OutputError
+    from ...group.findings.finding_store import OutputError
     from ...tell.on_device import paragraphs
 
     path = folder / REPORT

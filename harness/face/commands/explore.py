@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from ...explore.exploration import Settings
     from ...explore.scope import Scope
     from ...explore.search import Level
-    from ...group.fixes import Fixes
+    from ...group.known.fixes import Fixes
 
 EXAMPLES = """\
 A scope has configurations, and the events that a trace may have. minute, hour and night are for the built-in
@@ -74,7 +74,7 @@ def run(options: argparse.Namespace) -> int:
     from ...explore.certificate import CERTIFICATE_FILE, bugs_line, left_inside, statement
     from ...explore.exploration import Exploration
     from ...explore.scope import read_scope
-    from ...group.naming import Naming
+    from ...group.known.recognize_many import Naming
     from ...units import plural
     from ...workers.worker_client import WorkerClient
     from .common import ending_on_signals, fixes_of, memory_limit, print_json, printer, recognizer

@@ -17,8 +17,8 @@ if TYPE_CHECKING:  # --help has to come at once
     from ...campaign.shared_state import Settings
     from ...campaign_summary import Summary
     from ...draw.workload import Workload
-    from ...group.fixes import Fixes
-    from ...group.known import Known
+    from ...group.known.fixes import Fixes
+    from ...group.known.known_toml import Known
     from ...record.changed_lines import ChangedSource
     from ...workers.protocol import OpenWorker
     from ..outputs.handler import EventHandler
@@ -273,8 +273,8 @@ def known_bugs(wanted: Path | None, folder: Path | None) -> tuple[Known, ...]:
 
     Raises TraceError for a file that cannot be used.
     """
-    from ...group.fixes import KNOWN_FILE
-    from ...group.known import load_known
+    from ...group.known.fixes import KNOWN_FILE
+    from ...group.known.known_toml import load_known
 
     if wanted is None and folder and (folder / KNOWN_FILE).exists():
         wanted = folder / KNOWN_FILE
@@ -283,7 +283,7 @@ def known_bugs(wanted: Path | None, folder: Path | None) -> tuple[Known, ...]:
 
 def known_and_fixes(options: argparse.Namespace) -> tuple[Known, ...]:
     """Return known bugs of --known or the output folder, and those of all --fixes. Raises TraceError likewise."""
-    from ...group.fixes import read_fixes
+    from ...group.known.fixes import read_fixes
 
     known = known_bugs(options.known, folder_of(options))
     return (*known, *(entry for where in options.fixes for entry in read_fixes(where, options.target)))
@@ -325,7 +325,7 @@ def check_files(options: argparse.Namespace) -> None:
     """Raise TraceError for a file that cannot be used: before an environment is made, and before the first trace."""
     from ....targets.base.trace import TraceError
     from ...group.bug_history import load_bug_history
-    from ...group.finding_store import read_state
+    from ...group.findings.finding_store import read_state
     from ...risk.species_counts import load_species
 
     if options.shard and options.shard.of > 1 and options.seed is None:
@@ -341,7 +341,7 @@ def check_files(options: argparse.Namespace) -> None:
 
 def engine_of(options: argparse.Namespace) -> Tested:
     """Return what the options ask for. Makes the target's environment if need be."""
-    from ...group.fixes import apply_fixes, asked_fixes
+    from ...group.known.fixes import apply_fixes, asked_fixes
     from .common import launch_target, output_folder
 
     engine, today = launch_target(options.target), datetime.date.today()
@@ -384,8 +384,8 @@ def settings_of(options: argparse.Namespace, engine: Tested) -> Settings:
     from ...campaign.shared_state import Settings
     from ...draw.workload import differences
     from ...group.bug_history import load_bug_history
-    from ...group.finding_store import read_state
-    from ...group.fixes import fixes_in
+    from ...group.findings.finding_store import read_state
+    from ...group.known.fixes import fixes_in
     from ...risk.species_counts import load_species
     from ...units import WHOLE
     from ...workers.machine import cores
@@ -441,7 +441,7 @@ def asked(options: argparse.Namespace, patched: Collection[str] = ()) -> list[st
 
     A list of known bugs some of which are `patched` counts as fixes: other commands have `--fixes` for it.
     """
-    from ...group.finding_store import fixes_options
+    from ...group.findings.finding_store import fixes_options
 
     given = fixes_options(options.fixes)
     if options.known:

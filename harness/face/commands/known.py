@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from ....targets.base.protocol import Capabilities
     from ....targets.base.trace import Trace
     from ...campaign_summary import KnownBug, Severity
-    from ...group.known import Known
+    from ...group.known.known_toml import Known
     from ...workers.worker_client import WorkerClient
 
 COLUMNS = ("name", "by", "target", "releases", "traces", "expires")
@@ -74,7 +74,7 @@ def entries_of(options: argparse.Namespace) -> tuple[Known, ...]:
     target, if it is an engine that has some. Raises TraceError."""
     from ....targets.base.registry import parse
     from ....targets.base.trace import TraceError
-    from ...group.fixes import BUILTIN, CORPUS, KNOWN_FILE, packaged_for, read_fixes
+    from ...group.known.fixes import BUILTIN, CORPUS, KNOWN_FILE, packaged_for, read_fixes
 
     engine = parse(options.target)
     has_some = (CORPUS / engine.name / KNOWN_FILE).exists()
@@ -122,8 +122,8 @@ def export(options: argparse.Namespace) -> int:
     from ....targets.base.registry import parse
     from ....targets.base.trace import TraceError
     from ...exit_status import CLEAN
-    from ...group.fixes import packaged_for
-    from ...group.known import FILES, take_over
+    from ...group.known.fixes import packaged_for
+    from ...group.known.known_toml import FILES, take_over
     from ...units import plural
     from .common import print_json, printer
 
@@ -150,7 +150,7 @@ def check(options: argparse.Namespace) -> int:
     import msgspec
 
     from ...exit_status import CLEAN, VIOLATION
-    from ...group.fixes import apply_fixes, check_both
+    from ...group.known.fixes import apply_fixes, check_both
     from ...workers.worker_client import WorkerClient
     from .common import launch_target, memory_limit, print_json, printer
 
@@ -183,9 +183,9 @@ def severity(options: argparse.Namespace) -> int:
     from ...campaign_summary import Severity
     from ...draw.trace_files import read_json, write_atomically
     from ...exit_status import CLEAN
-    from ...group.finding_store import OutputError
-    from ...group.recognition import SEVERITIES
-    from ...group.severity import joined, severity_words
+    from ...group.findings.finding_store import OutputError
+    from ...group.findings.severity import joined, severity_words
+    from ...group.known.recognition import SEVERITIES
     from .common import open_worker, print_json, printer
 
     if options.out.name != SEVERITIES:
@@ -220,7 +220,7 @@ def severity(options: argparse.Namespace) -> int:
 def measure(worker: WorkerClient, able: Capabilities, target: str, trace: Trace) -> Severity | None:
     """Return how much the failure of a trace matters, None if the trace does not fail or cannot run."""
     from ....targets.base.trace import TraceError
-    from ...group.reach import severity_on
+    from ...group.findings.measured_reach import severity_on
 
     try:
         violation = worker.run(trace).violation
@@ -236,9 +236,9 @@ def add(options: argparse.Namespace) -> int:
     from ....targets.base.trace import TraceError
     from ...draw.trace_files import load_trace
     from ...exit_status import CLEAN
-    from ...group.finding_store import make_folder
-    from ...group.known import append_entry, entry_for, load_known
-    from ...group.verification import traces_of
+    from ...group.findings.finding_store import make_folder
+    from ...group.known.known_toml import append_entry, entry_for, load_known
+    from ...group.known.verification import traces_of
     from .common import launch_target, print_json, printer
 
     if not options.what:
@@ -277,7 +277,7 @@ def tried(options: argparse.Namespace, launch: Launch, traces: list[Trace]) -> l
     """Return the signatures of the traces. Raises TraceError if one runs clean, or fails with the patch as well."""
     from ....targets.base.patched_copy import patched
     from ....targets.base.trace import TraceError
-    from ...group.known import patch_from
+    from ...group.known.known_toml import patch_from
     from ...workers.worker_client import WorkerClient
     from .common import memory_limit, progress_line
 

@@ -39,8 +39,8 @@ def run(options: argparse.Namespace) -> int:
     from ...campaign.resume import exclusive
     from ...campaign_events import CampaignEnded
     from ...exit_status import CLEAN, INTERRUPTED, VACUOUS
+    from ...group.findings.remote_output import fetched, is_url, local_path
     from ...group.merge import merge_folders
-    from ...group.remote_output import fetched, is_url, local_path
     from ...units import plural
     from ..outputs import console, junit, sarif
     from ..outputs import summary as last_line

@@ -33,7 +33,7 @@ def run(options: argparse.Namespace) -> int:
     from ....targets.base.protocol import TargetError
     from ....targets.base.registry import engines
     from ...exit_status import CLEAN
-    from ...group.finding_store import OutputError
+    from ...group.findings.finding_store import OutputError
 
     name, folder = options.name, options.out / options.name
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):

@@ -29,8 +29,8 @@ def run(options: argparse.Namespace) -> int:
     from ....targets.base.trace import Trace
     from ...draw.trace_files import load_trace, save_trace
     from ...exit_status import CLEAN
-    from ...group.finding_store import OutputError, replay_command
-    from ...group.reduce import reduce_trace
+    from ...group.findings.finding_store import OutputError, replay_command
+    from ...group.reduction.reduce import reduce_trace
     from ...judge.outcome import Outcome
     from ...units import plural
     from .common import open_worker, print_json, printer, runs_clean

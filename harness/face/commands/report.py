@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Load, render, write."""
     from ...exit_status import CLEAN
-    from ...group.finding_store import OutputError
+    from ...group.findings.finding_store import OutputError
     from .common import ours, print_json, printer
 
     folder: Path = options.path if options.path.is_dir() else options.path.parent
@@ -46,8 +46,8 @@ def run(options: argparse.Namespace) -> int:
 def run_trace(options: argparse.Namespace) -> Any:
     """Run one trace, record its history, and find out how much its failure matters."""
     from ...draw.trace_files import load_trace
-    from ...group.reach import severity_on
-    from ...group.severity import severity_words
+    from ...group.findings.measured_reach import severity_on
+    from ...group.findings.severity import severity_words
     from .common import open_worker, ours, printer
 
     trace, severity = load_trace(options.path), None

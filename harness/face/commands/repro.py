@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ....targets.base.launch import Launch
     from ....targets.base.trace import Trace
     from ...campaign_summary import Finding
-    from ...group.evidence import Place
+    from ...group.causes.evidence import Place
     from ...tell.bug_report import ReproCase, TriedFix
     from ...tell.related import RelatedEntry
     from ...tell.reproduce import Subject
@@ -58,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
 
     from ...draw.trace_files import load_trace
     from ...exit_status import CLEAN, INTERNAL, USAGE
-    from ...group.severity import severity_words
+    from ...group.findings.severity import severity_words
     from ...tell.related import related
     from ...tell.repro_folder import write_folder
     from ...tell.reproduce import reproduce, unwritable, write_engine_test
@@ -130,7 +130,7 @@ def run(options: argparse.Namespace) -> int:
 
 def subject_of(options: argparse.Namespace, trace: Trace) -> Subject | None:
     """Return the target with those of --fixes that a failure needs, None for a trace that does not fail with them."""
-    from ...group.needed_fixes import needed_fixes
+    from ...group.known.needed_fixes import needed_fixes
     from ...tell.reproduce import Subject
     from ...units import plural
     from .common import fixes_of, launch_target, memory_limit, progress_line
@@ -153,7 +153,7 @@ def subject_of(options: argparse.Namespace, trace: Trace) -> Subject | None:
 def known_bug(options: argparse.Namespace, case: ReproCase) -> str:
     """Return the packaged known bug that a failure of the engine as it is shows, as a campaign recognizes it; "" for
     none, and if the report has it already."""
-    from ...group.naming import Naming
+    from ...group.known.recognize_many import Naming
     from .common import fixes_of, progress_line, recognizer
 
     if options.fixes or any(entry.is_exact for entry in case.related):
@@ -166,7 +166,7 @@ def known_bug(options: argparse.Namespace, case: ReproCase) -> str:
 def finding_of(file: Path) -> Finding | None:
     """Return the finding whose trace a file in a campaign's folder is."""
     from ....targets.base.trace import TraceError
-    from ...group.finding_store import FINDINGS_FOLDER, read_state
+    from ...group.findings.finding_store import FINDINGS_FOLDER, read_state
 
     if file.absolute().parent.name != FINDINGS_FOLDER:
         return None
@@ -179,7 +179,7 @@ def finding_of(file: Path) -> Finding | None:
 
 def reduced(subject: Subject, trace: Trace, seconds: float) -> Trace:
     """Return the shortest trace found in a time limit in seconds that fails like this one."""
-    from ...group.reduce import reduce_trace
+    from ...group.reduction.reduce import reduce_trace
     from ...units import plural
     from .common import progress_line
 
@@ -239,7 +239,7 @@ def chosen_patch(given: Path | None, entries: Sequence[RelatedEntry]) -> tuple[s
 def places(trace: Path) -> Sequence[Place]:
     """Return the suspicious functions that a campaign stored beside a finding's trace, () if there are none."""
     from ....targets.base.trace import TraceError
-    from ...group.finding_store import load_evidence
+    from ...group.findings.finding_store import load_evidence
     from .common import progress_line
 
     try:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ....targets.base.launch import Launch
-    from ...group.verification import Verification, VerifiedPart
+    from ...group.known.verification import Verification, VerifiedPart
 
 EXAMPLES = """\
 FINDING is a trace file, or the folder of a campaign with --id NAME. Its traces,
@@ -63,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
     from ....targets.base.trace import TraceError
     from ...draw.trace_files import load_trace
     from ...exit_status import CLEAN, VIOLATION
-    from ...group.verification import Verifier, others_of, traces_of
+    from ...group.known.verification import Verifier, others_of, traces_of
     from ...units import plural, spell
     from ...workers.worker_client import WorkerClient
     from .common import memory_limit, output_folder, print_json, printer, progress_line
@@ -123,8 +123,8 @@ def sides(options: argparse.Namespace) -> tuple[Launch, Launch]:
 
     from ....targets.base.patched_copy import patched
     from ....targets.base.trace import TraceError
-    from ...group.fixes import asked_fixes
-    from ...group.known import fitting, patch_from
+    from ...group.known.fixes import asked_fixes
+    from ...group.known.known_toml import fitting, patch_from
     from ...suggestions import did_you_mean
     from .common import launch_target, progress_line
 

@@ -23,7 +23,7 @@ def place(text: str) -> Placement:
 
 def folder(text: str) -> Path | str:
     """Return an output folder: a path, or a URL as it is."""
-    from ...group.remote_output import is_url, local_path
+    from ...group.findings.remote_output import is_url, local_path
 
     return text if is_url(text) else local_path(text)
 
@@ -34,7 +34,7 @@ def output_at(wanted: Path | str | None) -> Iterator[tuple[Path | None, Callable
     if not isinstance(wanted, str):
         yield wanted, lambda: None
         return
-    from ...group.remote_output import mirrored
+    from ...group.findings.remote_output import mirrored
 
     with mirrored(wanted) as mirror:
         yield mirror.folder, mirror.sync

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from ...campaign_events import CampaignEnded, CampaignEvent, Merged, Retested, Tick
 from ...campaign_summary import Finding, Summary
 from ...group.bug_history import BugHistory, bug_key, load_bug_history, merge, retried, save_bug_history, without
-from ...group.finding_store import OutputError, read_state
+from ...group.findings.finding_store import OutputError, read_state
 from .handler import CampaignInfo
 
 COUNTS_SECONDS = 5.0

@@ -40,8 +40,8 @@ from ...campaign_events import (
     WorkerState,
 )
 from ...campaign_summary import Canary, Finding, KnownBug, Node, Summary
-from ...group.finding_store import cause_words, replay_of, title_line
-from ...group.severity import ranked, severity_known, severity_words
+from ...group.findings.finding_store import cause_words, replay_of, title_line
+from ...group.findings.severity import ranked, severity_known, severity_words
 from ...judge.oracles import titles
 from ...quoting import terminal_line, terminal_lines, terminal_text
 from ...tell.changed_words import changed_lines_text, changed_title

@@ -9,7 +9,7 @@ from pathlib import Path
 from ...campaign_events import CampaignEnded, CampaignEvent
 from ...campaign_summary import Summary
 from ...draw.trace_files import write_atomically
-from ...group.finding_store import OutputError
+from ...group.findings.finding_store import OutputError
 from .handler import CampaignInfo
 
 

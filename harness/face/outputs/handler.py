@@ -23,8 +23,8 @@ from msgspec import Struct
 
 from ....targets.base.trace import TraceError
 from ...campaign_events import CampaignEnded, CampaignEvent, Notice
-from ...group.finding_store import OutputError
-from ...group.known import Known
+from ...group.findings.finding_store import OutputError
+from ...group.known.known_toml import Known
 from ...quoting import one_line
 
 LOSSES = (OSError, OutputError, TraceError)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ...campaign_events import CampaignEnded, CampaignEvent
 from ...campaign_summary import Summary
-from ...group.finding_store import title_line
+from ...group.findings.finding_store import title_line
 from ...quoting import markdown_text
 from ...tell.github_step_summary import append_section, step_summary
 from ...tell.silence import silence_lines

@@ -9,8 +9,8 @@ import argparse
 import xml.etree.ElementTree as ET
 
 from ...campaign_summary import Finding, Summary
-from ...group.finding_store import replay_of
-from ...group.severity import ranked, severity_known, severity_words
+from ...group.findings.finding_store import replay_of
+from ...group.findings.severity import ranked, severity_known, severity_words
 from ...quoting import terminal_line, terminal_text
 from ...units import plural
 from .final_file import FinalFile

@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 
 from ...campaign_events import CampaignEvent, Tick, TraceDone, TracesDone, WorkerState
-from ...group.finding_store import OutputError
+from ...group.findings.finding_store import OutputError
 from .handler import CampaignInfo
 
 TICK_SECONDS = 10.0

@@ -1,7 +1,7 @@
 """A campaign as SARIF 2.1.0, for code-scanning pages: `--sarif FILE`, written when the campaign ends.
 
 One rule for each oracle, one result for each finding. A result points to the most suspicious line of the engine
-(`group.evidence`), by its path in the checkout, so that it stands in the pull request; the next ones are related
+(`group.causes.evidence`), by its path in the checkout, so that it stands in the pull request; the next ones are related
 locations. It contains its reduced trace: as an embedded artifact, and as a code flow with one location for each event
 (a trace file has one event a line). A result without a suspicious line points to the trace. Known findings are
 suppressed with their reason.
@@ -24,8 +24,8 @@ from ....targets.base.registry import parse
 from ....targets.base.trace import TraceError
 from ...campaign_summary import Finding, Summary
 from ...draw.trace_files import encode_trace, load_trace
-from ...group.finding_store import load_evidence, replay_of
-from ...group.severity import ranked, severity_known, severity_words
+from ...group.findings.finding_store import load_evidence, replay_of
+from ...group.findings.severity import ranked, severity_known, severity_words
 from ...judge.oracles import titles
 from ...units import plural
 from .final_file import FinalFile

@@ -16,7 +16,7 @@ right tokens later, after a cache hit that was lost. "" where the engine itself 
 
 class Consequence(NamedTuple):
     """What happens, without a full stop, and what follows from it. "{content}" is what the violation's group holds.
-    `client` is the class of what follows, which the severity of a finding needs (`group.severity`)."""
+    `client` is the class of what follows, which the severity of a finding needs (`group.findings.severity`)."""
 
     what: str
     follows: str

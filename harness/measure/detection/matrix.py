@@ -21,7 +21,7 @@ from ....targets.base.registry import known_targets
 from ....targets.base.trace import Trace, TraceError
 from ...campaign_summary import Reason
 from ...draw.trace_files import file_name, save_trace
-from ...group.finding_store import OutputError
+from ...group.findings.finding_store import OutputError
 from ...workers.machine import memory_share
 from ...workers.messages import Overrides
 from ...workers.worker_client import InternalError, Stopped, WorkerClient

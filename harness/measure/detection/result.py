@@ -9,7 +9,7 @@ import msgspec
 
 from ....targets.base.trace import TraceError
 from ...draw.trace_files import read_json, write_atomically
-from ...group.finding_store import OutputError
+from ...group.findings.finding_store import OutputError
 from .matrix import Matrix
 from .statistics import Detection, MutantChange, MutantRow, Saved, overall, summarise
 

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from ....targets.base.trace import Trace
 from ...draw.workload import DEFAULT, Workload
-from ...group.reduce import reduce_trace
+from ...group.reduction.reduce import reduce_trace
 from ...workers.lost_process import Ran
 from ...workers.messages import Fuzz, Overrides
 from ...workers.worker_client import WorkerClient

@@ -7,8 +7,8 @@ from msgspec import structs
 
 from hybridfuzz.harness.campaign.recheck import Confirmation
 from hybridfuzz.harness.draw.trace_files import load_trace
-from hybridfuzz.harness.group.finding_store import FindingStore
-from hybridfuzz.harness.group.investigate import Investigation
+from hybridfuzz.harness.group.causes.investigate import Investigation
+from hybridfuzz.harness.group.findings.finding_store import FindingStore
 from hybridfuzz.harness.judge.outcome import Outcome
 from hybridfuzz.harness.record.history import History
 from hybridfuzz.harness.workers.worker_client import WorkerClient

@@ -11,7 +11,7 @@ from hybridfuzz.harness.campaign.backlog import Backlog
 from hybridfuzz.harness.campaign.resume import exclusive, unfinished
 from hybridfuzz.harness.campaign_summary import Summary
 from hybridfuzz.harness.group import merge
-from hybridfuzz.harness.group.finding_store import FINDINGS_FOLDER, OWN_FOLDERS, OutputError
+from hybridfuzz.harness.group.findings.finding_store import FINDINGS_FOLDER, OWN_FOLDERS, OutputError
 from hybridfuzz.harness.record.reached_lines import COVERAGE_FOLDER
 
 

@@ -20,7 +20,7 @@ from hybridfuzz.harness.gate.allowance import (
 from hybridfuzz.harness.gate.causes import NO_TIME, Causes, ItemFailure
 from hybridfuzz.harness.gate.settings import GateSettings, combine
 from hybridfuzz.harness.gate.verdicts import ItemVerdict, Verdicts
-from hybridfuzz.harness.group.fixes import Fixes
+from hybridfuzz.harness.group.known.fixes import Fixes
 from hybridfuzz.harness.judge.outcome import Outcome
 from hybridfuzz.harness.judge.violation import Violation
 from hybridfuzz.harness.workers.lost_process import Ran

@@ -16,10 +16,10 @@ from hybridfuzz.harness.draw.trace_files import load_trace, save_trace
 from hybridfuzz.harness.gate.packaged_bugs import packaged_fixes, shipped
 from hybridfuzz.harness.gate.settings import combine
 from hybridfuzz.harness.gate.verdicts import PACKAGED_CORPUS, Verdicts
-from hybridfuzz.harness.group.fixes import Fixes
-from hybridfuzz.harness.group.investigate import Investigation
-from hybridfuzz.harness.group.known import Known
-from hybridfuzz.harness.group.same_cause import learned
+from hybridfuzz.harness.group.causes.investigate import Investigation
+from hybridfuzz.harness.group.causes.same_cause import learned
+from hybridfuzz.harness.group.known.fixes import Fixes
+from hybridfuzz.harness.group.known.known_toml import Known
 from hybridfuzz.harness.judge.outcome import Outcome
 from hybridfuzz.harness.workers.lost_process import Ran
 from hybridfuzz.harness.workers.machine import memory_share

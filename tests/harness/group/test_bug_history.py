@@ -9,6 +9,7 @@ from cli_process import Cli
 from msgspec import structs
 from support import arrive, make_trace
 
+from hybridfuzz.harness.campaign.retest import retest
 from hybridfuzz.harness.campaign_summary import Finding, Summary
 from hybridfuzz.harness.draw.trace_files import save_trace
 from hybridfuzz.harness.group.bug_history import (
@@ -22,9 +23,8 @@ from hybridfuzz.harness.group.bug_history import (
     save_bug_history,
     without,
 )
-from hybridfuzz.harness.group.evidence import Condition
-from hybridfuzz.harness.group.known import Known, append_entry, load_known
-from hybridfuzz.harness.group.retest import retest
+from hybridfuzz.harness.group.causes.evidence import Condition
+from hybridfuzz.harness.group.known.known_toml import Known, append_entry, load_known
 from hybridfuzz.harness.judge.outcome import Outcome
 from hybridfuzz.harness.judge.violation import Violation
 from hybridfuzz.targets.base.protocol import TargetError

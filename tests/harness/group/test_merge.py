@@ -18,7 +18,7 @@ from hybridfuzz.harness.campaign.trace_counts import Progress
 from hybridfuzz.harness.campaign_summary import Finding, KnownBug, Summary
 from hybridfuzz.harness.draw.trace_files import load_trace, save_trace
 from hybridfuzz.harness.group.bug_history import load_bug_history
-from hybridfuzz.harness.group.evidence import Evidence, FindingEvidence
+from hybridfuzz.harness.group.causes.evidence import Evidence, FindingEvidence
 from hybridfuzz.harness.group.merge import merge_folders
 from hybridfuzz.harness.units import Shard, shard
 from hybridfuzz.targets.base.trace import Step, TraceError

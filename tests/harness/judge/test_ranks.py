@@ -8,7 +8,7 @@ from support import CLEAN, arrive, drawn, make_trace, steps
 
 from hybridfuzz.harness.draw.adapt import port
 from hybridfuzz.harness.draw.trace_files import encode_trace
-from hybridfuzz.harness.group.reduce import reduce_trace
+from hybridfuzz.harness.group.reduction.reduce import reduce_trace
 from hybridfuzz.harness.judge.lockstep import Lockstep
 from hybridfuzz.harness.judge.ranks import Ranks, home, on_ranks, run_ranks
 from hybridfuzz.harness.judge.run import run_trace

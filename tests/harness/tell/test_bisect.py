@@ -12,7 +12,7 @@ from support import arrive, make_trace
 
 from hybridfuzz.harness.campaign_summary import Summary
 from hybridfuzz.harness.face.commands.bisect import conclusions, named_by, signature_of_finding
-from hybridfuzz.harness.group.finding_store import FindingStore
+from hybridfuzz.harness.group.findings.finding_store import FindingStore
 from hybridfuzz.harness.judge.outcome import Outcome
 from hybridfuzz.harness.judge.verdict import Quoted
 from hybridfuzz.harness.judge.violation import Violation

@@ -15,8 +15,8 @@ from support import CLEAN, HOSTILE, arrive, make_trace, steps
 
 from hybridfuzz.harness.campaign_summary import Reach, Severity
 from hybridfuzz.harness.draw.trace_files import load_trace
-from hybridfuzz.harness.group.cause_text import CauseText
-from hybridfuzz.harness.group.evidence import Place
+from hybridfuzz.harness.group.causes.evidence import Place
+from hybridfuzz.harness.group.known.cause_text import CauseText
 from hybridfuzz.harness.judge.oracles import consequence, consequence_of, oracle_ids
 from hybridfuzz.harness.judge.target_exception import crash_violation
 from hybridfuzz.harness.judge.verdict import Prefix, StateOf

@@ -12,8 +12,8 @@ from msgspec import structs
 from support import arrive, make_trace, steps
 
 from hybridfuzz.harness.draw.trace_files import encode_trace, load_trace
-from hybridfuzz.harness.group.evidence import Evidence, FindingEvidence
-from hybridfuzz.harness.group.evidence import Place as PlaceInSource
+from hybridfuzz.harness.group.causes.evidence import Evidence, FindingEvidence
+from hybridfuzz.harness.group.causes.evidence import Place as PlaceInSource
 from hybridfuzz.harness.record.recorder import record_history
 from hybridfuzz.harness.tell.bug_report import ReproCase
 from hybridfuzz.harness.tell.repro_folder import PYTEST, write_folder

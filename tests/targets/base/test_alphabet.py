@@ -7,8 +7,8 @@ import pytest
 from support import arrive, make_trace
 
 from hybridfuzz.harness.draw.avoid import traits_of
-from hybridfuzz.harness.group.reduce import renamed, simpler_events
-from hybridfuzz.harness.group.variants import neighbours
+from hybridfuzz.harness.group.reduction.reduce import renamed, simpler_events
+from hybridfuzz.harness.group.reduction.variants import neighbours
 from hybridfuzz.harness.tell.scenario import sentence
 from hybridfuzz.targets.base.alphabet import (
     About,

@@ -16,10 +16,10 @@ from cli_process import Cli
 
 from hybridfuzz.harness.draw.grammar import draw_trace
 from hybridfuzz.harness.draw.trace_files import load_trace
-from hybridfuzz.harness.group.conditions import evidence_of
-from hybridfuzz.harness.group.fixes import BUILTIN, read_fixes
-from hybridfuzz.harness.group.investigate import Investigation
-from hybridfuzz.harness.group.same_cause import known_cause
+from hybridfuzz.harness.group.causes.investigate import Investigation
+from hybridfuzz.harness.group.causes.same_cause import known_cause
+from hybridfuzz.harness.group.known.conditions import evidence_of
+from hybridfuzz.harness.group.known.fixes import BUILTIN, read_fixes
 from hybridfuzz.harness.workers.worker_client import WorkerClient
 from hybridfuzz.targets.base.environment import cache_folder
 from hybridfuzz.targets.base.registry import prepare

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from hybridfuzz.harness.draw.trace_files import load_trace
-from hybridfuzz.harness.group.fixes import BUILTIN, read_fixes
+from hybridfuzz.harness.group.known.fixes import BUILTIN, read_fixes
 from hybridfuzz.harness.tell.script import failure_of, run_script
 from hybridfuzz.harness.workers.worker_client import WorkerClient
 from hybridfuzz.targets.base.patched_copy import patched

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from hybridfuzz.harness.group.fixes import BUILTIN, Fixes, apply_fixes, read_fixes
+from hybridfuzz.harness.group.known.fixes import BUILTIN, Fixes, apply_fixes, read_fixes
 from hybridfuzz.harness.workers.worker_client import WorkerClient
 from hybridfuzz.targets.base.registry import prepare
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-from hybridfuzz.harness.group.fixes import Fixes
+from hybridfuzz.harness.group.known.fixes import Fixes
 from hybridfuzz.harness.workers.messages import Fuzz
 from hybridfuzz.harness.workers.worker_client import WorkerClient
 from hybridfuzz.targets.base.launch import Launch

@@ -10,7 +10,7 @@ import pytest
 from support import of_release
 
 from hybridfuzz.harness.draw.trace_files import load_trace
-from hybridfuzz.harness.group.fixes import BUILTIN, Fixes, apply_fixes, read_fixes
+from hybridfuzz.harness.group.known.fixes import BUILTIN, Fixes, apply_fixes, read_fixes
 from hybridfuzz.harness.workers.worker_client import WorkerClient
 from hybridfuzz.targets.base.patched_copy import patched
 from hybridfuzz.targets.base.registry import prepare

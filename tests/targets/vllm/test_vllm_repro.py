@@ -14,7 +14,7 @@ import pytest
 
 from hybridfuzz.harness.draw.trace_files import load_trace
 from hybridfuzz.harness.face.commands.repro import known_bug
-from hybridfuzz.harness.group.fixes import BUILTIN, read_fixes
+from hybridfuzz.harness.group.known.fixes import BUILTIN, read_fixes
 from hybridfuzz.harness.tell.reproduce import Subject, observe
 from hybridfuzz.harness.tell.script import failure_of, run_script
 from hybridfuzz.harness.workers.worker_client import WorkerClient

@@ -329,7 +329,7 @@ def test_interrupted_while_importing(monkeypatch: pytest.MonkeyPatch, capsys: py
 def test_an_interrupted_reduction_names_what_it_has(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("hybridfuzz.harness.group.reduce.reduce_trace", interrupt)
+    monkeypatch.setattr("hybridfuzz.harness.group.reduction.reduce.reduce_trace", interrupt)
     [file] = (Path(__file__).parents[4] / "corpus").glob("null-as-state-slot--*.json")
     small = str(tmp_path / "small.json")
     assert cli.main(["reduce", str(file), "--target", MUTANT, "-o", small]) == 0

@@ -12,7 +12,7 @@ from hybridfuzz.harness.campaign.shared_state import Settings
 from hybridfuzz.harness.campaign_summary import Summary
 from hybridfuzz.harness.cli import build_parser
 from hybridfuzz.harness.face.commands import common, fuzz
-from hybridfuzz.harness.group.finding_store import OutputError
+from hybridfuzz.harness.group.findings.finding_store import OutputError
 from hybridfuzz.targets.base.launch import Launch
 
 

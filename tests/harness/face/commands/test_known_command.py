@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from cli_process import Cli
 
-from hybridfuzz.harness.group.fixes import BUILTIN, packaged_for, read_fixes
-from hybridfuzz.harness.group.known import load_known
+from hybridfuzz.harness.group.known.fixes import BUILTIN, packaged_for, read_fixes
+from hybridfuzz.harness.group.known.known_toml import load_known
 
 TARGET = "vllm@0.33.0"
 

@@ -6,7 +6,7 @@ import pytest
 
 from hybridfuzz.harness.face.outputs.final_file import FinalFile
 from hybridfuzz.harness.face.outputs.handler import CampaignInfo
-from hybridfuzz.harness.group.finding_store import OutputError
+from hybridfuzz.harness.group.findings.finding_store import OutputError
 
 INFO = CampaignInfo(target="hybrid", version="", seed=1, out=Path("out"))
 

@@ -10,7 +10,7 @@ from hybridfuzz.harness.campaign_events import CampaignEnded, CampaignEvent, Not
 from hybridfuzz.harness.campaign_summary import Summary
 from hybridfuzz.harness.face.outputs import handler
 from hybridfuzz.harness.face.outputs.handler import CampaignInfo, Dispatcher, registered
-from hybridfuzz.harness.group.finding_store import OutputError
+from hybridfuzz.harness.group.findings.finding_store import OutputError
 
 INFO = CampaignInfo(target="hybrid", version="", seed=1, out=Path("out"))
 SUMMARY = Summary("hybrid", "", 1, {}, "traces", 1, 1, 1.0, [], {}, {}, [], [])

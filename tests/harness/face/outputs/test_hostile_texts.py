@@ -14,7 +14,7 @@ from hybridfuzz.harness.campaign_summary import Finding, KnownBug, Summary
 from hybridfuzz.harness.face.commands import common
 from hybridfuzz.harness.face.outputs import console
 from hybridfuzz.harness.face.outputs.junit import junit_file
-from hybridfuzz.harness.group.finding_store import FindingStore
+from hybridfuzz.harness.group.findings.finding_store import FindingStore
 from hybridfuzz.harness.judge.violation import Violation
 
 EVIL = "evil\n::warning::forged\r\n  ::error::forged\r##[error]forged ##vso[task.complete]\x1b[31m\u202egnp"

@@ -8,7 +8,7 @@ import pytest
 from hybridfuzz.harness.campaign_events import CampaignEnded
 from hybridfuzz.harness.campaign_summary import Finding, Seen, Summary
 from hybridfuzz.harness.face.outputs.job_summary import make_handler
-from hybridfuzz.harness.group.finding_store import OutputError
+from hybridfuzz.harness.group.findings.finding_store import OutputError
 from hybridfuzz.harness.tell.github_step_summary import VARIABLE
 
 SEEN = Seen(1000, 1, 2000, 20, 10, 12, 9, 40, 14)

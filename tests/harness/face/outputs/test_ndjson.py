@@ -11,7 +11,7 @@ import pytest
 from hybridfuzz.harness.campaign_events import Notice
 from hybridfuzz.harness.face.outputs.handler import CampaignInfo
 from hybridfuzz.harness.face.outputs.ndjson import EventStream
-from hybridfuzz.harness.group.finding_store import OutputError
+from hybridfuzz.harness.group.findings.finding_store import OutputError
 
 INFO = CampaignInfo(target="hybrid", version="", seed=1, out=Path("out"))
 

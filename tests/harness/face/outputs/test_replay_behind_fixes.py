@@ -13,7 +13,7 @@ from hybridfuzz.harness.campaign_summary import Finding, Summary
 from hybridfuzz.harness.face.outputs.console import Console, Terminal
 from hybridfuzz.harness.face.outputs.junit import junit_file
 from hybridfuzz.harness.face.outputs.sarif import sarif_file
-from hybridfuzz.harness.group.finding_store import FINDINGS_FOLDER, STATE_FILE, FindingStore, fixes_options
+from hybridfuzz.harness.group.findings.finding_store import FINDINGS_FOLDER, STATE_FILE, FindingStore, fixes_options
 from hybridfuzz.harness.library import fuzz
 from hybridfuzz.reports.data import load_folder
 from hybridfuzz.reports.page import render

@@ -19,8 +19,8 @@ from hybridfuzz.harness.campaign_summary import Finding, Reach, Severity, Summar
 from hybridfuzz.harness.face.outputs.final_file import FinalFile
 from hybridfuzz.harness.face.outputs.handler import CampaignInfo
 from hybridfuzz.harness.face.outputs.sarif import make_handler, sarif_file, sarif_log
-from hybridfuzz.harness.group.evidence import Evidence, FindingEvidence, Place
-from hybridfuzz.harness.group.finding_store import OutputError
+from hybridfuzz.harness.group.causes.evidence import Evidence, FindingEvidence, Place
+from hybridfuzz.harness.group.findings.finding_store import OutputError
 
 ROOT = Path(__file__).parents[4]
 CORPUS = ROOT / "corpus"

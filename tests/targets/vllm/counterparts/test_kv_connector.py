@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hybridfuzz.harness.group.fixes import Fixes
+from hybridfuzz.harness.group.known.fixes import Fixes
 from hybridfuzz.harness.judge.outcome import Outcome
 from hybridfuzz.harness.workers.messages import Fuzz
 from hybridfuzz.harness.workers.worker_client import WorkerClient

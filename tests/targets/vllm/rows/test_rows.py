@@ -4,7 +4,7 @@ import datetime
 
 import pytest
 
-from hybridfuzz.harness.group.fixes import BUILTIN, apply_fixes, read_fixes
+from hybridfuzz.harness.group.known.fixes import BUILTIN, apply_fixes, read_fixes
 from hybridfuzz.harness.workers.worker_client import WorkerClient
 from hybridfuzz.targets.base.registry import prepare
 from hybridfuzz.targets.base.trace import Arrive, Config, Evict, Group, Preempt, Step, Trace

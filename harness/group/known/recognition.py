@@ -1,0 +1,240 @@
+"""Recognizes failures that known bugs with a patch explain, before anything is reduced.
+
+Two questions, answered by one run and by a few:
+
+    is it known?    the failing trace runs on a copy of the engine with the patches of all known bugs. If it is silent
+                    there, or gets further, they explain it. Only a failure that they do not explain can be new.
+    which is it?    the trace runs on copies of which each lacks the patches of some of the bugs. Each bug has its own
+                    combination of such tests, all of one size (`combinations_for`): a failure that comes back in all
+                    tests of one bug, and in no other, is this bug. Seven tests tell 35 bugs apart, however many of
+                    them a campaign meets.
+
+The start of a process takes seconds, a run a fraction of one: each test runs for all failures that wait for it, or as
+many as its time allows, the test that most wait for first. A failure to which several bugs are needed comes back in too
+few tests, one that each of several bugs shows in too many: both stay explained without a name. In a test an earlier
+failure of another bug may hide whether this one comes back; then the other tests decide, if they leave one bug.
+
+The engine with all patches is one more process, started at the first failure. Beside it live, for the time of a test
+each, processes that lack some patches: of several tests at once if there are workers for them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from itertools import combinations, count
+from math import comb
+from pathlib import Path
+from threading import Lock
+
+from ....targets.base.launch import Launch
+from ....targets.base.patched_copy import patched
+from ....targets.base.trace import Trace, TraceError
+from ...campaign_summary import Cause, Severity
+from ...draw.trace_files import read_json, read_regular
+from ...judge.violation import Violation
+from ...workers.worker_client import WorkerClient
+from ..reduction.reduce import until
+from .cause_text import parse_cause_text
+from .fixes import Fixes
+from .known_toml import TEXT_MAX, Known
+
+FINDING_WEIGHT = 3
+"""A finding speaks for the next test as much as so many further failures."""
+FURTHER_SECONDS = 10.0
+"""A test runs further failures of a symptom for this long at least."""
+TEXT_BYTES_MAX = 1 << 20
+SEVERITIES = "severity.json"
+"""How much the bugs matter whose patches lie in the same folder, by name (`hybridfuzz known severity`)."""
+
+
+def combinations_for(bugs: int) -> list[frozenset[int]]:
+    """Return a different combination of tests for each bug, all of one size, of as few tests as possible."""
+    tests = next(each for each in count(1) if comb(each, max(each // 2, 1)) >= bugs)
+    every = list(combinations(range(tests), max(tests // 2, 1)))
+    return [frozenset(every[number * len(every) // bugs]) for number in range(bugs)]
+
+
+class Explained:
+    """A failure that known bugs explain, until it is settled which one.
+
+    `trace` ends with the failing event. `came_back` says by test whether the failure came back, None where another one
+    came before it.
+    """
+
+    def __init__(self, trace: Trace, violation: Violation) -> None:
+        self.trace = until(violation, trace)
+        self.violation = violation
+        self.came_back: dict[int, bool | None] = {}
+        self.is_finding = False
+
+
+class Recognizer:
+    """Recognizes the failures of one campaign as bugs of `fixes` that are among `entries`.
+
+    `open_worker` returns a worker for a launch; `most` tests run at once. Raises TraceError for severities that cannot
+    be read; its methods raise what a worker raises.
+    """
+
+    def __init__(
+        self,
+        fixes: Fixes,
+        entries: Sequence[Known],
+        target: str,
+        open_worker: Callable[[Launch], WorkerClient],
+        most: int = 1,
+    ) -> None:
+        self._fixes = fixes
+        self._causes = {entry.title: cause_of(entry) for entry in entries}
+        self._tests_of = dict(zip(self._causes, combinations_for(len(self._causes)), strict=True))
+        self._kinds = sorted(frozenset[int]().union(*self._tests_of.values()))
+        self._target = target
+        self._open_worker = open_worker
+        self._most = most
+        self._all = open_worker(fixes.launch)
+        self._running: dict[int, WorkerClient | None] = {}
+        """The tests that run; None until its engine is patched."""
+        self.tests = 0
+        """How many tests have begun."""
+        self._has_started = self._is_stopped = False
+        self._engine = Lock()
+        """Held by who uses the engine with all patches."""
+        self._lock = Lock()
+        """Guards what is known of failures and tests."""
+
+    def explains(self, trace: Trace, violation: Violation) -> Explained | None:
+        """Return a failure that known bugs explain, None for another one."""
+        with self._engine:
+            if not self._has_started:
+                self._all.start()
+                self._has_started = True
+            return Explained(trace, violation) if _is_silenced(self._all, trace, violation) else None
+
+    def can_prove(self, failures: Sequence[Explained]) -> bool:
+        """Return True if some of these wait for a test that may begin."""
+        with self._lock:
+            return bool(self._waiting(failures))
+
+    def prove(
+        self, failures: Sequence[Explained], begun: Callable[[], None] = lambda: None
+    ) -> list[tuple[Explained, Cause]]:
+        """Run the test that most failures wait for. Return the failures that are settled now, without a name where no
+        single bug shows them. Once `begun` is called, other threads may begin other tests.
+        """
+        with self._lock:
+            waiting = self._waiting(failures)
+            if not waiting:
+                return []
+            test = max(waiting, key=lambda each: sum(FINDING_WEIGHT if one.is_finding else 1 for one in waiting[each]))
+            self._running[test] = None
+            self.tests += 1
+        found: dict[Explained, bool | None] = {}
+        try:
+            begun()
+            found = _run_test(self._worker_of(test), waiting[test])
+        finally:
+            with self._lock:
+                for one, back in found.items():
+                    one.came_back[test] = back
+                del self._running[test]
+        with self._lock:
+            return [(one, cause) for one in failures if (cause := self._settled(one))]
+
+    def _waiting(self, failures: Sequence[Explained]) -> dict[int, list[Explained]]:
+        """Return what waits for each test that may begin."""
+        if len(self._running) >= self._most:
+            return {}
+        ready = (test for test in self._kinds if test not in self._running)
+        waiting = {test: [one for one in failures if test not in one.came_back] for test in ready}
+        return {test: those for test, those in waiting.items() if those}
+
+    def _worker_of(self, test: int) -> WorkerClient:
+        """Return a worker for a test, whose engine lacks the patches of its bugs; one that is stopped, after `stop`."""
+        lacking = {title for title, tests in self._tests_of.items() if test in tests}
+        others = [patch for patch in self._fixes.patches if patch.name not in lacking]
+        worker = self._open_worker(patched(self._fixes.unpatched, others))
+        with self._lock:
+            self._running[test] = worker
+            if self._is_stopped:
+                worker.stop()
+        return worker
+
+    def _settled(self, failure: Explained) -> Cause | None:
+        """Return the bug that a failure is, a cause without a name if it is no single one, None if that is open."""
+        clear = {test: back for test, back in failure.came_back.items() if back is not None}
+        bugs = [
+            title
+            for title, tests in self._tests_of.items()
+            if all((test in tests) == back for test, back in clear.items())
+        ]
+        if bugs and len(failure.came_back) < len(self._kinds):
+            return None
+        return self._causes[bugs[0]] if len(bugs) == 1 and any(clear.values()) else Cause("")
+
+    def stop(self) -> None:
+        """End its processes; methods then raise Stopped."""
+        with self._lock:
+            self._is_stopped = True
+            for worker in (self._all, *self._running.values()):
+                if worker:
+                    worker.stop()
+
+    def close(self) -> None:
+        """Wait until its processes have ended."""
+        with self._all:
+            pass
+
+
+def _run_test(worker: WorkerClient, failures: Sequence[Explained]) -> dict[Explained, bool | None]:
+    """Return which failures come back on an engine that lacks some patches.
+
+    Findings run first. Further failures of a symptom get as long again as the start and the findings took, at least
+    `FURTHER_SECONDS`; the rest wait for another run. Where each needs an engine of its own, names would wait for them.
+    """
+    began = time.monotonic()
+    with worker:
+        worker.start()
+        found = {one: _comes_back(worker, one) for one in failures if one.is_finding}
+        until_then = time.monotonic() - began
+        for one in failures:
+            if one not in found and time.monotonic() - began <= until_then + max(until_then, FURTHER_SECONDS):
+                found[one] = _comes_back(worker, one)
+    return found
+
+
+def _is_silenced(worker: WorkerClient, trace: Trace, violation: Violation) -> bool:
+    """Return True if a trace that fails unpatched is silent on a patched engine, or gets further."""
+    try:
+        after = worker.run(trace).violation
+    except TraceError:  # the patched engine refuses this configuration
+        return False
+    return after is None or after.event > violation.event
+
+
+def _comes_back(worker: WorkerClient, failure: Explained) -> bool | None:
+    """Return True if a failure shows on a patched engine as it does without patches, None if another one comes before
+    it, or if the engine refuses the trace."""
+    try:
+        after = worker.run(failure.trace).violation
+    except TraceError:
+        return None
+    before = failure.violation
+    if after is None or after.event > before.event:
+        return False
+    return True if (after.signature, after.event) == (before.signature, before.event) else None
+
+
+def cause_of(entry: Known) -> Cause:
+    """Return an entry as a cause, with number and title of its text ("# 7. A state ...") and its severity. Raises
+    TraceError for severities that cannot be read."""
+    path = entry.text_path
+    if not path:
+        return Cause(entry.title)
+    beside = Path(entry.folder, entry.patch or entry.text).with_name(SEVERITIES)
+    severity = (read_json(beside, dict[str, Severity], "severities") or {}).get(entry.title)
+    try:
+        text = read_regular(path, TEXT_BYTES_MAX, "a text")
+    except TraceError:
+        return Cause(entry.title, severity=severity)
+    found = parse_cause_text(text.decode("utf-8", "replace"))
+    return Cause(entry.title, found.number, found.title[:TEXT_MAX], severity)

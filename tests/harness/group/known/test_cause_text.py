@@ -1,0 +1,21 @@
+"""The text of a cause is read in parts, whatever is missing."""
+
+import pytest
+
+from hybridfuzz.harness.group.known.cause_text import parse_cause_text
+
+TABLE = "| | |\n| --- | --- |\n| client | wrong tokens |\n| public | #1 (open) |"
+TEXT = f"# 7. A state. Or two\n\n{TABLE}\n\nFirst.\n\nSecond.\n"
+
+
+def test_number_title_fields_and_body() -> None:
+    found = parse_cause_text(TEXT)
+    assert (found.number, found.title, found.public) == (7, "A state. Or two", "#1 (open)")
+    assert dict(found.fields) == {"client": "wrong tokens", "public": "#1 (open)"}
+    assert found.body == "First.\n\nSecond.\n"
+
+
+@pytest.mark.parametrize(("text", "title"), [("", ""), ("# No. 7\n", "No. 7"), ("# A state\n\nFirst.", "A state")])
+def test_what_is_missing_is_empty(text: str, title: str) -> None:
+    found = parse_cause_text(text)
+    assert (found.number, found.title, found.public, found.body) == (0, title, "", "")
