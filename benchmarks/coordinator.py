@@ -34,8 +34,8 @@ from hybridfuzz.harness.campaign_events import TracesDone
 from hybridfuzz.harness.workers.cluster.messages import Call, NodeReport, Setup, pack, unpack_answer
 from hybridfuzz.harness.workers.cluster.node_worker import NodeWorker, Tally
 from hybridfuzz.harness.workers.cluster.remote_worker import LEASE_MAX, LEASE_SECONDS
-from hybridfuzz.harness.workers.lost_process import Counts, Ran
 from hybridfuzz.harness.workers.messages import Fuzz, Ready
+from hybridfuzz.harness.workers.results import Counts, Ran
 from hybridfuzz.targets.base.registry import load_factory, prepare
 
 MUTANTS = (

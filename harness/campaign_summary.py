@@ -92,7 +92,7 @@ class Cause(Struct, frozen=True):
 
 
 class Finding(Struct, frozen=True):
-    """All failing traces with one cause, as far as the evidence shows (`identity`).
+    """All failing traces with one cause, as far as the evidence shows (`group.causes`).
 
     signature   symptom of its smallest trace; several findings may share it
     name        its stable name and the stem of its files: the signature of the first trace, for a further cause behind
@@ -303,7 +303,7 @@ class Summary(Struct, frozen=True):
                                       opened
     not_run                           traces that did not run for want of memory or a device, by what was missing
     given_up                          workers that were given up for the same reason
-    workload                          ratios of the workload that are not the usual ones (`generate.workload`)
+    workload                          ratios of the workload that are not the usual ones (`draw.workload`)
     effort                            seconds of all workers by what they did: "fuzzing", "confirming", "reducing",
                                       "identity" (which cause a failure has), "severity" (how much it
                                       matters); what is none of the last four is fuzzing

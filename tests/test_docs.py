@@ -11,13 +11,14 @@ Where output is shown, each line must begin like a line that was printed, in the
 digits do not, and "..." stands for anything. A `python` block with `test` is a test file: pytest runs it.
 """
 
+import ast
 import os
 import re
 import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, get_args
 
@@ -207,6 +208,49 @@ def test_paths_exist(page: Path) -> None:
     paths = re.findall(rf"(?<![\w/.-])(?:{'|'.join(FOLDERS)})/[\w./*+-]*", text)
     wrong = [path for path in paths if not list(ROOT.glob(re.sub(r"[A-Z]{4,}", "*", path.rstrip(".")) + "*"))]
     assert not wrong
+
+
+def defined_in(file: Path) -> set[str]:
+    """Names that a module defines: `NAME`, `Class`, `Class.method`, `Class.field`, also those of `self`."""
+    found: set[str] = set()
+
+    def add(body: Sequence[ast.stmt], prefix: str) -> None:
+        for node in body:
+            if isinstance(node, ast.FunctionDef | ast.ClassDef):
+                found.add(f"{prefix}{node.name}")
+            if isinstance(node, ast.ClassDef):
+                add(node.body, f"{prefix}{node.name}.")
+            targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+            found.update(f"{prefix}{target.id}" for target in targets if isinstance(target, ast.Name))
+
+    add(ast.parse(file.read_text(encoding="utf-8")).body, "")
+    return found
+
+
+def named_places() -> Iterator[tuple[str, Sequence[str]]]:
+    """(file, what is said to be in it) of architecture.md from "Where to look" on: a path, a colon, then names."""
+    text = (ROOT / "docs/explanation/architecture.md").read_text(encoding="utf-8").partition("## Where to look")[2]
+    for found in re.finditer(r"`([\w./]+/[\w./]*)`(?::\s((?:`[^`]+`(?:,\s)?)+))?", text):
+        yield found[1], re.findall(r"`([^`]+)`", found[2] or "")
+
+
+def test_places_to_look_exist() -> None:
+    """In files of Python a name has to be defined, in others, and for an option, to occur."""
+    wrong = []
+    for path, names in named_places():
+        made_for = [ROOT / path.replace("ENGINE", one) for one in ("vllm", "sglang", "transformers", "llamacpp")]
+        for file in dict.fromkeys(made_for):
+            if not file.exists():
+                wrong.append(path)
+                continue
+            there = defined_in(file) if file.suffix == ".py" and file.is_file() else set()
+            wrong += [f"{path}: {name}" for name in names if name not in there and not occurs(name, file)]
+    assert not wrong
+    assert sum(len(names) for _, names in named_places()) > 150
+
+
+def occurs(name: str, file: Path) -> bool:
+    return (name.startswith("--") or file.suffix != ".py") and name in file.read_text(encoding="utf-8")
 
 
 def test_configuration_files_parse() -> None:

@@ -16,7 +16,7 @@ backlog        failing traces that are kept until there is time for them
 recheck        runs a new finding again, reduces and explains it
 known_bugs     known bugs in the course of a campaign: their state, and how many traces they covered
 retest         old bugs that a campaign did not meet are run again
-comparison     two targets on the same traces, for `--against`
+two_targets    two targets on the same traces, for `--against`
 sorting        sorts failing traces into findings by cause
 canary         the self-test of every campaign: one planted bug that must be found
 """

@@ -46,8 +46,8 @@ from ..record.reached_lines import ReachedLines, lines_file
 from ..risk.estimates import chance_of_new
 from ..risk.species_counts import SPECIES_FILE, SavedSpecies, Stream
 from ..units import WHOLE, Shard, to_milliseconds
-from ..workers.lost_process import Counts, Ran
 from ..workers.messages import Fuzz, Overrides, Ready
+from ..workers.results import Counts, Ran
 from ..workers.worker_client import WorkerClient
 from .backlog import Backlog, Symptom
 from .could_not_run import EnvironmentFaults

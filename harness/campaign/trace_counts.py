@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterable, Mapping
 from ..campaign_summary import Summary
 from ..draw.near_stock import as_reached
 from ..units import WHOLE, Shard, add_seconds
-from ..workers.lost_process import Counts, Ran
+from ..workers.results import Counts, Ran
 
 
 class Ranges:

@@ -28,9 +28,9 @@ from ..group.known.recognition import Explained
 from ..group.reduction.still_fails import UNEXPLAINED
 from ..judge.environment_fault import EnvironmentFault, FaultyEnvironment
 from ..judge.violation import Violation
-from ..workers.lost_process import Counts, Ran
 from ..workers.messages import Fuzz
 from ..workers.protocol import NodeLost, NodeRefused, Worker
+from ..workers.results import Counts, Ran
 from ..workers.worker_client import InternalError, Stopped
 from .recheck import Confirmation
 from .schedule import Schedule

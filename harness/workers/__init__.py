@@ -1,10 +1,11 @@
 """Processes that run traces, so that a target may crash, hang or leak.
 
 messages           requests and replies between coordinator and worker
-worker_process     a child process and its two pipes
-machine            what workers may take of this machine: cores, memory
+worker_process     a child process and its two pipes; notices its death, the OOM killer, its limits of time and memory
+machine            cores and memory that workers may take, and what the kernel counts: OOM kills, time without a core
 worker_environment  the rights of a worker: environment variables, home folder, network
-lost_process       the meaning of a lost process: a finding, a flaky finding or a warning
+judge_loss         judges the loss of a process: a finding, a flaky finding or a warning
+results            what a campaign gets for its traces: `Ran`, `Counts`
 device_sharing     what the workers of a machine share, such as the daemon for a GPU
 protocol           a worker as a campaign uses it, here or on another node
 descendants        ends what a worker has started

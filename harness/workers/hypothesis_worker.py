@@ -14,8 +14,8 @@ from ...targets.base.trace import Trace
 from ..defaults import TRACE_SECONDS
 from ..draw.hypothesis_traces import HypothesisTraces
 from ..record.watched_lines import Watched
-from .lost_process import Ran
 from .messages import Fuzz, Ready
+from .results import Ran
 from .worker_client import WorkerClient
 
 

@@ -1,4 +1,5 @@
-"""What workers may take of this machine: its cores, and a share of its memory."""
+"""What workers may take of this machine (`cores`, `memory_share`), and what its kernel counts: processes that it killed
+for want of memory (`oom_kills`), time in which a process waited for a processor (`queued_seconds`)."""
 
 from __future__ import annotations
 

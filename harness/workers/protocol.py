@@ -14,8 +14,8 @@ from ..judge.outcome import Outcome
 from ..record.activity import Observation
 from ..record.answers import Answers
 from ..record.history import History
-from .lost_process import Counts, Ran
 from .messages import Fuzz, Ready
+from .results import Counts, Ran
 
 
 class NodeLost(Exception):

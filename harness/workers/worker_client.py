@@ -31,7 +31,7 @@ from ..record.activity import Observation
 from ..record.answers import Answers
 from ..record.history import History
 from ..record.watched_lines import Watched
-from .lost_process import FROM_OUTSIDE, MEMORY_LIMIT, Ran, judge_loss, lost_outcome, unopened, unrepeated, was_killed
+from .judge_loss import FROM_OUTSIDE, MEMORY_LIMIT, judge_loss, lost_outcome, unopened, unrepeated, was_killed
 from .machine import memory_share
 from .messages import (
     Answer,
@@ -58,6 +58,7 @@ from .messages import (
     Supported,
     Supports,
 )
+from .results import Ran
 from .worker_process import TIME_LIMIT, Limit, Lost, Process
 
 Kind = TypeVar("Kind", bound=Reply)

@@ -1,7 +1,9 @@
 """One worker process, as the coordinator sees it.
 
-A process is *lost* when it died (CRASH), did not reply in time (HANG) or sent an invalid reply (PROTOCOL). That raises
-`Lost`, which is a finding about the target unless the trace runs clean the next time.
+A process is *lost* when it died or took more memory than `memory_limit` (CRASH: `_died`, `_check_memory`), did not
+reply in time (HANG: `receive`) or sent an invalid reply (PROTOCOL: `misbehaved`). That raises `Lost`; `judge_loss` says
+what it means. If the kernel killed the process for want of memory, the loss has an `EnvironmentFault`, which is no
+finding.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ From a target string to a process:
     releases          finds an engine: a release, a checkout, or the one installed here
     checkout          a view of a checkout from which an engine imports as from a release
     environment       environments for engines, made once and kept
-    cache_contents    what lies in the cache folder, and how it is removed
+    stored_environments  what lies in the cache folder, and how it is removed
     pip               runs pip, and explains a failure in one line
     launch            interpreter and environment of a worker
     renamed           finds what an engine has renamed or moved, by structure

@@ -47,7 +47,7 @@ def cache_folder() -> Path:
 
 
 def used(path: Path) -> None:
-    """Note that something in the cache was used (`cache_contents`). Another user's cache keeps its dates."""
+    """Note that something in the cache was used (`stored_environments`). Another user's cache keeps its dates."""
     with suppress(OSError):
         os.utime(path)
 

@@ -21,7 +21,8 @@ doctor           checks this machine and installation
 cache            what lies in the cache folder: listed, cleaned
 completion       what makes a shell complete the command line
 where            `--cluster`, `-o URL`: where workers run, and where output goes
-common           options, output and signals that commands share
+common           options and output that commands share
+signals          ends a command's work cleanly on Ctrl-C
 reading          reads many trace files, broken ones among them
 
 Each command has `EXAMPLES`, `add_arguments(parser)` and `run(options)`.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ...defaults import drawn_seed
 
 if TYPE_CHECKING:
-    from ...campaign.comparison import Pair
+    from ...campaign.two_targets import Pair
     from ...draw.workload import Workload
 
 ALONE = ("jobs", "known", "fixes", "fresh", "shard", "cluster", "events", "junit", "sarif", "until-risk")
@@ -19,7 +19,7 @@ ALONE = ("jobs", "known", "fixes", "fresh", "shard", "cluster", "events", "junit
 
 def pair_of(options: argparse.Namespace) -> Pair:
     """Return the workers of --target and --against, not started yet."""
-    from ...campaign.comparison import Pair
+    from ...campaign.two_targets import Pair
     from .common import launch_target, memory_limit
 
     names = (options.target, options.against)
@@ -75,11 +75,12 @@ def fuzz_against(options: argparse.Namespace, seconds: float, overrides: dict[st
 
     A trace that one of the two refuses is counted; raises TargetError if all of them are.
     """
-    from ...campaign.comparison import Comparison, Limits, Warned
+    from ...campaign.two_targets import Comparison, Limits, Warned
     from ...exit_status import CLEAN, INTERRUPTED, VIOLATION
     from ...group.findings.finding_store import make_folder
     from ...units import plural
-    from .common import ending_on_signals, output_folder, print_json, printer
+    from .common import output_folder, print_json, printer
+    from .signals import ending_on_signals
 
     check(options, ALONE)
     seed = drawn_seed() if options.seed is None else options.seed

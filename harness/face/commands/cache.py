@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ....targets.base.cache_contents import Cached
+    from ....targets.base.stored_environments import Cached
 
 EXAMPLES = """\
 list   prints what lies in the cache folder, with its size and its last use
@@ -34,8 +34,8 @@ def run(options: argparse.Namespace) -> int:
     """Run the action."""
     import time
 
-    from ....targets.base.cache_contents import contents
     from ....targets.base.registry import engines
+    from ....targets.base.stored_environments import contents
     from ....targets.base.trace import TraceError
     from ...suggestions import did_you_mean
 
@@ -73,8 +73,8 @@ def show(options: argparse.Namespace, found: list[Cached]) -> int:
 
 def clean(options: argparse.Namespace, unused: list[Cached]) -> int:
     """Remove folders. Exit status 2 if one cannot be removed."""
-    from ....targets.base.cache_contents import remove
     from ....targets.base.environment import cache_folder
+    from ....targets.base.stored_environments import remove
     from ...exit_status import CLEAN, USAGE
     from .common import print_json, printer
 

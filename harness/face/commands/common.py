@@ -1,4 +1,5 @@
-"""What several commands share."""
+"""What several commands share: options that they have in common and what these become (`add_target`, `add_config`,
+`fixes_of`, `memory_limit`, ...), a worker for one trace (`open_worker`), JSON and lines that they print."""
 
 from __future__ import annotations
 
@@ -6,15 +7,13 @@ import argparse
 import importlib
 import json
 import re
-import signal
 import sys
-import time
 from argparse import ArgumentTypeError
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
-from types import FrameType, ModuleType
-from typing import TYPE_CHECKING, Protocol
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from ...defaults import TRACE_SECONDS
 from ...quoting import terminal_line
@@ -23,7 +22,6 @@ from ...units import duration, size
 if TYPE_CHECKING:  # --help has to come at once
     from ....targets.base.launch import Launch
     from ....targets.base.trace import TraceError
-    from ...campaign_summary import Reason
     from ...group.known.fixes import Fixes
     from ...group.known.known_toml import Known
     from ...group.known.recognition import Recognizer
@@ -32,8 +30,6 @@ if TYPE_CHECKING:  # --help has to come at once
 DEFAULT_TARGET = "hybrid"
 JOBS_MAX = 1024
 AGAINST_HELP = "run the same traces on a second target, which must behave the same"
-PATIENCE_SECONDS = 5.0
-"""Time for a clean end after the first signal; later ones are taken for impatience."""
 
 
 def ours(module: str) -> ModuleType:
@@ -269,37 +265,3 @@ def output_folder(name: str) -> Path:
     """Beside the renderer in a checkout of hybridfuzz, else in a folder of ours."""
     here = Path("harness/face/commands/fuzz.py").exists() and Path("reports").is_dir()
     return (Path("reports/out") if here else Path("hybridfuzz-out")) / re.sub(r"[^\w.@+-]+", "_", name).strip("_")
-
-
-class Stoppable(Protocol):
-    """Long work that can be ended early."""
-
-    def stop(self, reason: Reason) -> None:
-        """End it; called from a signal handler."""
-        ...
-
-
-@contextmanager
-def ending_on_signals(work: Stoppable) -> Iterator[None]:
-    """End the work cleanly on Ctrl-C, SIGTERM or SIGHUP.
-
-    A second signal soon after belongs to the first (`timeout` sends SIGTERM to the process and to its group). One that
-    comes `PATIENCE_SECONDS` later raises KeyboardInterrupt: the clean end takes too long.
-    """
-    first = float("inf")
-
-    def on_signal(number: int, frame: FrameType | None) -> None:
-        nonlocal first
-        del frame
-        now = time.monotonic()
-        if now - first >= PATIENCE_SECONDS:
-            signal.default_int_handler(number, None)
-        first = min(first, now)
-        work.stop("interrupted")
-
-    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -77,7 +77,8 @@ def run(options: argparse.Namespace) -> int:
     from ...group.known.recognize_many import Naming
     from ...units import plural
     from ...workers.worker_client import WorkerClient
-    from .common import ending_on_signals, fixes_of, memory_limit, print_json, printer, recognizer
+    from .common import fixes_of, memory_limit, print_json, printer, recognizer
+    from .signals import ending_on_signals
 
     line = printer(options.json)
     scope = read_scope(options.scope)

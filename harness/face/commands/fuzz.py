@@ -203,7 +203,8 @@ def run_campaign(
     from ...campaign.campaign import Campaign
     from ...campaign_events import CampaignEnded
     from ..outputs.handler import CampaignInfo, Dispatcher
-    from .common import ending_on_signals, printer
+    from .common import printer
+    from .signals import ending_on_signals
 
     dispatcher, campaign = Dispatcher(make_handlers(options)), Campaign(settings, open_worker, publish)
     info = CampaignInfo(

@@ -74,7 +74,8 @@ def run(options: argparse.Namespace) -> int:
     from ...measure.detection.result import load_runs, result_of, save, summarise_all
     from ...measure.detection.statistics import compare, summarise
     from ...measure.detection.tables import change_lines, plain_line, terminal_table
-    from .common import ending_on_signals, output_folder, print_json
+    from .common import output_folder, print_json
+    from .signals import ending_on_signals
 
     check(options)
     earlier = load_runs(options.compare) if options.compare else None

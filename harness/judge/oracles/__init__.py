@@ -3,9 +3,10 @@
 base              the context of one run, and the hooks of an oracle
 block_accounting  M1 partition, M7 capacity, M9 leaks
 prefix_cache      M2 hashes, M6 hits, S5 commit
-device_accesses   M3 table mirror, M4 dead rows, M5 writers
+device_accesses   M3 table mirror, M4 dead rows
+writers           M5 writers of blocks
 liveness          M8 progress and publication
-recurrent_state   S1 checkpoints, S2 resume, S3 rollback
+content           S1 checkpoints, S2 resume, S3 rollback: what a read or published block holds
 unwritten         S4 taint, S7 NaN
 output            S6 output tokens
 device_order      S8 the order of device work
@@ -25,7 +26,8 @@ from ..verdict import Quoted
 from ..violation import Violation
 from .base import HOOKS, Context, Oracle
 from .block_accounting import Capacity, Leak, Partition
-from .device_accesses import DeadRows, TableMirror, Writer
+from .content import Checkpoint, Continuation
+from .device_accesses import DeadRows, TableMirror
 from .device_order import Order
 from .liveness import Liveness, Publication
 from .numeric import Numbers
@@ -33,10 +35,10 @@ from .output import Output
 from .plain_caches import Rows
 from .prefix_cache import Commit, Hash, HitValidity
 from .real_model import RealNumbers
-from .recurrent_state import Checkpoint, Continuation
 from .rules import BEYOND, Client, Consequence, Rule, Subject
 from .side_by_side import Agreement
 from .unwritten import Poison, Taint
+from .writers import Writer
 
 ORACLES: tuple[type[Oracle], ...] = (
     Partition,

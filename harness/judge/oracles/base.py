@@ -228,7 +228,7 @@ class Oracle:
     ) -> Violation:
         """Return a violation with step, event and group kind filled in from the context.
 
-        `relation` and `details` make its sentence (`traces.words`); `field` is the relation unless it is given.
+        `relation` and `details` make its sentence (`judge.sentences`); `field` is the relation unless it is given.
         """
         return Violation(
             oracle=oracle or self.rules[0].id,

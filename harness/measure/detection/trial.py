@@ -11,8 +11,8 @@ from msgspec import Struct
 from ....targets.base.trace import Trace
 from ...draw.workload import DEFAULT, Workload
 from ...group.reduction.reduce import reduce_trace
-from ...workers.lost_process import Ran
 from ...workers.messages import Fuzz, Overrides
+from ...workers.results import Ran
 from ...workers.worker_client import WorkerClient
 from .statistics import Detection
 

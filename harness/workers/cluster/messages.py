@@ -13,9 +13,9 @@ from msgspec import Struct
 
 from ....targets.base.patches import Patch
 from ...record.activity import Observation
-from ..lost_process import Counts, Ran
 from ..messages import Answer as Serve
 from ..messages import Answered, Done, Explain, Explained, Failed, Fuzz, Observe, Ready, Run
+from ..results import Counts, Ran
 
 COMPRESS_BYTES = 50_000
 """Ray passes results below 100 kB without its object store."""

@@ -25,9 +25,9 @@ from ....targets.base.trace import TraceError
 from ...judge.environment_fault import FaultyEnvironment
 from ...judge.outcome import Outcome
 from ...units import add_seconds
-from ..lost_process import Counts, Ran
 from ..messages import Answer as Serve
 from ..messages import Answered, Done, Explain, Explained, Failed, Fuzz, Observe, Run
+from ..results import Counts, Ran
 from ..worker_client import InternalError, Stopped, WorkerClient
 from .messages import Answer, Call, Halted, NodeReport, Pause, Paused, Refused, Started, pack, unpack_call, unpack_setup
 

@@ -11,10 +11,10 @@ from ...judge.outcome import Outcome
 from ...record.activity import Observation
 from ...record.answers import Answers
 from ...record.history import History
-from ..lost_process import Counts, Ran
 from ..messages import Answer as Serve
 from ..messages import Answered, Done, Explain, Explained, Failed, Fuzz, Observe, Ready, Run
 from ..protocol import NodeRefused
+from ..results import Counts, Ran
 from ..worker_client import Stopped, error_of
 from .messages import Answer, Call, Halted, NodeReport, Pause, Refused, Started, pack, unpack_answer
 

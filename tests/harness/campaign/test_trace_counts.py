@@ -6,7 +6,7 @@ from msgspec import structs
 
 from hybridfuzz.harness.campaign.trace_counts import Progress, Ranges
 from hybridfuzz.harness.campaign_summary import Summary
-from hybridfuzz.harness.workers.lost_process import Counts
+from hybridfuzz.harness.workers.results import Counts
 
 
 def summary(progress: Progress) -> Summary:

@@ -23,8 +23,8 @@ from hybridfuzz.harness.gate.verdicts import ItemVerdict, Verdicts
 from hybridfuzz.harness.group.known.fixes import Fixes
 from hybridfuzz.harness.judge.outcome import Outcome
 from hybridfuzz.harness.judge.violation import Violation
-from hybridfuzz.harness.workers.lost_process import Ran
 from hybridfuzz.harness.workers.messages import Fuzz
+from hybridfuzz.harness.workers.results import Ran
 from hybridfuzz.harness.workers.worker_client import Stopped, WorkerClient
 from hybridfuzz.harness.workers.worker_process import Lost
 from hybridfuzz.targets.base.registry import load_factory, prepare

@@ -21,9 +21,9 @@ from hybridfuzz.harness.group.causes.same_cause import learned
 from hybridfuzz.harness.group.known.fixes import Fixes
 from hybridfuzz.harness.group.known.known_toml import Known
 from hybridfuzz.harness.judge.outcome import Outcome
-from hybridfuzz.harness.workers.lost_process import Ran
 from hybridfuzz.harness.workers.machine import memory_share
 from hybridfuzz.harness.workers.messages import Ready
+from hybridfuzz.harness.workers.results import Ran
 from hybridfuzz.harness.workers.worker_client import WorkerClient
 from hybridfuzz.targets.base.protocol import MisfitError
 from hybridfuzz.targets.base.registry import prepare

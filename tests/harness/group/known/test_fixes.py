@@ -33,8 +33,8 @@ from hybridfuzz.harness.group.known.known_toml import Known, fitting, load_known
 from hybridfuzz.harness.group.known.verification import FIXED, OPEN, Silenced, Verifier, kind_of
 from hybridfuzz.harness.judge.outcome import Outcome
 from hybridfuzz.harness.judge.violation import Violation
-from hybridfuzz.harness.workers.lost_process import Ran as Result
 from hybridfuzz.harness.workers.messages import Fuzz
+from hybridfuzz.harness.workers.results import Ran as Result
 from hybridfuzz.targets.base.launch import Launch
 from hybridfuzz.targets.base.registry import load_factory, prepare
 from hybridfuzz.targets.base.trace import Trace, TraceError

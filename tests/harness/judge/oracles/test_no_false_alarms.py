@@ -4,9 +4,9 @@ from collections import Counter
 
 import pytest
 import test_oracle_block_accounting
+import test_oracle_content
 import test_oracle_prefix_cache
 import test_oracle_progress
-import test_oracle_recurrent_state
 import test_oracle_tables
 from support import CLEAN, ORACLE_IDS, drawn
 
@@ -21,7 +21,7 @@ MODULES = (
     test_oracle_prefix_cache,
     test_oracle_block_accounting,
     test_oracle_progress,
-    test_oracle_recurrent_state,
+    test_oracle_content,
     test_oracle_tables,
 )
 

@@ -6,7 +6,8 @@ import pytest
 from handmade import context_of, enter, life_of, plan
 
 from hybridfuzz.harness.judge.oracles.base import ACCESS_HOOKS, RECORD_HOOKS, Context
-from hybridfuzz.harness.judge.oracles.device_accesses import DeadRows, TableMirror, Writer
+from hybridfuzz.harness.judge.oracles.device_accesses import DeadRows, TableMirror
+from hybridfuzz.harness.judge.oracles.writers import Writer
 from hybridfuzz.reference.layout import Group, Layout
 from hybridfuzz.reference.prefix_cache import Key
 from hybridfuzz.reference.tokens import Truth

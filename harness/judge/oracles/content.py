@@ -1,4 +1,8 @@
-"""S1 checkpoint, S2 resume, S3 rollback: content is what the key, or the request's progress, says."""
+"""S1 checkpoint, S2 resume, S3 rollback: content is what the key, or the request's progress, says.
+
+Recurrent states and attention slots alike: `Continuation` judges what a request reads, `Checkpoint` what a published
+block holds.
+"""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 from handmade import context_of, life_of, plan, view_of
 
-from hybridfuzz.harness.judge.oracles.recurrent_state import Checkpoint, Continuation
+from hybridfuzz.harness.judge.oracles.content import Checkpoint, Continuation
 from hybridfuzz.reference.layout import Group, Layout
 from hybridfuzz.reference.prefix_cache import Key
 from hybridfuzz.reference.request import Life

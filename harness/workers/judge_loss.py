@@ -1,7 +1,8 @@
-"""What the loss of a worker process means: it crashed, hung, took too much memory, or something killed it.
+"""Judges the loss of a worker process: a finding, a flaky finding or a warning.
 
-A process that was lost for want of memory or a device (`Lost.fault`) says nothing about the engine: its trace did not
-run. For any other loss, the trace at which it was lost runs again alone, in a new process. If that fails, the failure
+Who noticed the loss has said what it looked like (`Lost`, by `worker_process`): a crash, a hang, a limit of memory. For
+want of memory or a device (`Lost.fault`) it says nothing about the engine: its trace did not run (`unopened`).
+For any other loss, the trace at which it was lost runs again alone, in a new process. If that fails, the failure
 is an ordinary finding. If it cannot run, as no new process starts, the loss is the result of the trace (`unrepeated`).
 If it runs clean, the loss is one of three things (`judge_loss`):
 
@@ -12,16 +13,16 @@ If it runs clean, the loss is one of three things (`judge_loss`):
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from msgspec import Struct, structs
+from msgspec import structs
 
 from ...targets.base.trace import Step, Trace, tag_of
 from ..judge.environment_fault import EnvironmentFault
 from ..judge.outcome import Outcome
 from ..judge.verdict import Quoted, Value
 from ..judge.violation import Violation
+from .results import Ran
 from .worker_process import TIME_LIMIT, Lost
 
 MEMORY_LIMIT = "memory-limit"
@@ -30,47 +31,6 @@ KILLED = frozenset({"SIGKILL", "SIGTERM", "SIGINT", "SIGHUP"})
 """Signals that usually come from another process."""
 FROM_OUTSIDE = KILLED | {TIME_LIMIT}
 """Losses that a busy machine or another process can cause: the trace counts as what it showed when it ran again."""
-
-
-class Ran(Struct, frozen=True):
-    """One trace of a campaign.
-
-    `lost` says how its worker was lost if that did not happen again; `flaky` is that loss as a violation, None for a
-    memory limit, which many traces reach together. `seconds` is CPU time, or the time waited where the worker was lost.
-    `lines` are lines of the engine, by module, that are new to its worker process; `species` are those that this
-    process has not reported often enough. `took` are seconds of its worker by what they went into (`stopwatch`).
-    """
-
-    index: int
-    outcome: Outcome
-    trace: Trace | None = None
-    lost: str = ""
-    flaky: Violation | None = None
-    seconds: float = 0.0
-    lines: Mapping[str, Sequence[int]] = {}
-    species: Sequence[int] = ()
-    took: Mapping[str, float] = {}
-
-
-class Counts(Struct, frozen=True):
-    """Totals of many traces of which nothing else is reported. Each number is in `indexes` once.
-
-    lost       worker processes that were lost and replaced
-    repeats    failing traces by signature, all of signatures that the campaign has met before
-    seconds    CPU time
-    species    of traces that reported any, by number
-    took       seconds of workers, by what they went into
-    """
-
-    indexes: Sequence[int]
-    steps: int
-    exercised: Mapping[str, int]
-    reached: Mapping[str, int]
-    lost: int = 0
-    repeats: Mapping[str, int] = {}
-    seconds: float = 0.0
-    species: Mapping[int, Sequence[int]] = {}
-    took: Mapping[str, float] = {}
 
 
 def judge_loss(lost: Lost, index: int, trace: Trace, again: Outcome) -> Ran:
