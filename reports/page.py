@@ -1,4 +1,7 @@
-"""The page: one file without scripts or external resources, for light and dark displays."""
+"""The page: one file without scripts or external resources, for light and dark displays.
+
+`render` has its title and the order of its sections, which `sections` and `findings` make. The template holds no words.
+"""
 
 from __future__ import annotations
 

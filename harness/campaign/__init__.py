@@ -19,4 +19,8 @@ retest         old bugs that a campaign did not meet are run again
 two_targets    two targets on the same traces, for `--against`
 sorting        sorts failing traces into findings by cause
 canary         the self-test of every campaign: one planted bug that must be found
+
+What waits for a worker, in the order in which it is handed out: chores (`schedule`), tasks about failures (`triage`,
+within their share of the time), new trace numbers (`trace_counts`). A failing trace for which there is no time yet
+waits on disk (`backlog`); the summary counts those (`Summary.waiting`).
 """

@@ -1,7 +1,12 @@
 """Settings of a campaign, and everything that its workers share, behind one lock.
 
 The state on disk is exact: a finding and the number of the trace that failed are written in one go, so a campaign that
-was killed at any moment continues without losing a finding or counting a trace twice (`progress`, `resume`).
+was killed at any moment continues without losing a finding or counting a trace twice (`trace_counts`, `resume`).
+
+    next_batch    hands out trace numbers, as long as the budget lasts
+    take, add     count what ran; `take` returns the claim of a new finding
+    save_locked   writes the state to disk
+    summary       what all outputs and the state on disk show (`Summary`)
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 A fault is recognised by the type of an exception, by the error code of the device's runtime, and by the runtime's own
 names and sentences where an exception has no code. An illegal access, a failed launch or an assertion on the device is
-none of them: those are the engine's. Where processes share a device (`SHARED_DEVICE`), such a fault of one ends all,
+none of them: those are the engine's. A process that the kernel killed for want of memory gets its fault where its loss
+is noticed (`workers.worker_process`). Where processes share a device (`SHARED_DEVICE`), such a fault of one ends all,
 and does not say whose it was: there it shows nothing, until the trace runs in a process that shares nothing.
 """
 

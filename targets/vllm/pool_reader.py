@@ -1,6 +1,7 @@
 """The adapter's only reader of vLLM's block pool, hash map, free queue and block tables.
 
-A renamed field is changed here.
+A field that another release has under another name mostly needs no change: `base.renamed` finds it by its structure and
+gives it its old name back. What that does not find is changed here.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Prints a campaign: a live dashboard on a terminal, plain lines elsewhere, a report at the end."""
+"""Prints a campaign: a live dashboard on a terminal, plain lines elsewhere, a report at the end.
+
+`Console.handle_event` prints a line for an event, `Dashboard` shows the last `Tick`. At the end `Console.ended` prints
+`report`: findings, what was reached, self-test, and the `verdict` with its `notes` (`open_lines`: what still waits).
+"""
 
 from __future__ import annotations
 

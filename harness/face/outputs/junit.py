@@ -1,6 +1,7 @@
 """A campaign as a JUnit file: one case for each finding, one for the self-test, one for what was never reached.
 
-`--junit FILE`, written when the campaign ends.
+`--junit FILE`, written when the campaign ends: `suite` has the totals, `_case` a case, `_details` its text. (A gate's
+JUnit file is pytest's own: `--junitxml`.)
 """
 
 from __future__ import annotations

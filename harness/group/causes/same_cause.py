@@ -23,6 +23,8 @@ One symptom weighs little: one cause breaks several invariants, and several caus
 target that names no packages, a lost process, no passing neighbour) a trace is no reason for a further finding behind a
 signature.
 
+So a further kind of evidence is a term in `likeness`, and in `can_start_finding` if it is to count without votes.
+
 docs/explanation/decisions.md lists what was tried and rejected.
 """
 

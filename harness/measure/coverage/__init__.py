@@ -2,5 +2,5 @@
 
 terminal  the table and the names of functions that never ran
 report    counts by module and function, written with coverage.py's LCOV and HTML
-analysis  the process that writes them: `python -m hybridfuzz.harness.coverage.analysis`
+analysis  the process that writes them: `python -m hybridfuzz.harness.measure.coverage.analysis`
 """

@@ -32,7 +32,7 @@ largest that was measured on a tree with the known causes fixed (benchmarks/gpu_
 Triton's default for products of float32."""
 EXACT_PRODUCTS = 0.001
 """The same in float32 where products of float32 are not rounded to TF32: on an interpreter, and where
-`TRITON_F32_DEFAULT` is tf32x3 (`devices.variables`) or ieee. Most models stay below a tenth of it, single rows
+`TRITON_F32_DEFAULT` is tf32x3 (`stand_ins.variables`) or ieee. Most models stay below a tenth of it, single rows
 came up to 0.00083; the smallest difference that a known defect makes is 900 times this."""
 ROUNDINGS = 8.0
 """A larger difference counts only if it is more than this many times `Reference.rounding` of its row. Ratios were up
