@@ -157,7 +157,7 @@ def prepare(spec: str, progress: Callable[[str], None]) -> Launch:
 def check_has_releases(spec: str) -> None:
     """Raise TargetError unless `spec` is an engine that has releases, without naming one of them."""
     parsed = parse(spec)
-    if parsed.name == "python" or not _has(parsed.name, "environment"):
+    if not _has(parsed.name, "environment"):
         having = ", ".join(name for name in engines() if _has(name, "environment"))
         raise TargetError(f"target {spec!r} has no releases; engines that have: {having}")
     if parsed.version:
@@ -179,7 +179,7 @@ def releases_between(name: str, first: str, last: str, progress: Callable[[str],
 def write_scripts(spec: str, trace: Trace, failure: Failure) -> Sequence[Script]:
     """Return stand-alone reproducers, the simplest first. TargetError if the engine has none for this failure."""
     parsed = parse(spec)
-    if parsed.name == "python" or not _has(parsed.name, "repro"):
+    if not _has(parsed.name, "repro"):
         raise TargetError(f"target {spec!r} offers no stand-alone reproducers")
     scripts: Sequence[Script] = _module(parsed.name, "repro").write_scripts(parsed.variant, trace, failure)
     return scripts
@@ -188,7 +188,7 @@ def write_scripts(spec: str, trace: Trace, failure: Failure) -> Sequence[Script]
 def write_test(spec: str, trace: Trace, script: Script, name: str) -> EngineTest:
     """Return a script as a test for the engine's own tree. TargetError if the engine has none."""
     parsed = parse(spec)
-    if parsed.name == "python" or not hasattr(_module(parsed.name, "repro"), "write_test"):
+    if not (_has(parsed.name, "repro") and hasattr(_module(parsed.name, "repro"), "write_test")):
         raise TargetError(f"target {spec!r} has no tests of its own style: use test_repro.py (without --kind)")
     test: EngineTest = _module(parsed.name, "repro").write_test(trace, script, name)
     return test
@@ -197,7 +197,7 @@ def write_test(spec: str, trace: Trace, script: Script, name: str) -> EngineTest
 def describe(spec: str, trace: Trace, version: str = "") -> Deployment:
     """Return the server that a trace stands for; little more than the engine's name if the engine offers nothing."""
     parsed = parse(spec)
-    if parsed.name == "python" or not _has(parsed.name, "deployment"):
+    if not _has(parsed.name, "deployment"):
         return Deployment(parsed.variant if parsed.name == "python" else parsed.name)
     device = parsed.device or (parsed.version if not _has(parsed.name, "environment") else "")
     described: Deployment = _module(parsed.name, "deployment").deployment(parsed.variant, trace, version, device)
@@ -207,7 +207,7 @@ def describe(spec: str, trace: Trace, version: str = "") -> Deployment:
 def kit_limits(spec: str) -> Sequence[Limit]:
     """Return what the kits of an engine cannot do, () if it offers no table (`kits`)."""
     parsed = parse(spec)
-    if parsed.name == "python" or not _has(parsed.name, "kit_limits"):
+    if not _has(parsed.name, "kit_limits"):
         return ()
     limits: Sequence[Limit] = _module(parsed.name, "kit_limits").limits()
     return limits
@@ -216,7 +216,7 @@ def kit_limits(spec: str) -> Sequence[Limit]:
 def front_door(spec: str) -> ModuleType:
     """Return what compares an engine's commands with what ran (`front_door`). TargetError if there is nothing."""
     parsed = parse(spec)
-    if parsed.name == "python" or not _has(parsed.name, "front_door"):
+    if not _has(parsed.name, "front_door"):
         raise TargetError(f"target {spec!r} has no front door to compare with; use vllm@RELEASE or sglang@RELEASE")
     return _module(parsed.name, "front_door")
 
@@ -224,7 +224,7 @@ def front_door(spec: str) -> ModuleType:
 def behind_the_door(spec: str) -> Sequence[Behind]:
     """Return what an adapter sets behind its engine's front door, () if it offers no table (`kits`)."""
     parsed = parse(spec)
-    if parsed.name == "python" or not _has(parsed.name, "front_door"):
+    if not _has(parsed.name, "front_door"):
         return ()
     table: Sequence[Behind] = front_door(spec).BEHIND
     return table
@@ -233,7 +233,7 @@ def behind_the_door(spec: str) -> Sequence[Behind]:
 def confirmation(spec: str) -> ModuleType:
     """Return what runs failing traces on an engine's real models (`confirmation`). TargetError if there is none."""
     parsed = parse(spec)
-    if parsed.name == "python" or not _has(parsed.name, "confirmation"):
+    if not _has(parsed.name, "confirmation"):
         raise TargetError(f"target {spec!r} has no real models; use --target vllm@RELEASE --device cuda")
     return _module(parsed.name, "confirmation")
 
@@ -274,7 +274,8 @@ def known_targets() -> dict[str, str]:
 
 
 def _has(name: str, part: str) -> bool:
-    return find_spec(f"{PACKAGE}.{name}.{part}") is not None
+    """Return True if an engine has a module of this name; a user's module ("python:...") has none of ours."""
+    return name != "python" and find_spec(f"{PACKAGE}.{name}.{part}") is not None
 
 
 def _module(name: str, part: str) -> ModuleType:

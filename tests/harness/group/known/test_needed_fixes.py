@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from support import arrive, make_trace, steps
 
+from hybridfuzz.harness.group.known import needed_fixes as module
 from hybridfuzz.harness.group.known.fixes import Fixes
 from hybridfuzz.harness.group.known.known_toml import Known
-from hybridfuzz.harness.group.known.known_toml import needed_fixes as module
 from hybridfuzz.harness.group.known.needed_fixes import needed_fixes
 from hybridfuzz.harness.judge.outcome import Outcome
 from hybridfuzz.harness.judge.violation import Violation

@@ -13,8 +13,9 @@ from hybridfuzz.harness.campaign_events import CampaignEnded, Recognized
 from hybridfuzz.harness.campaign_summary import Cause, Finding
 from hybridfuzz.harness.group.causes.evidence import Condition
 from hybridfuzz.harness.group.findings.finding_store import cause_words
+from hybridfuzz.harness.group.known import recognition
 from hybridfuzz.harness.group.known.fixes import Fixes, apply_fixes
-from hybridfuzz.harness.group.known.known_toml import Known, load_known, recognition
+from hybridfuzz.harness.group.known.known_toml import Known, load_known
 from hybridfuzz.harness.group.known.recognition import Recognizer, cause_of
 from hybridfuzz.harness.group.known.recognize_many import Naming
 from hybridfuzz.harness.judge.outcome import Outcome
