@@ -61,6 +61,8 @@ ENDING_MAX = 100
 REQUESTS_LEFT_MAX = 12
 """Latest requests that a trace may end with an abort of."""
 SESSIONS_MAX = 6
+BEYOND_MAX = 3
+"""Tokens that an answer must have beyond its context, if it must have more than that holds."""
 IDLE_STEPS = 4
 """Events from the estimated end of all requests to a reset, itself included: the estimate is too low."""
 PRIORITY_MAX = 7
@@ -309,7 +311,7 @@ class Grammar:
         self.expect(name, prompt, max_new)
         document = self.choices.pick(self.documents)
         most, stop_at = self.answer(max_new, self.room(name))
-        event = self.ending(Resume(name, ((document, prompt),), most, stop_at))
+        event = self.ending(Resume(name, ((document, prompt),), most, stop_at), self.room(name) - most + max_new)
         return self.asking_of_turn(event)
 
     def answer(self, length: int, room: int) -> tuple[int, int]:
@@ -318,10 +320,12 @@ class Grammar:
             return length, 0
         return length + min(self.choices.pick(self.workload.beyond_stop), room), length
 
-    def ending(self, event: OneTurn) -> OneTurn:
+    def ending(self, event: OneTurn, room: int) -> OneTurn:
         """Return a turn whose stop token may be found in the text of the answer, or may have a least number of tokens
-        before it."""
+        before it. `room`: tokens that the context holds behind the longest answer."""
         choices, workload, stop_at = self._asking, self.workload, event.stop_at
+        if self.has_least and not room and choices.chance(workload.beyond_context):
+            return structs.replace(event, min_tokens=event.max_new_tokens + choices.integer(1, BEYOND_MAX))
         if not stop_at:  # as benchmarks of servers ask for it
             is_exact = self.has_least and choices.chance(workload.exact_length)
             return structs.replace(event, min_tokens=event.max_new_tokens) if is_exact else event
@@ -389,7 +393,7 @@ class Grammar:
         elif near:
             max_new = self.length(max_new if session else min(new_max, rest), total)
         most, stop_at = self.answer(max_new, rest - max_new)
-        event = self.ending(Arrive(name, path, most, priority, session, stop_at))
+        event = self.ending(Arrive(name, path, most, priority, session, stop_at), rest - most)
         event = self.asking_of_turn(event) if session else self.asking(event)
         self.history.append(event)
         if session:
