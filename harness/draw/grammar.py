@@ -116,8 +116,10 @@ class Grammar:
         self.asks_for_logprobs = self._is_asked("prompt-logprobs", workload.logprobs_used)
         self.is_structured = self._is_asked("structured-output", workload.structured_used)
         self.samples = self._is_asked("samples", workload.samples_used)
-        drafts = config.num_speculative_tokens and "least-beside-drafts" in capabilities.lacks
-        self.has_least = self.stops and "min-tokens" in capabilities.features and not drafts
+        self.has_least = self.stops and "min-tokens" in capabilities.features
+        drafts = config.num_speculative_tokens > 0
+        self.is_exact = drafts and "least-beside-drafts" in capabilities.lacks
+        """True if an answer with a least number of tokens must have all that it may have."""
         self.finds_strings = self.stops and "stop-strings" in capabilities.features
         self.fails_grammars = self._is_asked("failing-grammars", workload.bad_grammars_used)
         self.others: list[Arrive] = []
@@ -327,13 +329,15 @@ class Grammar:
         if self.has_least and not room and choices.chance(workload.beyond_context):
             return structs.replace(event, min_tokens=event.max_new_tokens + choices.integer(1, BEYOND_MAX))
         if not stop_at:  # as benchmarks of servers ask for it
-            is_exact = self.has_least and choices.chance(workload.exact_length)
-            return structs.replace(event, min_tokens=event.max_new_tokens) if is_exact else event
+            needs_all = self.has_least and choices.chance(workload.exact_length)
+            return structs.replace(event, min_tokens=event.max_new_tokens) if needs_all else event
         if self.finds_strings and choices.chance(workload.stop_string):
             is_long = choices.chance(workload.long_stop_string)
             return structs.replace(event, stop_string=True, string_before=choices.integer(1, 3) if is_long else 0)
         if not self.has_least or not choices.chance(workload.min_tokens):
             return event
+        if self.is_exact:
+            return structs.replace(event, min_tokens=event.max_new_tokens)
         behind = stop_at == 1 or choices.chance(workload.min_behind_stop)
         least = choices.integer(stop_at, event.max_new_tokens) if behind else choices.integer(1, stop_at - 1)
         return structs.replace(event, min_tokens=least)

@@ -70,7 +70,7 @@ REQUIRES: dict[str, str] = {
     "stop string of several tokens among accepted drafts": "stop-strings speculation",
     "stop token held back": "min-tokens",
     "stop token held back with a step in flight": "min-tokens async",
-    "stop token held back in a step with drafts": "min-tokens speculation least-beside-drafts",
+    "stop token held back in a step with drafts": "min-tokens speculation",
     "ended by a stop token behind its least tokens": "min-tokens",
     # structured output
     "structured and free answers in one step": "structured-output",

@@ -490,15 +490,17 @@ def test_more_tokens_than_the_context_holds_are_asked_for_where_the_answer_fills
                 assert sum(length for _, length in event.prompt) + event.max_new_tokens == trace.config.max_model_len
 
 
-def test_an_engine_may_not_count_drafts_towards_the_least_number() -> None:
+def test_an_engine_that_counts_drafts_otherwise_is_asked_for_all_tokens_of_an_answer() -> None:
+    """However it counts beside drafts, it holds stop tokens back until the answer ends by its length."""
     lacking = msgspec.structs.replace(CLEAN.capabilities, lacks=frozenset({"least-beside-drafts"}))
     traces = [draw_trace(lacking, 1, index, supports=CLEAN.supports) for index in range(60)]
-    drafts = {
-        trace.config.num_speculative_tokens > 0
-        for trace in traces
-        if any(isinstance(event, Turn) and event.min_tokens for event in trace.events)
-    }
-    assert drafts == {False}
+    fewer = {True: 0, False: 0}
+    for trace in traces:
+        turns = [event for event in trace.events if isinstance(event, Turn) and event.min_tokens]
+        drafts = trace.config.num_speculative_tokens > 0
+        assert not drafts or all(event.min_tokens >= event.max_new_tokens for event in turns)
+        fewer[drafts] += sum(event.min_tokens < event.max_new_tokens for event in turns)
+    assert fewer[False] and not fewer[True]
 
 
 def test_samples_of_a_prompt_arrive_together_and_are_the_same() -> None:
