@@ -77,7 +77,7 @@ REQUIRES: dict[str, str] = {
     "request computed after it waited for its grammar": "structured-output",
     "structured output with a step in flight": "structured-output async",
     "preempted with structured output": "structured-output preemption",
-    "drafts cut by a grammar": "structured-output speculation",
+    "drafts cut by a grammar": "structured-output speculation cut-drafts",
     "model's first choice forbidden by a grammar": "structured-output",
     "draft forbidden by a grammar is the model's first choice": "structured-output speculation async",
     "draft accepted is what a grammar leaves": "structured-output speculation",

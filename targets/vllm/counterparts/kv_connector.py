@@ -38,6 +38,7 @@ from ....reference.prefix_cache import Key
 from ....reference.tokens import EMPTY, Truth, chain
 from ...base.external import computed_elsewhere, keys_to_load, longest_load, whole_blocks
 from ...base.observe import Content, Loaded, PlannedRow, Record, SlotContent
+from ...base.protocol import EngineError
 from ...base.trace import Config, ExternalLoad
 from ..options import options_of, sync_load_tokens
 from ..pool_reader import Pool, is_unlabelled
@@ -348,11 +349,10 @@ class TraceConnector(KVConnectorBase_V1, SupportsHMA):
         self.store.sending -= connector_output.finished_sending or set()
 
     def request_finished_all_groups(self, request: Any, block_ids: tuple[list[int], ...]) -> tuple[bool, None]:
-        """Hold the blocks of a request until they are sent. The connector takes an end that it was told before as real
-        ones do: what vLLM does wrong then is for the oracles to find."""
+        """Hold the blocks of a request until they are sent. vLLM promises to call this exactly once for a request."""
         store, name = self.store, request.request_id
         if self.requests.pop(name, None) is None:
-            return name in store.sending, None
+            raise EngineError(f"a KV connector is told once more that {name} has finished")
         waited = store.waiting.pop(name, None)
         if store.kind == "transfer" and any(block_ids) and not waited:
             store.sending.add(name)
