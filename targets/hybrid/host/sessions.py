@@ -27,12 +27,13 @@ class SessionScheduler(Protocol):
 
     cache: CacheManager
     waiting: list[Request]
+    compiling: list[Request]
     running: list[Request]
     removed: list[str]
     finished: list[str]
 
-    def enqueue(self, request: Request, front: bool = False) -> None:
-        """Put a request into the waiting queue."""
+    def await_grammar(self, request: Request) -> None:
+        """Queue a request, once its grammar is compiled."""
 
     def wanted(self, request: Request, budget: int, limits: Mapping[str, int], fresh: bool = False) -> tuple[int, int]:
         """Return (input tokens, drafts among them) that a request gets from a remaining budget."""

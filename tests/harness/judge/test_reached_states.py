@@ -359,7 +359,15 @@ def test_a_state_is_required_only_of_who_can_reach_it() -> None:
     assert not {"prefix hit", "aborted while running", "draft rejected", "padding rows"} & set(required)
     usual = set(get_args(Usual))
     observed = {f"observes:{word}" for word in poor.observes}
-    assert features(poor, {}) - observed == {"arrive", "step", "none", "block-tables", "pool", "moving-rows", *(usual - poor.lacks)}
+    assert features(poor, {}) - observed == {
+        "arrive",
+        "step",
+        "none",
+        "block-tables",
+        "pool",
+        "moving-rows",
+        *(usual - poor.lacks),
+    }
     assert not {"M2", "M4", "M6", "S1", "S2", "S5"} & set(required_oracles(poor))
     assert required_oracles(CLEAN.capabilities) == applicable(CLEAN.capabilities)
 
