@@ -1,13 +1,14 @@
 """Structured output: the grammar of an answer, as a stand-in for a JSON schema or a regular expression.
 
-A grammar says which tokens may come next. This one follows from the answer that the language model gives: it allows
-each token of it, so that it changes no answer. Of the other tokens it allows
+A grammar says which tokens may come next. This one is a function of the prefix (`tokens.obeys`) and of the place in
+the answer. It allows
 
-    at even places of the answer (the first is 0)   those of the right token's parity
-    at odd places                                   all
+    at even places (the first is 0)   tokens of one parity, that of a bit of the prefix's tag
+    at odd places                     all tokens
 
-and where it is complete (`Truth.closes_at`) the model's first choice alone, mostly a stop token. So a wrong draft
-(`tokens.other_token`) is sometimes refused by the grammar and sometimes by the model alone. Behind a token that is not
+and where it is complete (`Truth.closes_at`) the model's first choice alone, mostly a stop token. At every second even
+place the model's first choice is forbidden: the answer has its next one there, and goes on from that. So a draft may be
+what the model would say and be refused by the grammar, be wrong and allowed by it, or both. Behind a token that is not
 the answer's anything is allowed.
 """
 
@@ -15,17 +16,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .tokens import Truth
+from .tokens import Truth, obeys
 
 
 def is_allowed(truth: Truth, place: int, token: int) -> bool:
     """Return True if `token` may stand at a place of the answer to a prompt."""
     position = truth.prompt_length + place
     truth.reach(position + 1)
-    right = truth.tokens[position]
     if position == truth.closes_at:
-        return token == right
-    return place % 2 == 1 or token % 2 == right % 2
+        return token == truth.tokens[position]
+    return obeys(place, truth.tags[position], token)
 
 
 def allowed(truth: Truth, place: int, tokens: Sequence[int]) -> int:

@@ -93,6 +93,11 @@ def first_choice(token: int, withheld: Sequence[int]) -> int:
     return token
 
 
+def obeys(place: int, tag: int, token: int) -> bool:
+    """Return True if a grammar allows `token` at a place of the answer, behind a prefix with `tag` (`structured`)."""
+    return place % 2 == 1 or (token ^ tag >> 5) % 2 == 0
+
+
 def draft_tokens(tag: int, count: int, right: int, key: int = 0) -> list[int]:
     """Return `count` drafts after a prefix with `tag`; the first `right` of them are the model's own tokens.
 
@@ -153,12 +158,14 @@ class Truth:
 
     `tokens[i]` is the token at position i, `tags[p]` the tag after p tokens, so `len(tags) == len(tokens) + 1`.
     `images` are in the order of the prompt; `adapter` and `salt` are document names, "" for none; `key` is what both
-    add to the content of every token. Before position `free_from` the model may not sample a token of `withheld`. At
-    `closes_at`, if it is not 0, it may: a grammar is complete there, and allows the model's first choice alone.
+    add to the content of every token. Before position `free_from` the model may not sample a token of `withheld`. With
+    `has_grammar` it samples what a grammar allows (`structured`), and at `closes_at`, if that is not 0, its first
+    choice in any case: the grammar is complete there, and allows that alone.
     """
 
     __slots__ = (
-        "adapter", "closes_at", "free_from", "images", "key", "prompt_length", "salt", "tags", "tokens", "withheld",
+        "adapter", "closes_at", "free_from", "has_grammar", "images", "key", "prompt_length", "salt", "tags", "tokens",
+        "withheld",
     )  # fmt: skip
 
     def __init__(self, path: PromptPath) -> None:
@@ -171,6 +178,7 @@ class Truth:
         self.key = 0
         self.withheld: tuple[int, ...] = ()
         self.free_from = self.closes_at = 0
+        self.has_grammar = False
         self._walk(path)
 
     def _walk(self, path: PromptPath) -> None:
@@ -248,6 +256,7 @@ class Truth:
         truth._extend((token,))
         truth.prompt_length = self.prompt_length
         truth.withheld, truth.free_from = self.withheld, self.free_from
+        truth.has_grammar, truth.closes_at = self.has_grammar, self.closes_at
         return truth
 
     def _extend(self, tokens: tuple[int, ...]) -> None:
@@ -260,11 +269,22 @@ class Truth:
         tag = tags[-1]
         for position in range(len(tokens), length):
             token = next_token(tag)
-            if position < self.free_from and position != self.closes_at:
-                token = first_choice(token, self.withheld)
+            if self.has_grammar or position < self.free_from:
+                token = self._choice(position, self.withheld)
             tag = mix(tag, token + key)
             tokens.append(token)
             tags.append(tag)
+
+    def _choice(self, position: int, withheld: Sequence[int]) -> int:
+        """Return what the model samples at a position: its first choice that is allowed, and not withheld there."""
+        tag = self.tags[position]
+        token = next_token(tag)
+        if position != self.closes_at:
+            withheld = withheld if position < self.free_from else ()
+            place = position - self.prompt_length
+            while token in withheld or (self.has_grammar and not obeys(place, tag, token)):
+                token = other_token(token)
+        return token
 
     def stop_tokens(
         self, stop_at: int, min_tokens: int = 0, before: int = 0, has_grammar: bool = False
@@ -277,6 +297,9 @@ class Truth:
         A grammar is complete at `stop_at`, and nothing else may stand there: where that is a stop token, the answer
         ends before `min_tokens`. (It is none where tokens that are withheld before it lead to another answer.)
         """
+        if has_grammar != self.has_grammar:
+            self.has_grammar = has_grammar
+            self._answer_anew()
         if has_grammar and stop_at:
             self.closes_at = self.prompt_length + stop_at - 1
         stops: tuple[int, ...] = ()
@@ -294,12 +317,35 @@ class Truth:
         """Answer anew, without `tokens` in the first places."""
         if places:
             self.withheld, self.free_from = tokens, self.prompt_length + places
-            del self.tokens[self.prompt_length :], self.tags[self.prompt_length + 1 :]
+            self._answer_anew()
+
+    def _answer_anew(self) -> None:
+        del self.tokens[self.prompt_length :], self.tags[self.prompt_length + 1 :]
 
     def holds_back(self, position: int) -> bool:
-        """Return True if the token at a position is not the model's first choice."""
+        """Return True if the model would have sampled a stop token at a position, and may not."""
         self.reach(position + 1)
-        return position < self.free_from and self.tokens[position] != next_token(self.tags[position])
+        return position < self.free_from and self.tokens[position] != self._choice(position, ())
+
+    def first(self, position: int) -> int:
+        """Return the model's first choice at a position, whatever it may sample there."""
+        return next_token(self.tag(position))
+
+    def is_masked(self, position: int) -> bool:
+        """Return True if a grammar forbids the model's first choice at a position."""
+        if not self.has_grammar or position == self.closes_at:
+            return False
+        return not obeys(position - self.prompt_length, self.tag(position), self.first(position))
+
+    def drafts(self, known: int, count: int, right: int) -> list[int]:
+        """Return `count` drafts behind the first `known` tokens. The first `right` are what the drafter takes for the
+        answer: the model's first choices, or behind an odd number of tokens what a grammar leaves of them, if there is
+        one. (A drafter that is a model knows of no grammar, one that repeats what was said follows it.)"""
+        if not self.has_grammar or known % 2 == 0:
+            return draft_tokens(self.tag(known), count, right, self.key)
+        self.reach(known + right)
+        drafts = self.tokens[known : known + min(right, count)]
+        return drafts + draft_tokens(self.tag(known + len(drafts)), count - len(drafts), 0, self.key)
 
     def answer_length(self, most: int, stops: Sequence[int], is_string: bool = False) -> int:
         """Return the number of tokens in an answer of at most `most`: its first stop token is its last. With

@@ -61,6 +61,8 @@ ENDING_MAX = 100
 REQUESTS_LEFT_MAX = 12
 """Latest requests that a trace may end with an abort of."""
 SESSIONS_MAX = 6
+BEYOND_MAX = 3
+"""Tokens that an answer must have beyond its context, if it must have more than that holds."""
 IDLE_STEPS = 4
 """Events from the estimated end of all requests to a reset, itself included: the estimate is too low."""
 PRIORITY_MAX = 7
@@ -114,8 +116,10 @@ class Grammar:
         self.asks_for_logprobs = self._is_asked("prompt-logprobs", workload.logprobs_used)
         self.is_structured = self._is_asked("structured-output", workload.structured_used)
         self.samples = self._is_asked("samples", workload.samples_used)
-        drafts = config.num_speculative_tokens and "least-beside-drafts" in capabilities.lacks
-        self.has_least = self.stops and "min-tokens" in capabilities.features and not drafts
+        self.has_least = self.stops and "min-tokens" in capabilities.features
+        drafts = config.num_speculative_tokens > 0
+        self.is_exact = drafts and "least-beside-drafts" in capabilities.lacks
+        """True if an answer with a least number of tokens must have all that it may have."""
         self.finds_strings = self.stops and "stop-strings" in capabilities.features
         self.fails_grammars = self._is_asked("failing-grammars", workload.bad_grammars_used)
         self.others: list[Arrive] = []
@@ -309,7 +313,7 @@ class Grammar:
         self.expect(name, prompt, max_new)
         document = self.choices.pick(self.documents)
         most, stop_at = self.answer(max_new, self.room(name))
-        event = self.ending(Resume(name, ((document, prompt),), most, stop_at))
+        event = self.ending(Resume(name, ((document, prompt),), most, stop_at), self.room(name) - most + max_new)
         return self.asking_of_turn(event)
 
     def answer(self, length: int, room: int) -> tuple[int, int]:
@@ -318,18 +322,22 @@ class Grammar:
             return length, 0
         return length + min(self.choices.pick(self.workload.beyond_stop), room), length
 
-    def ending(self, event: OneTurn) -> OneTurn:
+    def ending(self, event: OneTurn, room: int) -> OneTurn:
         """Return a turn whose stop token may be found in the text of the answer, or may have a least number of tokens
-        before it."""
+        before it. `room`: tokens that the context holds behind the longest answer."""
         choices, workload, stop_at = self._asking, self.workload, event.stop_at
+        if self.has_least and not room and choices.chance(workload.beyond_context):
+            return structs.replace(event, min_tokens=event.max_new_tokens + choices.integer(1, BEYOND_MAX))
         if not stop_at:  # as benchmarks of servers ask for it
-            is_exact = self.has_least and choices.chance(workload.exact_length)
-            return structs.replace(event, min_tokens=event.max_new_tokens) if is_exact else event
+            needs_all = self.has_least and choices.chance(workload.exact_length)
+            return structs.replace(event, min_tokens=event.max_new_tokens) if needs_all else event
         if self.finds_strings and choices.chance(workload.stop_string):
             is_long = choices.chance(workload.long_stop_string)
             return structs.replace(event, stop_string=True, string_before=choices.integer(1, 3) if is_long else 0)
         if not self.has_least or not choices.chance(workload.min_tokens):
             return event
+        if self.is_exact:
+            return structs.replace(event, min_tokens=event.max_new_tokens)
         behind = stop_at == 1 or choices.chance(workload.min_behind_stop)
         least = choices.integer(stop_at, event.max_new_tokens) if behind else choices.integer(1, stop_at - 1)
         return structs.replace(event, min_tokens=least)
@@ -389,7 +397,7 @@ class Grammar:
         elif near:
             max_new = self.length(max_new if session else min(new_max, rest), total)
         most, stop_at = self.answer(max_new, rest - max_new)
-        event = self.ending(Arrive(name, path, most, priority, session, stop_at))
+        event = self.ending(Arrive(name, path, most, priority, session, stop_at), rest - most)
         event = self.asking_of_turn(event) if session else self.asking(event)
         self.history.append(event)
         if session:

@@ -379,6 +379,8 @@ class ReachedStates:
                     self._verified(row, life, context)
                 if life.truth.free_from:
                     self._held_back(row, life, forward.step, context)
+                if life.structured:
+                    self._masked(row, life)
         if context.layout.mode == "slots":
             beside = any(isinstance(access, StateWrite) and access.column for access in forward.accesses)
             counts["snapshot written beside the working state"] += beside
@@ -410,6 +412,19 @@ class ReachedStates:
         self.counts["stop token held back"] += 1
         self.counts["stop token held back with a step in flight"] += any(life.name in facts.lives for facts in later)
         self.counts["stop token held back in a step with drafts"] += row.drafts > 0
+
+    def _masked(self, row: ForwardRow, life: Life) -> None:
+        """Count tokens that are not the model's first choice, which a grammar forbids, and what drafts stood there."""
+        counts, truth, known = self.counts, life.truth, len(row.tokens) - row.drafts
+        for index in range(len(row.sampled)):
+            position = row.position + known + index
+            if not truth.is_masked(position) or life.ends_before(position):
+                continue
+            counts["model's first choice forbidden by a grammar"] += 1
+            if index < row.drafts:
+                is_forbidden = row.tokens[known + index] == truth.first(position)
+                counts["draft forbidden by a grammar is the model's first choice"] += is_forbidden
+                counts["draft accepted is what a grammar leaves"] += index + 1 < len(row.sampled)
 
     def _verified(self, row: ForwardRow, life: Life, context: Context) -> None:
         counts, accepted = self.counts, len(row.sampled) - 1

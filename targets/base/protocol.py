@@ -34,7 +34,7 @@ class EngineStalled(EngineError):
     that wait, but needs no time limit."""
 
 
-Usual = Literal["chunked-prefill", "preemption", "zeroing", "drafts-past-end", "least-beside-drafts"]
+Usual = Literal["chunked-prefill", "preemption", "zeroing", "drafts-past-end", "least-beside-drafts", "cut-drafts"]
 """Features that a target has unless it lists them in `Capabilities.lacks`."""
 Observation = Literal[
     "pool", "labels", "tables", "accesses", "content", "caches", "device_order", "estimates", "leftovers", "numeric",

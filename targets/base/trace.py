@@ -127,9 +127,9 @@ class Arrive(Event, frozen=True, tag="arrive"):
     With `string_before` the stop string is longer: it begins with that many tokens of the answer before this one, or
     with those that there are.
 
-    With `min_tokens` no stop token may come before so many tokens, or before `max_new_tokens` if these are fewer. The
-    token that the model would sample at that place is a stop token, too, so that an engine must take the model's next
-    choice there (`Truth.stop_tokens`).
+    With `min_tokens` no stop token may come before so many tokens, or before `max_new_tokens` if these are fewer: where
+    the context ends an answer, it ends, however many tokens its client asked for. The token that the model would sample
+    at that place is a stop token, too, so that an engine must take the model's next choice there (`Truth.stop_tokens`).
 
     With `prompt_logprobs` its client also wants the log-probability of each token of the prompt. They are known of
     computed tokens only, so the request reads nothing from the prefix cache. What it computes is published.

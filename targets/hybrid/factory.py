@@ -88,9 +88,11 @@ CAPABILITIES = Capabilities(
             "min-tokens",
             "lookahead-hashes",
             "prompt-logprobs",
+            "structured-output",
             "failing-grammars",
         }
     ),
+    lacks=frozenset({"cut-drafts"}),
     features_with={"hashing": {"lookahead": frozenset({"lookahead-hashes"})}},
     engine=("hybridfuzz.targets.hybrid",),
     stock=STOCK,

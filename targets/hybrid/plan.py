@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ...reference.prefix_cache import Key
-from ...reference.tokens import chain, first_choice
+from ...reference.tokens import Truth, chain, obeys, other_token
 from ..base.observe import PlannedRow, Table
 
 
@@ -42,7 +42,10 @@ class Request(Struct, eq=False, gc=False):
     reads_cache: bool = True
     """False if each token of the prompt must be computed, whatever is cached."""
     compiling: int = 0
-    """Plannings until its grammar turns out not to compile, itself included; 0 for a request without such a grammar."""
+    """Plannings until its grammar is compiled, or turns out not to compile, itself included; 0 if it waits for none."""
+    compiles: bool = True
+    """False if its grammar does not compile."""
+    grammar: Grammar | None = None
 
     def append_tokens(self, tokens: Sequence[int]) -> None:
         """Append token ids and their tags."""
@@ -63,6 +66,23 @@ class Request(Struct, eq=False, gc=False):
         """Reset all progress; known outputs are kept."""
         self.settled = self.low = self.high = self.in_flight = self.optimistic = self.drafts = 0
         self.epoch += 1
+
+
+class Grammar(NamedTuple):
+    """The grammar of an answer that begins at position `start`. At `closes_at`, if that is not 0, it allows the model's
+    first choice alone, which ends it."""
+
+    start: int
+    closes_at: int
+
+    def allows(self, position: int, tag: int, token: int) -> bool:
+        """Return True if a token may stand at a position, behind a prefix with `tag`."""
+        return obeys(position - self.start, tag, token)
+
+
+def grammar_of(truth: Truth) -> Grammar | None:
+    """Return the grammar of the answer to a prompt, None if it has none."""
+    return Grammar(truth.prompt_length, truth.closes_at) if truth.has_grammar else None
 
 
 class Load(NamedTuple):
@@ -90,6 +110,7 @@ class ScheduledRow(Struct, gc=False):
     end       tokens at which a session's turn ends: sampling stops there, because states cannot be rolled back
     stops     tokens at which it stops as well
     withheld  tokens that are not sampled before position `free_from`
+    grammar   what restricts the answer
     fresh     tokens, the whole table and the prompt length; set on admission
     appended  new columns by group; set otherwise
     loads     content to load from outside the pool before the forward
@@ -114,10 +135,17 @@ class ScheduledRow(Struct, gc=False):
     stops: tuple[int, ...] = ()
     withheld: tuple[int, ...] = ()
     free_from: int = 0
+    grammar: Grammar | None = None
 
-    def choice(self, position: int, token: int) -> int:
-        """Return what is sampled at a position where `token` is the model's first choice."""
-        return first_choice(token, self.withheld) if position < self.free_from else token
+    def choice(self, position: int, tag: int, token: int) -> int:
+        """Return what is sampled at a position, behind a prefix with `tag`, where the model says `token` first."""
+        grammar = self.grammar
+        if grammar and position == grammar.closes_at:
+            return token
+        withheld = self.withheld if position < self.free_from else ()
+        while token in withheld or (grammar and not grammar.allows(position, tag, token)):
+            token = other_token(token)
+        return token
 
     @property
     def anew(self) -> bool:

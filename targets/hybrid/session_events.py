@@ -24,7 +24,7 @@ from .host.block_tables import AttentionGroup
 from .host.cache_manager import CacheManager
 from .host.scheduler import Scheduler
 from .layout import NULL_BLOCK
-from .plan import Plan, Request
+from .plan import Plan, Request, grammar_of
 from .tag_memory import TagMemory
 from .worker.input_batch import InputBatch
 from .worker.model_runner import ModelRunner
@@ -169,6 +169,7 @@ class SessionEvents:
         if request in scheduler.sessions.parked and fits(self.engine.config, event, len(request.tokens)):
             truth = Truth.after(request.tokens, event.prompt)
             prompt = truth.tokens[len(request.tokens) :]
-            stops = truth.stop_tokens(event.stop_at, least_tokens(event))
-            scheduler.sessions.resume(request, prompt, event.max_new_tokens, stops, least_tokens(event))
+            stops = truth.stop_tokens(event.stop_at, least_tokens(event), has_grammar=event.structured > 0)
+            least, grammar = least_tokens(event), grammar_of(truth)
+            scheduler.sessions.resume(request, prompt, event.max_new_tokens, stops, least, event.structured, grammar)
         return []

@@ -51,7 +51,7 @@ from .inspection import AT_REST, MARKS
 from .layout import build_layout
 from .offload.connector import Connector
 from .offload.external_store import ExternalStore
-from .plan import Plan
+from .plan import Plan, grammar_of
 from .session_events import SessionEvents
 from .tag_memory import TagMemory
 from .worker.drafter import Drafter
@@ -137,10 +137,14 @@ class HybridTarget:
             return []
         self.names_seen.add(event.name)
         truth = Truth(event.prompt)
-        prompt, stops = truth.tokens.copy(), truth.stop_tokens(event.stop_at, least_tokens(event))
+        prompt, stops = (
+            truth.tokens.copy(),
+            truth.stop_tokens(event.stop_at, least_tokens(event), has_grammar=event.structured > 0),
+        )
         self.scheduler.add(
             event.name, prompt, event.max_new_tokens, event.priority, event.session, stops, least_tokens(event),
-            reads_cache=not event.prompt_logprobs, compiling=event.bad_grammar,
+            reads_cache=not event.prompt_logprobs, compiling=event.bad_grammar or event.structured,
+            compiles=not event.bad_grammar, grammar=grammar_of(truth),
         )  # fmt: skip
         return []
 

@@ -213,25 +213,11 @@ class Device:
         """Execute a launch: clears, copies, forward."""
         said = self.compute(launch)
         if launch.penalties is not None:
-            said = self._penalized(said, launch.penalties)
+            said = penalized(said, launch.penalties)
         for index, row in enumerate(launch.rows):
             if row.name is not None:
                 launch.sampled[index] = self._relay[row.pool_row] = said[index][-1]
         self.conclude(launch, [said[index][-1:] if row.samples else () for index, row in enumerate(launch.rows)])
-
-    def _penalized(self, said: list[tuple[int, ...]], penalties: Any) -> list[tuple[int, ...]]:
-        """Return the tokens that rows sample, the last of each from logits that SGLang's own code changes."""
-        count = len(penalties)
-        logits = torch.zeros((count, VOCABULARY))
-        for row, tokens in zip(logits, said, strict=False):
-            token = tokens[-1]
-            for logit in (3, 2, 1):  # its next choices, where the first may not be sampled
-                row[token] = logit
-                token = other_token(token)
-        penalties.apply_logits_bias(logits)
-        chosen = logits.argmax(dim=-1).tolist()
-        rows = [(*tokens[:-1], token) for tokens, token in zip(said, chosen, strict=False)]
-        return rows + said[count:]
 
     def compute(self, launch: KernelLaunch) -> list[tuple[int, ...]]:
         """Run clears, copies and layers; return, by row, the token that the model samples after each token."""
@@ -371,3 +357,23 @@ class Device:
             read = locations[column * page :]
             pages = [first + location // page for location in read[::page]]
             launch.accesses.append(SlotRead(index, group, layer, pages, keys[read].tolist(), column))
+
+
+def ranked(tokens: Sequence[int]) -> torch.Tensor:
+    """Return logits of a model whose first choices are `tokens`; the next ones count where those may not be sampled."""
+    logits = torch.zeros((len(tokens), VOCABULARY))
+    for row, first in zip(logits, tokens, strict=True):
+        token = first
+        for logit in (3, 2, 1):
+            row[token] = logit
+            token = other_token(token)
+    return logits
+
+
+def penalized(said: list[tuple[int, ...]], penalties: Any) -> list[tuple[int, ...]]:
+    """Return the tokens that rows sample, the last of each from logits that SGLang's own code changes."""
+    logits = ranked([tokens[-1] for tokens in said[: len(penalties)]])
+    penalties.apply_logits_bias(logits)
+    chosen = logits.argmax(dim=-1).tolist()
+    rows = [(*tokens[:-1], token) for tokens, token in zip(said, chosen, strict=False)]
+    return rows + said[len(chosen) :]

@@ -24,12 +24,12 @@ from sglang.srt.managers.utils import GenerationBatchResult
 from sglang.srt.speculative.ngram_info import NgramVerifyInput
 from sglang.srt.speculative.ngram_worker import NGRAMWorker
 
-from ...reference.tokens import VOCABULARY, Truth, draft_tokens
+from ...reference.tokens import Truth, draft_tokens
 from ..base.observe import OutOfRange, StateWrite
 from . import kernels
 from .compat import parts, scheduler_api
 from .compat.engine import STATES, SglangEngine
-from .device import Device, KernelLaunch
+from .device import Device, KernelLaunch, penalized, ranked
 
 RESULTS = ("logits_output", "next_token_ids", "accept_lens", "new_seq_lens", "next_draft_input", "can_run_cuda_graph")
 
@@ -182,10 +182,9 @@ class Worker(NGRAMWorker):
     def _forward_target(self, batch: Any, pp_proxy_tensors: Any = None, is_verify: bool = False) -> Any:
         """Return the model's logits after every draft, or the token after every prompt."""
         said = self.device_model.compute(self._launch)[: len(batch.reqs)]
-        logits = None
-        if is_verify:
-            chosen = torch.tensor([token for tokens in said for token in tokens])
-            logits = torch.nn.functional.one_hot(chosen, VOCABULARY).float()
+        logits = ranked([token for tokens in said for token in tokens]) if is_verify else None
+        if not is_verify and scheduler_api.is_penalized(batch):
+            said = penalized(said, batch.sampling_info)
         last = torch.tensor([tokens[-1] for tokens in said], dtype=torch.int64)
         output = LogitsProcessorOutput(next_token_logits=logits)
         return SimpleNamespace(logits_output=output, next_token_ids=last, can_run_cuda_graph=False)

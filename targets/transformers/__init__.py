@@ -12,6 +12,7 @@ model. See docs/explanation/transformers.md.
     client       turns a trace into operations
     caches       executes operations on a cache
     devices      an accelerator and a host, simulated, for cache offload
+    least_tokens  stop tokens that the library's processor holds back
     tag_layers   shadow layers: tags in the cache, read under the library's masks
     model        the real model, and the same tokens alone
     target       the `Target` protocol

@@ -18,9 +18,9 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from ...reference.batch import reordered, repeated, selected, stops_of_copy, truth_of_copy
-from ...reference.tokens import Truth, draft_tokens
+from ...reference.tokens import Truth, draft_tokens, first_difference
 from ..base.observe import PlannedRow
-from ..base.trace import Arrive, Config, Resume, Step
+from ..base.trace import Arrive, Config, Resume, Step, least_tokens
 from . import operations as do
 
 PAD = 0
@@ -120,14 +120,14 @@ class Client:
         """Queue a request."""
         self.names.add(event.name)
         truth = Truth(event.prompt)
-        stops = truth.stop_tokens(event.stop_at)
+        stops = truth.stop_tokens(event.stop_at, least_tokens(event))
         self.waiting.append(BatchRow(event.name, truth, event.max_new_tokens, event.session, stops))
 
     def resume(self, event: Resume) -> None:
         """Queue the next turn of a parked session."""
         row = self.parked.pop(event.name)
         truth = row.truth.continued(row.known, event.prompt)
-        stops = truth.stop_tokens(event.stop_at)
+        stops = truth.stop_tokens(event.stop_at, least_tokens(event))
         self.waiting.append(BatchRow(event.name, truth, event.max_new_tokens, session=True, stops=stops))
 
     def abort(self, name: str) -> list[do.Operation]:
@@ -205,6 +205,7 @@ class Client:
         elif self.chunks == "wide" and start < max(row.pad for row in batch):
             count = min(max(count, 2), left)
         drafts = right = kept = 0
+        drafted: tuple[int, ...] = ()
         if count == left == 1 and len(batch) == 1 and batch[0].delivered:
             name = batch[0].name or ""
             drafts, right = event.per_request.get(name, (event.drafts, event.right))
@@ -212,14 +213,15 @@ class Client:
             if self.config.options.get("client") != "loop":
                 # `generate` drafts no further than the end that it foresees, and past a stop token.
                 drafts = min(drafts, batch[0].foreseen - batch[0].known - 1)
-            right = min(right, drafts)
-            kept = min(right, batch[0].total - batch[0].known - 1)
+            drafted = tuple(draft_tokens(batch[0].truth.tag(batch[0].known), drafts, min(right, drafts)))
+            # A right draft is the model's first choice, where the answer may need another token (`min_new_tokens`).
+            known = batch[0].known
+            right = first_difference(batch[0].tokens(known + batch[0].pad, known + batch[0].pad + drafts), drafted)
+            kept = min(right, batch[0].total - known - 1)
         stop = start + count
         tokens = [row.tokens(start, stop) for row in batch]
-        if drafts:
-            row = batch[0]
-            tokens[0] += tuple(draft_tokens(row.truth.tag(row.known), drafts, right))
-            stop += drafts
+        tokens[0] += drafted
+        stop += drafts
         feed = do.Feed(
             start,
             tuple(tokens),

@@ -93,7 +93,7 @@ def capabilities(family: str = "", features: Features = NEWEST) -> Capabilities:
         max_speculative_tokens=DRAFTS if features.records else 0,
         speculative_modes=("none",),
         options=options,
-        features=frozenset({"chunks", "stop-tokens"}),
+        features=frozenset({"chunks", "min-tokens", "stop-tokens"}),
         lacks=frozenset({"preemption", "zeroing"}),
         engine=("transformers",),
         stock=STOCK,

@@ -31,6 +31,7 @@ from .client import BatchRow, Client, Fed
 from .devices import simulated
 from .families import CONV_WIDTH, FAMILIES, Family
 from .features import Features
+from .least_tokens import greedy
 from .model import ModelBatch, Models, new_cache
 from .tag_layers import PADDING, TagLayers
 
@@ -190,7 +191,7 @@ class TransformersTarget:
         if row.name is None or not fed.samples:
             return ()
         if not feed.drafts:
-            return (token,)
+            return (greedy(token, row.truth, row.known),)
         accepted = fed.kept if row.session else fed.right  # the turn of a session has no use for more
         row.truth.reach(row.known + accepted + 1)
         return tuple(row.truth.tokens[row.known : row.known + accepted + 1])

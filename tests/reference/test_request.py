@@ -5,6 +5,7 @@ import pytest
 from hybridfuzz.reference.batch import choice
 from hybridfuzz.reference.request import Life
 from hybridfuzz.reference.tokens import Truth, other_token
+from hybridfuzz.targets.base.trace import Arrive, least_tokens
 
 
 @pytest.fixture
@@ -161,6 +162,15 @@ def test_no_stop_token_comes_before_the_least_number_of_tokens(stop_at: int, lea
     ends = [place for place, token in enumerate(answer, 1) if token in life.stops]
     assert life.answer_length == min(ends, default=20) <= (stop_at if stop_at > least else 20)
     assert life.truth.stop_tokens(stop_at, least) == life.stops, "asked again, it says the same"
+
+
+def test_the_end_of_the_context_wins_over_the_least_number_of_tokens() -> None:
+    """A request asks for more tokens than its context holds: what ends it is `max_new_tokens`."""
+    asked = Arrive("r0", (("a", 10),), 6, stop_at=2, min_tokens=9)
+    life = Life("r0", asked.prompt, 6, stop_at=2, min_tokens=least_tokens(asked))
+    life.truth.reach(16)
+    assert (life.answer_length, least_tokens(asked)) == (6, 6)
+    assert not set(life.stops) & set(life.truth.tokens[10:16])
 
 
 @pytest.mark.parametrize(("document", "stop_at", "least"), [("c", 15, 16), ("a", 3, 8), ("b", 1, 4), ("a", 8, 5)])

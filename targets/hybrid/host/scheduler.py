@@ -18,7 +18,7 @@ from ....reference.tokens import EMPTY
 from ...base.observe import PlannedRow, Table
 from ...base.trace import Config
 from ..offload.connector import Connector
-from ..plan import Load, Plan, Request, ScheduledRow
+from ..plan import Grammar, Load, Plan, Request, ScheduledRow
 from .block_tables import Span
 from .cache_manager import Allocation, CacheManager, Hit
 from .sessions import Sessions
@@ -61,18 +61,25 @@ class Scheduler:
         min_tokens: int = 0,
         reads_cache: bool = True,
         compiling: int = 0,
+        compiles: bool = True,
+        grammar: Grammar | None = None,
     ) -> None:
-        """Queue a new request. Unless it `reads_cache`, it computes its whole prompt. `compiling`: in this
-        planning from now on its grammar turns out not to compile, 0 for never."""
+        """Queue a new request. Unless it `reads_cache`, it computes its whole prompt. `compiling`: in this planning
+        from now on its grammar is compiled, or turns out not to compile; 0 if it has none."""
         total = len(prompt) + max_new_tokens
         request = Request(
             name, [], [EMPTY], total, priority, self.arrivals, len(prompt), session=session, stops=stops,
             free_from=len(prompt) + min_tokens, reads_cache=reads_cache, compiling=compiling,
+            compiles=compiles, grammar=grammar,
         )  # fmt: skip
         request.append_tokens(prompt)
         self.arrivals += 1
         self.requests[name] = request
-        if compiling:
+        self.await_grammar(request)
+
+    def await_grammar(self, request: Request) -> None:
+        """Queue a request, once its grammar is compiled."""
+        if request.compiling:
             self.compiling.append(request)
         else:
             self.enqueue(request)
@@ -108,12 +115,15 @@ class Scheduler:
         return plan
 
     def compile_grammars(self) -> list[str]:
-        """Go on compiling; return the requests whose grammars turned out not to compile."""
+        """Go on compiling, and queue those that are done; return those whose grammars turned out not to compile."""
         for request in self.compiling:
             request.compiling -= 1
-        refused = [request.name for request in self.compiling if not request.compiling]
+        done = [request for request in self.compiling if not request.compiling]
         self.compiling = [request for request in self.compiling if request.compiling]
-        return refused
+        for request in done:
+            if request.compiles:
+                self.enqueue(request)
+        return [request.name for request in done if not request.compiles]
 
     def schedule_running(self, plan: Plan, limits: Mapping[str, int]) -> bool:
         """Plan the running requests in order; preempt if the pool has too few blocks.
@@ -249,6 +259,7 @@ class Scheduler:
             request.name, count, drafts, request.epoch, fresh, appended or (), observed, request.high,
             drafts + 1 if samples else 0, loads, allocation.copies, allocation.pins, table,
             request.total if request.session else 0, request.stops if request.session else (), *self.withheld(request),
+            request.grammar,
         )  # fmt: skip
         plan.budget -= count
 

@@ -17,7 +17,7 @@ from mypy_extensions import mypyc_attr
 
 from ...base.observe import Table
 from ..layout import NULL_BLOCK
-from ..plan import Load, Plan, Request
+from ..plan import Grammar, Load, Plan, Request
 from .block_tables import Span
 from .cache_manager import Allocation, CacheManager, Hit
 
@@ -27,12 +27,13 @@ class SessionScheduler(Protocol):
 
     cache: CacheManager
     waiting: list[Request]
+    compiling: list[Request]
     running: list[Request]
     removed: list[str]
     finished: list[str]
 
-    def enqueue(self, request: Request, front: bool = False) -> None:
-        """Put a request into the waiting queue."""
+    def await_grammar(self, request: Request) -> None:
+        """Queue a request, once its grammar is compiled."""
 
     def wanted(self, request: Request, budget: int, limits: Mapping[str, int], fresh: bool = False) -> tuple[int, int]:
         """Return (input tokens, drafts among them) that a request gets from a remaining budget."""
@@ -94,15 +95,24 @@ class Sessions:
         request.drafts = 0
 
     def resume(
-        self, request: Request, prompt: Sequence[int], max_new_tokens: int, stops: tuple[int, ...], min_tokens: int
+        self,
+        request: Request,
+        prompt: Sequence[int],
+        max_new_tokens: int,
+        stops: tuple[int, ...],
+        min_tokens: int,
+        compiling: int = 0,
+        grammar: Grammar | None = None,
     ) -> None:
-        """Queue the next turn: `prompt` follows all tokens of the session so far."""
+        """Queue the next turn: `prompt` follows all tokens of the session so far. `compiling`: in this planning from
+        now on the turn's grammar is compiled."""
         self.parked.remove(request)
         request.append_tokens(prompt)
         request.prompt_length = len(request.tokens)
         request.total = request.prompt_length + max_new_tokens
         request.stops, request.free_from = stops, request.prompt_length + min_tokens
-        self.scheduler.enqueue(request)
+        request.compiling, request.grammar = compiling, grammar
+        self.scheduler.await_grammar(request)
 
     def holds(self, request: Request) -> bool:
         """Return True if an idle session holds blocks."""
@@ -149,7 +159,7 @@ class Sessions:
 
         Return False if there is none.
         """
-        for request in [*self.parked, *reversed(self.scheduler.waiting)]:
+        for request in [*self.parked, *reversed([*self.scheduler.waiting, *self.scheduler.compiling])]:
             if request is not to and self.holds(request):
                 self.drop_cache(request)
                 plan.preempted.append(request.name)
@@ -163,7 +173,7 @@ class Sessions:
 
     def drop_all_caches(self) -> None:
         """Free the blocks of all idle sessions."""
-        for request in [*self.parked, *self.scheduler.waiting]:
+        for request in [*self.parked, *self.scheduler.waiting, *self.scheduler.compiling]:
             if self.holds(request):
                 self.drop_cache(request)
 

@@ -168,6 +168,17 @@ class DummyRunAsPrompt(ModelRunner):
         return [self.config.num_speculative_tokens > 0] * rows
 
 
+class DraftsVerifiedWithoutGrammar(ModelRunner):
+    """Drafts of an answer with a grammar are verified without it: only the first token of a step is masked.
+
+    A class of bugs, no public issue known: a mask has a row for each token that may be sampled, and those behind drafts
+    are left out. vLLM's V2 runner refuses drafts that a grammar has not seen (`grammar_invalid_drafts`).
+    """
+
+    def behind_draft(self, row: ScheduledRow, position: int, tag: int, token: int) -> int:
+        return super().behind_draft(structs.replace(row, grammar=None), position, tag, token)
+
+
 PARTS: dict[str, type] = {
     "zeroing-wipes-loaded-kv": ZeroingWipesLoadedKv,
     "padded-row-fake-prefill": PaddedRowFakePrefill,
@@ -180,4 +191,5 @@ PARTS: dict[str, type] = {
     "replayed-as-drafts": ReplayedAsDrafts,
     "mixed-decodes": MixedDecodes,
     "dummy-run-as-prompt": DummyRunAsPrompt,
+    "drafts-verified-without-grammar": DraftsVerifiedWithoutGrammar,
 }

@@ -8,7 +8,7 @@ from msgspec import Struct, structs
 from mypy_extensions import mypyc_attr
 
 from ....reference.layout import Layout, cdiv, first_attended
-from ....reference.tokens import EMPTY, chain, draft_tokens, other_token
+from ....reference.tokens import EMPTY, chain, draft_tokens, mix, other_token
 from ...base.observe import Forward, ForwardRow, Record, Zeroed
 from ...base.shadow import join, sample
 from ...base.trace import Config, Step
@@ -73,7 +73,7 @@ class ModelRunner:
         sampled = {
             row.name: self.verify(row, output, one) for row, output, one in zip(rows, outputs, inputs, strict=True)
         }
-        drafts = {row.name: self.draft(index, row.name, sampled[row.name], event) for index, row in enumerate(rows)}
+        drafts = {row.name: self.draft(index, row, sampled[row.name], event) for index, row in enumerate(rows)}
         log, self.kernels.log = self.kernels.log, []
         observed = [
             ForwardRow(row.name, one.position, one.tokens, one.drafts, sampled[row.name])
@@ -223,12 +223,14 @@ class ModelRunner:
         if inputs.position + known < len(self.requests[row.name].tokens):
             return []
         first = inputs.position + known
-        sampled = [row.choice(first, sample(tags[known - 1]))]
+        request = self.requests[row.name]
+        tag = request.tag
+        sampled = [row.choice(first, tag, sample(tags[known - 1]))]
         for index in range(row.drafts):
             if inputs.tokens[known + index] != sampled[-1]:
                 break
-            sampled.append(row.choice(first + index + 1, sample(tags[known + index])))
-        request = self.requests[row.name]
+            tag = mix(tag, sampled[-1])
+            sampled.append(self.behind_draft(row, first + index + 1, tag, sample(tags[known + index])))
         if row.end:
             del sampled[row.end - len(request.tokens) :]
         end = next((count for count, token in enumerate(sampled, 1) if token in row.stops), len(sampled))
@@ -237,8 +239,13 @@ class ModelRunner:
         request.tag = chain(request.tag, tuple(sampled))[-1]
         return sampled
 
-    def draft(self, row: int, name: str, sampled: list[int], event: Step) -> int:
+    def behind_draft(self, row: ScheduledRow, position: int, tag: int, token: int) -> int:
+        """Return what is sampled behind an accepted draft, where `token` is the model's first choice."""
+        return row.choice(position, tag, token)
+
+    def draft(self, row: int, planned: ScheduledRow, sampled: list[int], event: Step) -> int:
         """Propose as many drafts, and as many right ones, as the event asks for. Return how many."""
+        name = planned.name
         request = self.requests[name]
         request.drafts = []
         if not sampled or not self.config.num_speculative_tokens:
@@ -246,9 +253,20 @@ class ModelRunner:
         count, right = event.per_request.get(name, (event.drafts, event.right))
         count = min(count, self.config.num_speculative_tokens)
         request.drafts = draft_tokens(request.tag, count, min(right, count))
+        if planned.grammar and len(request.tokens) % 2:  # as a drafter does that repeats what was said
+            request.drafts = self.draft_by_grammar(planned, count, min(right, count))
         if count:
             self.drafter.propose(row, name, len(request.tokens) - 1, (request.tokens[-1], *request.drafts[:-1]))
         return count
+
+    def draft_by_grammar(self, row: ScheduledRow, count: int, right: int) -> list[int]:
+        """Return drafts of which the first ones are the answer's, as its grammar leaves it."""
+        request = self.requests[row.name]
+        tag, drafts = request.tag, list[int]()
+        for position in range(len(request.tokens), len(request.tokens) + right):
+            drafts.append(row.choice(position, tag, sample(tag)))
+            tag = mix(tag, drafts[-1])
+        return drafts + draft_tokens(tag, count - right, 0)
 
     def dummy_run(self, step: int, rows: int, records: list[Record]) -> None:
         """Run a decode graph over rows without requests, as an idle data-parallel rank does."""

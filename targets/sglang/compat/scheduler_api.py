@@ -241,6 +241,11 @@ def penalties(batch: Any, overlap: bool) -> Any:
     return info.copy_for_forward() if overlap else info
 
 
+def is_penalized(batch: Any) -> bool:
+    """Return True if the forward of a batch changes logits by penalties that were accumulated for it."""
+    return has_least_tokens() and batch.sampling_info.acc_additive_penalties is not None
+
+
 def make_request(name: str, tokens: list[int], sampling: Any, keys: Mapping[str, str] | None = None) -> Any:
     """Return a request as the tokenizer would pass it. `keys` are its adapter and its salt, "" for none.
 

@@ -38,6 +38,7 @@ from ....reference.prefix_cache import Key
 from ....reference.tokens import EMPTY, Truth, chain
 from ...base.external import computed_elsewhere, keys_to_load, longest_load, whole_blocks
 from ...base.observe import Content, Loaded, PlannedRow, Record, SlotContent
+from ...base.protocol import EngineError
 from ...base.trace import Config, ExternalLoad
 from ..options import options_of, sync_load_tokens
 from ..pool_reader import Pool, is_unlabelled
@@ -331,7 +332,8 @@ class TraceConnector(KVConnectorBase_V1, SupportsHMA):
         if self.store.kind != "transfer" and self.store.caching:
             state = scheduler_output.kv_connector_block_state
             for name in scheduler_output.num_scheduled_tokens:
-                self.next.saves += self._published(name)
+                if request := self.requests.get(name):
+                    self.next.saves += self._published(request)
             for name, offers in state.boundary_state_offloads.items():
                 self.next.saves += self._states(name, offers)
         done, self.next = self.next, Transfers()
@@ -347,13 +349,14 @@ class TraceConnector(KVConnectorBase_V1, SupportsHMA):
         self.store.sending -= connector_output.finished_sending or set()
 
     def request_finished_all_groups(self, request: Any, block_ids: tuple[list[int], ...]) -> tuple[bool, None]:
-        """Hold the blocks of a request until they are sent."""
+        """Hold the blocks of a request until they are sent. vLLM promises to call this exactly once for a request."""
         store, name = self.store, request.request_id
+        if self.requests.pop(name, None) is None:
+            raise EngineError(f"a KV connector is told once more that {name} has finished")
         waited = store.waiting.pop(name, None)
         if store.kind == "transfer" and any(block_ids) and not waited:
             store.sending.add(name)
-            self.next.sends[name] = self._published(name) if store.caching else []
-        del self.requests[name]
+            self.next.sends[name] = self._published(request) if store.caching else []
         return name in store.sending, None
 
     def has_pending_block_frees(self) -> bool:
@@ -368,16 +371,13 @@ class TraceConnector(KVConnectorBase_V1, SupportsHMA):
     def _tags(self, request: Any) -> Sequence[int]:
         return EMPTY, *chain(EMPTY, tuple(self.store.contents(request.request_id, request.all_token_ids)))
 
-    def _published(self, name: str) -> list[Save]:
+    def _published(self, request: Any) -> list[Save]:
         """Return the published attention blocks of a request that are not stored yet."""
-        request = self.requests.get(name)
-        if request is None:
-            return []
         tags, found = self._tags(request), list[Save]()
         for index, group in enumerate(self.store.layout.groups):
             if group.kind != "attention":
                 continue
-            for column, block, covered in self.pool.labelled(index, name):
+            for column, block, covered in self.pool.labelled(index, request.request_id):
                 depth = (column + 1) * group.block_size
                 if covered != depth or depth > request.num_prompt_tokens:
                     continue

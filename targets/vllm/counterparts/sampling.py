@@ -21,10 +21,10 @@ BEYOND = 3
 def sampling_parameters(config: Config, turn: Turn, truth: Truth) -> SamplingParams:
     """Return the parameters of a request, or of a session's turn, whose prompt is that of `truth`."""
     most = max_new_tokens = turn.max_new_tokens
-    least = least_tokens(turn)
-    stops = list(truth.stop_tokens(turn.stop_at, least, has_grammar=turn.structured > 0)) or None
+    stops = list(truth.stop_tokens(turn.stop_at, least_tokens(turn), has_grammar=turn.structured > 0)) or None
     if truth.prompt_length + max_new_tokens == config.max_model_len:
         most += BEYOND  # the context ends the answer there, whatever its client asks for
+    least = min(turn.min_tokens, most)
     constrained, fails = None, getattr(turn, "bad_grammar", 0)
     if turn.structured or fails:
         from .structured import constraints

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ....reference.tokens import Truth, draft_tokens
+from ....reference.tokens import Truth
 from ...base.trace import Config, Step
 from ..options import drafts_on_device
 from ..sizes import has_eagle_rules
@@ -39,7 +39,7 @@ class Drafter:
         _, right = self.event.per_request.get(name, (self.event.drafts, self.event.right))
         truth = self.truths.get(name)
         possible = truth is not None and 0 <= known <= self.longest
-        return draft_tokens(truth.tag(known), count, right, truth.key) if truth and possible else [0] * count
+        return truth.drafts(known, count, right) if truth and possible else [0] * count
 
     def wanted(self, name: str) -> int:
         """The number of proposals that the event specifies."""

@@ -191,7 +191,7 @@ def choices_as_logits() -> npt.NDArray[np.float32]:
     logits = np.zeros((VOCABULARY, VOCABULARY), dtype=np.float32)
     for first in range(VOCABULARY):
         token = first
-        for logit in (10, 8, 6):
+        for logit in (10, 9, 8, 7, 6, 5):
             logits[first, token] = logit
             token = other_token(token)
     # Where a mask hides the right token another one is sampled, and not one that stands for a poisoned state.

@@ -55,6 +55,7 @@ LOOKAHEAD: dict[str, Any] = {**EAGLE, "options": {"hashing": "lookahead"}}
 DRAFTS: dict[str, Any] = {"num_speculative_tokens": 3}
 SCORED = Arrive("r1", (("d", 20),), 4, prompt_logprobs=True)
 UNCOMPILED = Arrive("r0", (("a", 6),), 9, bad_grammar=2)
+BY_GRAMMAR = Arrive("r0", (("a", 5),), 12, structured=1)
 STOPPED = Arrive("r0", (("a", 6),), 9, stop_at=2)
 LEAST = Arrive("r0", (("a", 6),), 9, stop_at=4, min_tokens=2)
 SESSION, MORE = Arrive("r0", (("a", 13),), 4, session=True), Resume("r0", (("b", 7),), 3)
@@ -187,6 +188,22 @@ TRACES: dict[str, Trace] = {
     "stop token with a step in flight": make_trace(STOPPED, *steps(4), async_depth=1),
     "request ended with an error by its grammar": make_trace(UNCOMPILED, *steps(4)),
     "error by a grammar while others run": make_trace(arrive("r1", 5, new=9), UNCOMPILED, *steps(4)),
+    "structured and free answers in one step": make_trace(BY_GRAMMAR, arrive("r1", 5), Step()),
+    "request computed after it waited for its grammar": make_trace(
+        structs.replace(BY_GRAMMAR, structured=3), *steps(4)
+    ),
+    "structured output with a step in flight": make_trace(BY_GRAMMAR, *steps(3), async_depth=1),
+    "preempted with structured output": make_trace(BY_GRAMMAR, *steps(3), Preempt("r0")),
+    "later turn with structured output": make_trace(
+        SESSION, *steps(9), structs.replace(MORE, structured=2), *steps(3)
+    ),
+    "model's first choice forbidden by a grammar": make_trace(BY_GRAMMAR, *steps(4)),
+    "draft forbidden by a grammar is the model's first choice": make_trace(
+        BY_GRAMMAR, *steps(4, drafts=3, right=3), async_depth=1, **DRAFTS
+    ),
+    "draft accepted is what a grammar leaves": make_trace(
+        structs.replace(BY_GRAMMAR, prompt=(("a", 6),)), *steps(4, drafts=3, right=3), **DRAFTS
+    ),
     "stop token held back": make_trace(LEAST, *steps(2)),
     "stop token held back with a step in flight": make_trace(LEAST, *steps(3), async_depth=1),
     "stop token held back in a step with drafts": make_trace(LEAST, *steps(2, drafts=1, right=0), **DRAFTS),
@@ -246,7 +263,7 @@ ELSEWHERE = {
     "held-for-transfer",
     "sync-loads",
     "loads-back",
-    "structured-output",
+    "cut-drafts",
     "stop-strings",
     "samples",
     "images",
@@ -342,7 +359,15 @@ def test_a_state_is_required_only_of_who_can_reach_it() -> None:
     assert not {"prefix hit", "aborted while running", "draft rejected", "padding rows"} & set(required)
     usual = set(get_args(Usual))
     observed = {f"observes:{word}" for word in poor.observes}
-    assert features(poor, {}) - observed == {"arrive", "step", "none", "block-tables", "pool", "moving-rows", *usual}
+    assert features(poor, {}) - observed == {
+        "arrive",
+        "step",
+        "none",
+        "block-tables",
+        "pool",
+        "moving-rows",
+        *(usual - poor.lacks),
+    }
     assert not {"M2", "M4", "M6", "S1", "S2", "S5"} & set(required_oracles(poor))
     assert required_oracles(CLEAN.capabilities) == applicable(CLEAN.capabilities)
 

@@ -187,6 +187,22 @@ def test_no_stop_token_comes_before_the_least_number(
 
 
 @pytest.mark.parametrize("depth", [0, 1])
+@pytest.mark.parametrize("session", [False, True])
+def test_beside_drafts_an_answer_that_must_have_all_its_tokens_has_them(
+    workers: dict[str, WorkerClient], session: bool, depth: int
+) -> None:
+    """The stop token is the model's first choice at places 1 and 4: after the prompt, and where drafts are verified."""
+    asked = [
+        Arrive("r0", (("a", 3),), 12, session=session, stop_at=4, min_tokens=12),
+        Arrive("r1", (("b", 3),), 6, stop_at=1, min_tokens=6), Arrive("r2", (("c", 3),), 6),
+    ]  # fmt: skip
+    trace = Trace(config_of(3, depth), (*asked, *(Step(drafts=3, right=3),) * 14))
+    outcome = worker_of(workers, LATEST).run(trace)
+    assert outcome.violation is None, outcome.violation.message
+    assert outcome.reached["stop token held back"] > outcome.reached["stop token held back in a step with drafts"] > 0
+
+
+@pytest.mark.parametrize("depth", [0, 1])
 def test_a_turn_ends_with_its_stop_token(workers: dict[str, WorkerClient], depth: int) -> None:
     """The next turn goes on behind it."""
     turns = Arrive("r0", (("a", 3),), 3, session=True, stop_at=2), Resume("r0", (("b", 2),), 3, stop_at=2)

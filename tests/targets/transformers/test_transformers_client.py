@@ -171,3 +171,18 @@ def test_a_copy_that_begins_with_the_stop_token_goes_on() -> None:
     _, after = client.repeat(2)
     assert after[1].truth.tokens[6] == token
     assert (after[1].stops, after[1].total) == ((), 10)
+
+
+def test_a_right_draft_is_not_accepted_where_a_stop_token_is_held_back() -> None:
+    """The draft is the model's first choice, and the answer goes on with its next one."""
+    request = Arrive("r0", (("a", 6),), 9, stop_at=3, min_tokens=5)
+    client = client_with(request, num_speculative_tokens=3)
+    for _ in range(2):
+        feed(client)
+    fed, meaning, _, _ = client.plan(Step(drafts=3, right=3), fresh=False)
+    truth = client.batch[0].truth
+    held = next(place for place in range(5) if truth.holds_back(6 + place))
+    assert (held, meaning.right, meaning.kept) == (2, 0, 0), "its third token is held back"
+    assert fed.tokens[0][-3] in truth.withheld
+    outputs, _ = client.advance(fed, meaning)
+    assert outputs == [("r0", (truth.tokens[8],))] and truth.tokens[8] not in truth.withheld

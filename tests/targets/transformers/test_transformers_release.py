@@ -21,7 +21,7 @@ from hybridfuzz.targets.base.environment import cache_folder
 from hybridfuzz.targets.base.protocol import TargetError
 from hybridfuzz.targets.base.registry import prepare
 from hybridfuzz.targets.base.repro import Failure
-from hybridfuzz.targets.base.trace import TraceError
+from hybridfuzz.targets.base.trace import Arrive, Config, Group, Step, Trace, TraceError
 from hybridfuzz.targets.transformers.factory import capabilities, refusal
 from hybridfuzz.targets.transformers.repro import PROMISE, write_scripts
 
@@ -57,6 +57,7 @@ for name, family in FAMILIES.items():
     except ValueError:
         pass
 """
+SOUND_OPTIONS = {"chunks": "wide", "record": "no", "client": "generate", "offload": "no", "forward": "tags"}
 SOUND = {"chunks": "wide", "record": "no", "client": "generate", "offload": "no", "max_model_len": 32}
 """Configurations in which the sound families are silent: no known defect of 5.23.0 is reached."""
 
@@ -95,6 +96,42 @@ def test_random_traces_are_silent(worker: WorkerClient, family: str) -> None:
         assert outcome.violation is None, outcome.violation.message
         exercised.update(outcome.exercised)
     assert all(exercised[oracle] for oracle in ("S3", "S6", "S7", "S9"))
+
+
+@pytest.mark.parametrize(("drafts", "record"), [(0, "no"), (2, "yes")])
+def test_stop_tokens_are_held_back_by_the_library(worker: WorkerClient, drafts: int, record: str) -> None:
+    options = {**SOUND_OPTIONS, "family": "lfm2", "record": record}
+    config = Config(
+        64, (Group("mamba", 8), Group("attention", 1)), mamba_cache_mode="none", enable_prefix_caching=False,
+        max_num_batched_tokens=64, max_model_len=32, num_speculative_tokens=drafts, options=options,
+    )  # fmt: skip
+    requests = [
+        Arrive(f"r{index}", ((name, 5 + index),), 9, stop_at=2, min_tokens=least)
+        for index, (name, least) in enumerate([("a", 4), ("b", 1), ("c", 9)][: 1 if drafts else 3])
+    ]
+    outcome = worker.run(Trace(config, (*requests, *[Step(drafts=drafts, right=drafts)] * 12)))
+    assert outcome.violation is None, outcome.violation.message
+    assert outcome.reached["stop token held back"]
+
+
+def test_a_library_that_lets_stop_tokens_come_too_early_is_caught(tmp_path: Path) -> None:
+    tree = Path(prepare(f"transformers@{LATEST}", print).tree)
+    shutil.copytree(tree / "transformers", tmp_path / "src" / "transformers")
+    processors = tmp_path / "src" / "transformers" / "generation" / "logits_process.py"
+    text = processors.read_text(encoding="utf-8")
+    changed = text.replace("if new_tokens_length < self.min_new_tokens:", "if new_tokens_length < 0:")
+    assert text != changed
+    processors.write_text(changed, encoding="utf-8")
+    config = Config(
+        64, (Group("mamba", 8), Group("attention", 1)), mamba_cache_mode="none", enable_prefix_caching=False,
+        max_model_len=32, options={**SOUND_OPTIONS, "family": "lfm2"},
+    )  # fmt: skip
+    trace = Trace(config, (Arrive("r0", (("a", 5),), 9, stop_at=2, min_tokens=4), *[Step()] * 4))
+    spec = f"transformers@{tmp_path}"
+    with WorkerClient(spec, prepare(spec, print), trace_seconds=300) as checkout:
+        checkout.start()
+        violation = checkout.run(trace).violation
+    assert violation is not None and violation.signature == "S6-step-sampled"
 
 
 @pytest.mark.exhaustive

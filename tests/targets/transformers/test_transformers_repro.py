@@ -3,6 +3,7 @@
 import pytest
 from msgspec import structs
 
+from hybridfuzz.reference.tokens import Truth
 from hybridfuzz.targets.base.repro import DEVIATION, Failure, Place, Script
 from hybridfuzz.targets.base.trace import Arrive, Config, Crop, Event, Group, Step, Trace
 from hybridfuzz.targets.transformers.repro import write_scripts, write_test
@@ -88,3 +89,16 @@ def test_a_script_marks_the_call_that_fails() -> None:
     assert before.count("cache = forward(") == 2 and after.startswith("\ncache = forward(")
     assert script.first_line == script.text.splitlines().index(DEVIATION) + 1
     assert offloading("EngineError-two_devices").place == Place(function="two_devices")
+
+
+def test_a_script_feeds_the_answer_without_stop_tokens_that_are_held_back() -> None:
+    asked = Arrive("r0", (("a", 6),), 4, stop_at=2, min_tokens=4)
+    events = (asked, *[Step()] * 4, Crop(1), Step())
+    [script] = write_scripts("", Trace(CONFIG, events), Failure("S9", "mamba-temporal", "broken", events, 5, "r0"))
+    truth = Truth(asked.prompt)
+    free = Truth(asked.prompt)
+    truth.stop_tokens(2, 4)
+    truth.reach(9)
+    free.reach(9)
+    assert truth.tokens != free.tokens
+    assert str(truth.tokens[:9]) in script.text and str(free.tokens[:9]) not in script.text

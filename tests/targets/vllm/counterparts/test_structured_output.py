@@ -15,7 +15,7 @@ GROUPS = Group("mamba", 8), Group("attention", 8)
 
 
 @pytest.mark.parametrize(("runner", "depth"), [("v2", 1), ("v1", 1), ("v1", 0)])
-def test_grammars_wait_cut_drafts_and_change_no_answer(worker: WorkerClient, runner: str, depth: int) -> None:
+def test_grammars_wait_cut_drafts_and_change_answers(worker: WorkerClient, runner: str, depth: int) -> None:
     """Before a step is planned, or before it samples; a sample of the same prompt is not restricted less."""
     config = Config(
         60, GROUPS, num_speculative_tokens=3, async_depth=depth, max_num_batched_tokens=32, options={"runner": runner}
@@ -28,11 +28,33 @@ def test_grammars_wait_cut_drafts_and_change_no_answer(worker: WorkerClient, run
     outcome = worker.run(Trace(config, events))
     assert outcome.violation is None, outcome.violation.message
     for state in (
-        "drafts cut by a grammar", "request computed after it waited for its grammar",
+        "drafts cut by a grammar", "model's first choice forbidden by a grammar",
+        "request computed after it waited for its grammar",
         "structured and free answers in one step", "samples of one prompt admitted in one step",
         "samples of one prompt aborted together",
     ):  # fmt: skip
         assert outcome.reached.get(state), state
+
+
+@pytest.mark.parametrize(("runner", "depth"), [("v2", 1), ("v2", 0), ("v1", 1), ("v1", 0)])
+def test_a_draft_counts_if_a_grammar_leaves_it(worker: WorkerClient, runner: str, depth: int) -> None:
+    """What the model would say is refused where the grammar forbids it, and what stands there instead is accepted. A
+    draft that is known when its step is planned is not even computed then."""
+    config = Config(60, GROUPS, num_speculative_tokens=3, async_depth=depth, options={"runner": runner})
+    requests = [Arrive(f"r{length}", (("a", length),), 12, structured=1) for length in (5, 6, 7)]
+    outcome = worker.run(Trace(config, (*requests, *[Step(drafts=3, right=3)] * 12)))
+    assert outcome.violation is None, outcome.violation.message
+    assert outcome.reached.get("draft accepted is what a grammar leaves")
+    assert outcome.reached.get("draft forbidden by a grammar is the model's first choice", 0) >= depth
+
+
+@pytest.mark.parametrize(("runner", "depth"), [("v2", 1), ("v1", 0)])
+def test_the_context_ends_an_answer_that_must_have_more_tokens(worker: WorkerClient, runner: str, depth: int) -> None:
+    config = Config(60, GROUPS, async_depth=depth, max_model_len=32, options={"runner": runner})
+    events = (Arrive("r0", (("a", 28),), 4, min_tokens=6), Arrive("r1", (("b", 28),), 4, stop_at=2, min_tokens=7))
+    outcome = worker.run(Trace(config, (*events, *[Step()] * 8)))
+    assert outcome.violation is None, outcome.violation.message
+    assert outcome.reached["stop token held back"] > 1
 
 
 def test_a_prompt_with_log_probabilities_reads_no_cache(worker: WorkerClient) -> None:
