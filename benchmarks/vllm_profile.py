@@ -29,6 +29,7 @@ from typing import Any
 
 from hybridfuzz.harness.draw.grammar import draw_trace
 from hybridfuzz.harness.judge.run import run_trace
+from hybridfuzz.targets import triton_interpreter
 from hybridfuzz.targets.base.registry import load_factory, prepare
 from hybridfuzz.targets.vllm import factory as factory_module
 from hybridfuzz.targets.vllm.factory import VllmFactory
@@ -182,6 +183,8 @@ def main() -> int:
     if arguments.inside:
         for runner in ("v2", "v1"):
             measure(arguments.traces, {"runner": runner})
+        _, left = triton_interpreter.counts()
+        print(f"launches left to Triton's own interpreter, first runs included: {left or 'none'}")
         return 0
     launch = prepare(arguments.target, print)
     command = [str(launch.python), __file__, "--inside", *sys.argv[1:]]

@@ -67,6 +67,11 @@ def modulo_int(a: int, b: int) -> int:
     return a - divide_int(a, b) * b if b else 0
 
 
+def repeated(lanes: NDArray[Any], shape: tuple[int, ...], larger: tuple[int, ...]) -> NDArray[Any]:
+    """The lanes of a block of some shape that is repeated along its dimensions of length 1."""
+    return np.broadcast_to(lanes.reshape(shape), larger).reshape(-1)
+
+
 def divide_block(a: Any, b: Any) -> Any:
     return (a - np.fmod(a, b)) // b
 

@@ -176,12 +176,12 @@ class Compiler(Expressions):
         code = out.at(value, lanes)
         out.line(f"{variable} = {code}")
         out.lines, out.memo, out.depth = saved, memo, out.depth - 1
-        moved = Value(value.type, variable, value.n, element=value.element, lanes=lanes)
+        moved = Value(value.type, variable, value.n, value.shape, element=value.element, lanes=lanes)
         if value.type == "ptr":
             moved = replace(moved, low=value.low, high=value.high, aligned=value.aligned)
         if like is None:
             return moved
-        same = (like.type, like.n, like.element) == (moved.type, moved.n, moved.element)
+        same = (like.type, like.n, like.shape, like.element) == (moved.type, moved.n, moved.shape, moved.element)
         if not same or like.code != variable:
             raise Unsupported(f"branches that leave {like.type} and {moved.type}")
         if (like.low, like.high, like.aligned) != (moved.low, moved.high, moved.aligned):
@@ -297,7 +297,7 @@ class Compiler(Expressions):
                 continue
             if value.type in ("const", "tuple"):
                 raise Unsupported(f"{name}: a constant that a loop changes")
-            if (like.type, like.n, like.element) != (value.type, value.n, value.element):
+            if (like.type, like.n, like.shape, like.element) != (value.type, value.n, value.shape, value.element):
                 raise Unsupported(f"{name}: {like.type}, after a turn of the loop {value.type}")
             if (like.low, like.high, like.aligned) != (value.low, value.high, value.aligned):
                 raise Unsupported("a pointer into another tensor after a turn of a loop")

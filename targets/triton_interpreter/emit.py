@@ -6,6 +6,7 @@ of 1024 lanes of which a mask lets five through costs what five lanes cost.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -153,7 +154,34 @@ class Emitter:
 
     def full(self, value: Value) -> Value:
         """The same block with all lanes computed."""
-        return Value(value.type, self.at(value, ""), value.n)
+        return replace(value, code=self.at(value, ""), make=None, start=None, lanes="", tail=None, whole=False)
+
+    def shaped(self, value: Value, shape: tuple[int, ...]) -> Value:
+        """The same lanes as a block of another shape."""
+        if value.type == "ptr":
+            return replace(value, shape=shape, offset=self.shaped(value.offset or self.arange(0, value.n), shape))
+        return replace(self.full(value), shape=shape)
+
+    def broadcast(self, a: Value, b: Value) -> tuple[Value, Value]:
+        """Two operands, blocks of several dimensions repeated along those of length 1."""
+        if not (a.n and b.n) or a.shape == b.shape:
+            return a, b
+        if len(a.shape) != len(b.shape):
+            raise Unsupported("blocks of different numbers of dimensions")
+        shape = tuple(map(max, a.shape, b.shape))
+        return self._repeated(a, shape), self._repeated(b, shape)
+
+    def _repeated(self, value: Value, shape: tuple[int, ...]) -> Value:
+        if value.shape == shape:
+            return value
+        if any(own not in (1, size) for own, size in zip(value.shape, shape, strict=True)):
+            raise Unsupported("blocks of different lengths")
+        larger = replace(value, n=math.prod(shape), shape=shape)
+        if value.type == "ptr":
+            assert value.offset is not None
+            return replace(larger, offset=self._repeated(value.offset, shape))
+        code = self.name(f"repeated({self.at(value, '')}, {value.shape}, {shape})", "b")
+        return replace(larger, code=code, make=None)
 
     def elementwise(self, template: Template, operands: list[Value], type_: str) -> Value:
         """Apply an operation to scalars and blocks that have their common type already."""
@@ -161,14 +189,15 @@ class Emitter:
         if not blocks:
             return Value(type_, self.name(template([o.code for o in operands], False)))
         n = blocks[0].n
-        if any(block.n != n for block in blocks):
+        shape = blocks[0].shape
+        if any((block.n, block.shape) != (n, shape) for block in blocks):
             raise Unsupported("blocks of different lengths")
 
         def make(lanes: str) -> str:
             return template([self.at(operand, lanes) for operand in operands], True)
 
         if all(block.make is not None for block in blocks):
-            return Value(type_, n=n, make=make)
+            return Value(type_, n=n, shape=shape, make=make)
         cuts = {block.lanes for block in blocks if block.make is None}
         lanes = cuts.pop() if len(cuts) == 1 else ""
         if cuts and any(block.lanes and block.tail is None for block in blocks):
@@ -181,7 +210,7 @@ class Emitter:
                 ends = [o.tail() if o.tail is not None else o for o in operands]
                 return self.elementwise(template, ends, type_)
 
-        return Value(type_, code, n, lanes=lanes, tail=tail)
+        return Value(type_, code, n, shape, lanes=lanes, tail=tail)
 
     def arange(self, start: int, n: int) -> Value:
         return self.indices(Value("int32", str(start)), n, "int32")

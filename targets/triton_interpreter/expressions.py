@@ -119,7 +119,24 @@ class Expressions:
                 if whole.type == "tuple":
                     member: Value = whole.value[place]
                     return member
+            case ast.Subscript(value=base, slice=index):
+                return self.indexed(self.value(base), index.elts if isinstance(index, ast.Tuple) else [index])
         raise Unsupported(f"expression {ast.unparse(node)[:60]}")
+
+    def indexed(self, block: Value, places: list[ast.expr]) -> Value:
+        """A block with further dimensions of length 1, each where the index has None."""
+        sizes, shape = list(block.shape or [block.n]), []
+        for place in places:
+            match place:
+                case ast.Constant(value=None):
+                    shape.append(1)
+                case ast.Slice(lower=None, upper=None, step=None) if sizes:
+                    shape.append(sizes.pop(0))
+                case _:
+                    raise Unsupported("an index that is neither : nor None")
+        if sizes or not block.n:
+            raise Unsupported("an index of another number of dimensions")
+        return self.out.shaped(block, tuple(shape))
 
     def lookup(self, name: str) -> Value:
         if name in self.frame.names:
@@ -145,7 +162,7 @@ class Expressions:
                 return const(tl.pointer_type(named_dtype(base.element)))
             return const(named_dtype(base.type))
         if node.attr == "shape" and base.type not in WEAK:
-            return Value("tuple", value=[const(base.n)] if base.n else [])
+            return Value("tuple", value=[const(size) for size in base.shape or [base.n] if size])
         raise Unsupported(f"attribute {node.attr}")
 
     def static_attribute(self, base: Any, name: str) -> Any:

@@ -6,6 +6,7 @@ own library (tl.cdiv, tl.rand, ...) that is not here is compiled from its source
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -17,7 +18,7 @@ from .values import BITS, NUMPY, SIZE, WEAK, Unsupported, Value, const, is_float
 Function = Callable[..., Value]
 NONE = const(None)
 FUNCTIONS: dict[str, Function] = {}
-METHODS = {"to", "cast", "cdiv", "sum", "max", "min", "argmax", "argmin", "cumsum"}
+METHODS = {"to", "cast", "cdiv", "sum", "max", "min", "argmax", "argmin", "cumsum", "reshape"}
 
 
 def function(implementation: Function) -> Function:
@@ -64,7 +65,15 @@ def arange(out: Emitter, start: Value, end: Value) -> Value:
     n = high - low
     if not (0 <= low < high < 2**31 and n & (n - 1) == 0):
         raise Unsupported(f"arange({low}, {high})")
-    return out.arange(low, n)
+    return replace(out.arange(low, n), below=high if high <= BITS["uint64"] else 0)
+
+
+@function
+def reshape(out: Emitter, input: Value, *shape: Value) -> Value:
+    sizes = tuple(static(size, "a shape") for size in shape)
+    if not is_block(input) or math.prod(sizes) != input.n:
+        raise Unsupported("a shape of another size")
+    return out.shaped(input, sizes if len(sizes) > 1 else ())
 
 
 @function
@@ -127,7 +136,7 @@ def _to_pointer(out: Emitter, value: Value, element: str) -> Value:
         return pointer
     if value.start is not None and SIZE[element] == 1:
         return replace(pointer, code=value.start.code, n=value.n)
-    return replace(pointer, code="0", n=value.n, offset=value, absolute=True)
+    return replace(pointer, code="0", n=value.n, shape=value.shape, offset=value, absolute=True)
 
 
 @function
@@ -144,7 +153,7 @@ def where(out: Emitter, condition: Value, x: Value, y: Value) -> Value:
         a, b = (v if value.n else f"np_{NUMPY[type_]}({v})" for v, value in ((a, x), (b, y)))
         return f"where({c}, {a}, {b})"
 
-    if cond.code in ("True", "False"):
+    if cond.code in ("True", "False") and not (x.shape or y.shape):
         chosen, n = (x if cond.code == "True" else y), x.n or y.n
         return chosen if chosen.n == n else spread(out, chosen, n)
     result = out.elementwise(template, [cond, x, y], type_)

@@ -9,12 +9,12 @@ from .language import NONE, _ignored, function, is_block, static, widened
 from .values import NUMPY, SIZE, Unsupported, Value, const, is_float
 
 
-def _mask(out: Emitter, mask: Value, n: int) -> Value | None:
+def _mask(out: Emitter, mask: Value, pointer: Value) -> Value | None:
     """Return the mask as int1, None if it masks no lane."""
     if mask.type == "const" and (mask.value is None or mask.value is True):
         return None
     value = out.cast(out.strong(mask), "int1")
-    if value.n not in (0, n):
+    if value.n and (value.n, value.shape) != (pointer.n, pointer.shape):
         raise Unsupported("a mask of another shape")
     return None if value.code == "True" else value
 
@@ -45,11 +45,13 @@ def load(out: Emitter, pointer: Value, mask: Value = NONE, other: Value = NONE, 
         raise Unsupported("a load from what is no pointer")
     boolean = pointer.element == "int1"  # Triton reads a byte and compares it with zero
     element = "uint8" if boolean else pointer.element
-    gate = _mask(out, mask, pointer.n)
+    gate = _mask(out, mask, pointer)
     rest = out.strong(const(0) if other.type == "const" and other.value is None else other, element)
     pointer = replace(pointer, element=element)
+    if rest.n and rest.shape != pointer.shape:
+        raise Unsupported("`other` of another shape")
     if pointer.n:
-        loaded = _load_block(out, pointer, gate, rest)
+        loaded = replace(_load_block(out, pointer, gate, rest), shape=pointer.shape)
     else:
         if rest.n:
             raise Unsupported("a block as `other` of a scalar load")
@@ -129,10 +131,10 @@ def store(out: Emitter, pointer: Value, value: Value, mask: Value = NONE, **opti
         raise Unsupported("a store of pointers")
     element = "uint8" if pointer.element == "int1" else pointer.element
     pointer = replace(pointer, element=element)
-    gate = _mask(out, mask, pointer.n)
+    gate = _mask(out, mask, pointer)
     stored = out.strong(value, element)
     if pointer.n:
-        if stored.n not in (0, pointer.n):
+        if stored.n and (stored.n, stored.shape) != (pointer.n, pointer.shape):
             raise Unsupported("a store of another shape")
         _store_block(out, pointer, stored, gate)
         return NONE
@@ -171,8 +173,8 @@ def _store_block(out: Emitter, pointer: Value, value: Value, gate: Value | None)
 
 
 def _one_axis(x: Value, axis: Value, rest: dict[str, Value]) -> None:
-    if not is_block(x):
-        raise Unsupported("a reduction of what is no block")
+    if not is_block(x) or x.shape:
+        raise Unsupported("a reduction of what is no block of one dimension")
     if static(axis, "an axis") not in (None, 0) or any(static(v, k) for k, v in rest.items()):
         raise Unsupported("an option of a reduction")
 

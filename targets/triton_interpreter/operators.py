@@ -68,6 +68,7 @@ def binary(out: Emitter, symbol: str, a: Value, b: Value) -> Value:
         return _python(out, symbol, a, b)
     if "tuple" in (a.type, b.type):
         raise Unsupported("arithmetic on a tuple")
+    a, b = out.broadcast(a, b)
     if a.type == "ptr" or b.type == "ptr":
         return _pointer(out, symbol, a, b)
     if symbol in COMPARISONS:
@@ -144,7 +145,8 @@ def _ends_false(*masks: Value) -> bool:
 
 
 def _check_shift(amount: Value, type_: str) -> None:
-    if not amount.code.isdigit() or int(amount.code) >= BITS[type_]:
+    most = int(amount.code) if amount.code.isdigit() else amount.below - 1
+    if not 0 <= most < BITS[type_]:
         raise Unsupported("a shift by what is not known to be less than the width")
 
 
@@ -206,7 +208,7 @@ def _leading(out: Emitter, indices: Value, bound: Value, symbol: str) -> Value:
 def _pointer(out: Emitter, symbol: str, a: Value, b: Value) -> Value:
     if symbol == "+" and b.type == "ptr":
         a, b = b, a
-    if symbol not in "+-" or a.type != "ptr" or b.type in ("ptr", "tuple") or a.absolute:
+    if symbol not in "+-" or a.type != "ptr" or b.type in ("ptr", "tuple") or (a.absolute and symbol == "-"):
         raise Unsupported(f"{symbol} on a pointer")
     if b.type in WEAK:
         # A Python number next to a pointer: its own type. Only what int64 holds can be an offset.
@@ -214,6 +216,10 @@ def _pointer(out: Emitter, symbol: str, a: Value, b: Value) -> Value:
             raise Unsupported("a pointer offset")
     elif is_float(b.type) or b.type in ("uint64", "int1"):
         raise Unsupported(f"a pointer offset of type {b.type}")
+    if a.absolute:
+        assert a.offset is not None
+        distance = binary(out, "*", out.cast(b, a.offset.type), const(SIZE[a.element]))
+        return replace(a, offset=binary(out, "+", a.offset, distance))
     if not b.n:
         size = SIZE[a.element]
         step = b.code if size == 1 else f"{size} * {b.code}"
@@ -228,7 +234,7 @@ def _pointer(out: Emitter, symbol: str, a: Value, b: Value) -> Value:
         step = b.start.code if size == 1 else f"{size} * {b.start.code}"
         code = a.code if b.start.code == "0" else out.name(f"{a.code} + {step}")
         return replace(a, code=code, n=b.n)
-    return replace(a, n=b.n, offset=b)
+    return replace(a, n=b.n, shape=b.shape, offset=b)
 
 
 def unary(out: Emitter, node: ast.unaryop, value: Value) -> Value:

@@ -58,6 +58,8 @@ class Value:
     type: str
     code: str = ""
     n: int = 0
+    shape: tuple[int, ...] = ()  # of a block of several dimensions, whose lanes are in C's order; such a one is not cut
+    below: int = 0  # of a block: every lane is surely from 0 up to this; 0: unknown
     value: Any = None  # of a "const"; the members of a "tuple"
     make: Callable[[str], str] | None = None
     start: Value | None = None  # lazy only: the block is start + arange(n)

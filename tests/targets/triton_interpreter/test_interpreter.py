@@ -230,6 +230,40 @@ def test_pointer_tables_and_gathers(n: int, dtype: str) -> None:
 
 
 @triton.jit
+def dimensions(pointers, x, bits, out, n, m, A: tl.constexpr, B: tl.constexpr, C: tl.constexpr):
+    a, b, c = tl.arange(0, A), tl.program_id(0) * B + tl.arange(0, B), tl.arange(0, C)
+    rows = tl.load(pointers + a, mask=a < A - 1, other=0).to(tl.pointer_type(tl.int32))
+    first = tl.load(x + b, mask=b < n, other=1)
+    mask = (a < A - 1)[:, None, None] & (b < n)[None, :, None] & (c < m)[None, None, :]
+    found = tl.load(rows[:, None, None] + b[None, :, None] * 2 + first[None, :, None] + c[None, None, :], mask=mask)
+    place = out + a[:, None, None] * 100 + b[None, :, None] * C + c[None, None, :]
+    tl.store(place, tl.where(found > 5, found - first[None, :, None], -found), mask=mask)
+    word = tl.load(bits + tl.arange(0, B), mask=tl.arange(0, B) < n)
+    flags = ((word[:, None] >> tl.arange(0, 32)[None, :]) & 1) == 0
+    lanes = tl.arange(0, B * 32)
+    tl.store(out + 400 + lanes, 7, mask=flags.reshape(B * 32) & (lanes < n * 30))
+    if tl.load(x + 1) < 2:
+        total = first[None, :] + a[:, None]
+    else:
+        total = first[None, :] * a[:, None]
+        total += 1
+    tl.store(out + 700 + a[:, None] * B + tl.arange(0, B)[None, :], total)
+
+
+@pytest.mark.parametrize("n", [0, 3, 8])
+@pytest.mark.parametrize("m", [1, 3])
+def test_blocks_of_several_dimensions(n: int, m: int) -> None:
+    """Their dimensions of length 1 are repeated, also in blocks of pointers, in masks and behind branches; they become
+    blocks of one dimension again in C's order."""
+    rng = np.random.default_rng(n)
+    tables = [ints(rng, 40, -20, 20, torch.int32) for _ in range(4)]
+    table = torch.tensor([t.data_ptr() for t in tables], dtype=torch.int64)
+    x, bits = ints(rng, 16, 0, 4, torch.int32), ints(rng, 8, -(2**31), 2**31, torch.int32)
+    out = torch.zeros(1000, dtype=torch.int32)
+    both(dimensions, (2,), table, x, bits, out, n, m, A=4, B=8, C=4, reached=tables)
+
+
+@triton.jit
 def unaligned(x, y, offset, n, B: tl.constexpr):
     i = tl.arange(0, B)
     source = (x + offset).to(tl.pointer_type(tl.int64))
@@ -269,7 +303,20 @@ def atomics(x):
 @triton.jit
 def two_dimensions(x):
     i = tl.arange(0, 4)
-    tl.store(x + i[:, None] * 4 + i[None, :], 1)
+    block = tl.load(x + i[:, None] * 4 + i[None, :])
+    tl.store(x + i, tl.sum(block, axis=1))
+
+
+@triton.jit
+def mixed_dimensions(x):
+    i = tl.arange(0, 4)
+    tl.store(x + i[:, None] * 4 + i, 1)
+
+
+@triton.jit
+def shifts_too_far(x):
+    i = tl.arange(0, 128)
+    tl.store(x + i[:, None], tl.load(x + i)[:, None] >> i[:, None])
 
 
 @triton.jit
@@ -299,6 +346,8 @@ def test_what_is_not_exact_is_left_to_triton() -> None:
     for jitted, args in (
         (atomics, (x,)),
         (two_dimensions, (x,)),
+        (mixed_dimensions, (x,)),
+        (shifts_too_far, (x,)),
         (copy, (bf16, bf16)),
         (copy, (torch.zeros(1, dtype=torch.float16), x)),
         (changes_type, (x, 3)),

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from interpreter_support import both, torch
+from interpreter_support import both, launch, torch
+from triton.runtime.interpreter import InterpreterBuilder
 
 pytest.importorskip("vllm")
 pytestmark = pytest.mark.engine
@@ -345,6 +346,55 @@ def test_scatter_num_accepted(seed: int) -> None:
     module = f"{WORKER}.gpu.model_states.mamba_hybrid"
     jitted, taken = kernel(module, "_scatter_num_accepted_kernel", arguments)
     both(jitted, (b.n,), **taken)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_aligned_state_indices(seed: int) -> None:
+    b = Batch(seed)
+    out = b.ints(0, 9, 2, SLOTS, 3)
+    arguments = {
+        "block_table_ptrs_ptr": b.pointers(b.tables, torch.int64),
+        "seq_lens_ptr": b.ints(1, 60, SLOTS),
+        "state_indices_ptr": out,
+        "block_table_stride_req": COLUMNS,
+        "seq_lens_stride": 1,
+        "state_indices_stride_0": out.stride(0),
+        "state_indices_stride_1": out.stride(1),
+        "state_indices_stride_2": out.stride(2),
+        "num_requests": b.n,
+        "CACHE_BLOCK_SIZE": BLOCK,
+        "NUM_GROUPS": 2,
+        "BLOCK_GROUPS": 2,
+        "NUM_STATE_SLOTS": 3,
+        "BLOCK_STATE_SLOTS": 4,
+        "BLOCK_ROWS": 32,
+    }
+    name = "get_aligned_state_indices_multi_group_kernel"
+    jitted, taken = kernel(f"{WORKER}.mamba_utils", name, arguments)
+    both(jitted, (1,), **taken, reached=b.tables)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_grammar_bitmask(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(InterpreterBuilder, "create_masked_store", launch.masked_store)
+    b = Batch(seed)
+    vocab, stride = 100, 4
+    logits = b.floats(b.logits, vocab)
+    masks = b.n * stride
+    arguments = {
+        "logits_ptr": logits,
+        "logits_stride": vocab,
+        "logits_indices_ptr": b.tensor(b.rng.permutation(masks), torch.int32),
+        "cu_num_logits_ptr": b.cu_num_logits,
+        "bitmask_ptr": b.ints(-(2**31), 2**31, masks, 4),
+        "bitmask_stride": 4,
+        "vocab_size": vocab,
+        "MASK_STRIDE": stride,
+        "BLOCK_SIZE": 64,
+    }
+    name = "_apply_grammar_bitmask_kernel"
+    jitted, taken = kernel(f"{WORKER}.gpu.structured_outputs", name, arguments)
+    both(jitted, (masks, 2), **taken)
 
 
 @pytest.mark.parametrize("dtype", ["int64", "uint64"])
