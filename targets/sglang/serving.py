@@ -79,7 +79,7 @@ class Server:
                 request.session_generation = self.engine.cache.ensure_session_generation(request.session_id)
         self.engine.inputs.attach(request, truth, tokens)
         if self.scheduler.model_worker is not None:
-            self.scheduler.model_worker.ngram_corpus.truths[name] = truth
+            self.scheduler.model_worker.wanted.truths[name] = truth
         request.priority = self.priorities.setdefault(name, priority)
         self.requests[name] = request
         self.scheduler._add_request_to_queue(request)
@@ -103,8 +103,8 @@ class Server:
         self.device.step, self.device.pad_to = self.steps, pad_to
         batch = scheduler.plan()
         if scheduler.model_worker is not None:
-            corpus = scheduler.model_worker.ngram_corpus
-            corpus.count, corpus.right, corpus.per_request = drafts, right, per_request or {}
+            wanted = scheduler.model_worker.wanted
+            wanted.count, wanted.right, wanted.per_request = drafts, right, per_request or {}
         return batch
 
     def idle(self, rows: int) -> None:

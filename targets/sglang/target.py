@@ -187,6 +187,10 @@ def _worker(sizes: Sizes) -> Any:
     """Return the class of speculation's worker, None without speculation: not every release can import it."""
     if not sizes.drafts:
         return None
+    if sizes.drafter == "eagle":
+        from .eagle import EagleWorker
+
+        return EagleWorker
     from .speculation import Worker
 
     return Worker

@@ -35,6 +35,7 @@ class Sizes:
     spare_slots  state slots beyond those that the server provides
     window       inputs that a convolution remembers
     drafts       tokens of one verification, 0 without speculation
+    drafter      what proposes them (`speculative_algorithm`): "ngram", or "eagle", a draft model
     mixed        True if decodes join the batch of a prefill (`enable_mixed_chunk`)
     order        how waiting requests are sorted (`schedule_policy`)
     eviction     which leaf of the tree goes first (`radix_eviction_policy`)
@@ -65,6 +66,7 @@ class Sizes:
     attention_layers: int
     window: int
     drafts: int
+    drafter: str = "ngram"
     mixed: bool = False
     graphs: tuple[int, ...] = ()
     priorities: bool = False
@@ -171,6 +173,7 @@ def sizes_of(config: Config) -> Sizes:
         attention_layers=attention[0].layers,
         window=config.conv_width - 1,
         drafts=drafts,
+        drafter=options.get("drafter", "ngram") if drafts else "ngram",
         mixed=options.get("mixed_chunk") == "yes",
         graphs=config.graph_sizes,
         priorities=config.policy == "priority",
