@@ -258,7 +258,7 @@ class Device:
     def conclude(self, launch: KernelLaunch, sampled: Sequence[tuple[int, ...]]) -> None:
         """Record the forward, with the tokens that each row sampled."""
         rows = [
-            ForwardRow(row.name, row.prefix, tokens, row.drafts, said)
+            ForwardRow(row.name, row.prefix, tokens, row.drafts, said, row.guessed)
             for row, tokens, said in zip(launch.rows, launch.inputs, sampled, strict=True)
         ]
         if self.tier is not None:

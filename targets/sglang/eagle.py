@@ -7,8 +7,8 @@ hidden state to the next step (`FutureMap`, `EagleDraftInput`).
 The stand-in for the draft model guesses from what a real one gets: the target's hidden state at a position, which is a
 tag here, and the token behind it. So a relay that mixes up rows loses drafts, and one that loses the last token computes
 another answer. How many drafts are right is the trace's choice: the others are replaced by SGLang's map from the
-draft model's vocabulary to the target's (`hot_token_id`). Keys and values of the draft model are left out: a wrong one
-costs speed, no answer depends on it.
+draft model's vocabulary to the target's (`hot_token_id`). S6 objects when a draft that should be right is not. Keys and
+values of the draft model are left out: a wrong one costs speed, no answer depends on it.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from sglang.srt.layers.logits_processor import LogitsProcessorOutput
 from sglang.srt.managers.utils import GenerationBatchResult
+from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode
 from sglang.srt.speculative import eagle_worker_common
 from sglang.srt.speculative.eagle_info import EagleDraftInput
 from sglang.srt.speculative.eagle_utils import default_tree_mask_mode, eagle_prepare_for_verify
@@ -73,7 +74,7 @@ class DraftModel:
         if batch.forward_mode.is_extend():
             ends = torch.tensor(counts).cumsum(0) - 1
             tags = [tags[end] for end in ends.tolist()]
-        guesses = torch.tensor([sample(tag) for tag in tags])
+        guesses = torch.tensor([sample(tag) for tag in tags], dtype=torch.int64)
         logits = torch.nn.functional.one_hot(guesses, VOCABULARY).float()
         states = torch.tensor(tags, dtype=torch.int64)[:, None]
         return SimpleNamespace(logits_output=LogitsProcessorOutput(next_token_logits=logits, hidden_states=states))
@@ -128,16 +129,25 @@ class EagleWorker(EAGLEWorkerV2):
     ) -> GenerationBatchResult:
         """Launch a batch. Drafts are made at once: the forward before, from which they follow, was waited for."""
         batch = copy.copy(batch)
-        staged = batch
-        if batch.forward_mode.is_decode():
-            names = [request.client_name for request in batch.reqs]
-            self._draft_worker.hot_token_id.begin([self.wanted.right_of(name) for name in names])
+        staged, guessed = batch, list[int]()
+        if batch.forward_mode.is_decode_or_idle():
+            most = self.speculative_num_steps
+            guessed = [min(self.wanted.right_of(request.client_name), most) for request in batch.reqs]
+            self._draft_worker.hot_token_id.begin(guessed)
+            if batch.spec_info is None:
+                batch.spec_info = self._idle_input()
             batch.spec_info = self._draft_worker.draft(batch)
             staged = copy.copy(batch)
             prepared = eagle_prepare_for_verify(staged.spec_info, self.req_to_token_pool, staged, self._target_worker)
             batch.launched = vars(staged), prepared
         forward = partial(super().forward_batch_generation, batch, on_publish, grammar_barrier)
-        return self._target_worker.launch(staged, EagleDraftInput(), forward)
+        return self._target_worker.launch(staged, EagleDraftInput(), forward, guessed)
+
+
+    def _idle_input(self) -> EagleDraftInput:
+        """Return the draft model's input for a batch without rows, as `EAGLEWorkerV2` makes it."""
+        none = CaptureHiddenMode.LAST
+        return EagleDraftInput.create_idle_input("cpu", 1, torch.int64, self.topk, none, VOCABULARY)
 
 
 def _as_launched(verify: Any, rows: Any, batch: Any, target: Any) -> Any:

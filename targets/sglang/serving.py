@@ -110,10 +110,11 @@ class Server:
     def idle(self, rows: int) -> None:
         """Take part in the step of other data-parallel ranks, the largest of which has `rows` rows.
 
-        No-op with requests, and with drafts: SGLang refuses n-gram speculation with data-parallel attention.
+        No-op with requests, and with n-gram drafts: SGLang refuses them with data-parallel attention.
         """
-        scheduler = self.scheduler
-        if not (self.engine.sizes.drafts or scheduler.waiting_queue or scheduler.live()):
+        scheduler, sizes = self.scheduler, self.engine.sizes
+        refused = sizes.drafts and sizes.drafter == "ngram"
+        if not (refused or scheduler.waiting_queue or scheduler.live()):
             self.device.step, self.device.pad_to = self.steps, rows
             self.turn(scheduler.plan(peers_run=True))
 

@@ -11,7 +11,7 @@ SGLang waits for it: for the new lengths when the next verification is launched,
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -133,16 +133,21 @@ class TargetModel:
         )
         self._launch: KernelLaunch
 
-    def launch(self, staged: Any, promised: Any, forward: Callable[[], Any]) -> GenerationBatchResult:
+    def launch(
+        self, staged: Any, promised: Any, forward: Callable[[], Any], guessed: Sequence[int] = ()
+    ) -> GenerationBatchResult:
         """Launch a batch as it is staged.
 
         promised  placeholders for the inputs of the next verification, which the relay fills in
         forward   runs the batch by SGLang's own code
+        guessed   how many drafts of each row a stand-in for a draft model guesses right
         """
         result = GenerationBatchResult(next_draft_input=promised)
         launch = self.device.prepare(
             staged, lambda launch: self.scheduler.launch_batch_sample_if_needed(result, staged)
         )
+        for index, count in enumerate(guessed):
+            launch.rows[index] = launch.rows[index]._replace(guessed=count)
         verify = scheduler_api.verify_batch(staged) if staged.forward_mode.is_target_verify() else None
         metadata = launch.metadata or (verify and self.commit.linear_attn_backend._forward_metadata(verify))
         result.delay_sample_func = partial(self._run, result, launch, metadata, forward)
