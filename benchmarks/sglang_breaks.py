@@ -276,7 +276,8 @@ SERVED = (
         "            [spec_info.bonus_tokens, self.bonus_tokens], axis=0\n"),
     Break("first-draft-not-relayed", RELAY, {**MODEL_DRAFTS, "async_depth": "1"},
         "the first draft of an earlier step is verified",
-        "            self.topk_index_buf[indices] = payload.topk_index.to(\n                self.topk_index_buf.dtype\n            )\n",
+        "            self.topk_index_buf[indices] = payload.topk_index.to(\n"
+        "                self.topk_index_buf.dtype\n            )\n",
         "            pass\n"),
     Break("drafts-from-a-rejected-token", "srt/speculative/eagle_worker_v2.py", MODEL_DRAFTS,
         "the next drafts follow from the last draft, accepted or not",
@@ -295,8 +296,8 @@ SERVED = (
     Break("string-without-its-place", BATCH, VERIFIED, "an answer keeps all tokens of the step with its stop string",
         "                        if stop_str_in_tail:\n", "                        if False:\n"),
 )
-"""Of priorities, mixed chunks, captured graphs, the host tier, windows, idle ranks, inputs and draft models; behind the fixes of the
-release's own bugs."""
+"""Of priorities, mixed chunks, captured graphs, the host tier, windows, idle ranks, inputs and draft models; behind
+the fixes of the release's own bugs."""
 # fmt: on
 
 PAGE = Path(__file__).parents[1] / "build/sglang-breaks.md"

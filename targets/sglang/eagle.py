@@ -5,10 +5,11 @@ drafted and verified, the commit of states, and the relay of the last token, of 
 hidden state to the next step (`FutureMap`, `EagleDraftInput`).
 
 The stand-in for the draft model guesses from what a real one gets: the target's hidden state at a position, which is a
-tag here, and the token behind it. So a relay that mixes up rows loses drafts, and one that loses the last token computes
-another answer. How many drafts are right is the trace's choice: the others are replaced by SGLang's map from the
-draft model's vocabulary to the target's (`hot_token_id`). S6 objects when a draft that should be right is not. Keys and
-values of the draft model are left out: a wrong one costs speed, no answer depends on it.
+tag here, and the token behind it. So a relay that mixes up rows loses drafts, and one that loses the last token changes
+the answer. How many drafts are right is the trace's choice: the others are replaced by SGLang's map from the draft
+model's vocabulary to the target's (`hot_token_id`). S6 objects when a draft that should be right is not.
+
+Keys and values of the draft model are left out: a wrong one costs speed, no answer depends on it.
 """
 
 from __future__ import annotations
@@ -143,11 +144,10 @@ class EagleWorker(EAGLEWorkerV2):
         forward = partial(super().forward_batch_generation, batch, on_publish, grammar_barrier)
         return self._target_worker.launch(staged, EagleDraftInput(), forward, guessed)
 
-
     def _idle_input(self) -> EagleDraftInput:
         """Return the draft model's input for a batch without rows, as `EAGLEWorkerV2` makes it."""
-        none = CaptureHiddenMode.LAST
-        return EagleDraftInput.create_idle_input("cpu", 1, torch.int64, self.topk, none, VOCABULARY)
+        mode = CaptureHiddenMode.LAST
+        return EagleDraftInput.create_idle_input("cpu", 1, torch.int64, self.topk, mode, VOCABULARY)
 
 
 def _as_launched(verify: Any, rows: Any, batch: Any, target: Any) -> Any:

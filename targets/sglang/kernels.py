@@ -77,8 +77,8 @@ def assign_draft_cache_locs_contiguous_func(
 ) -> None:
     """Fill the locations of the `topk * count` tokens behind each request."""
     name, width = "assign_draft_cache_locs", topk * count
-    spans = [_columns(name, table, row, first, first + width) for row, first in zip(rows.tolist(), lengths.tolist())]
-    locations.copy_(torch.cat(spans))
+    spans = zip(rows.tolist(), lengths.tolist(), strict=True)
+    locations.copy_(torch.cat([_columns(name, table, row, first, first + width) for row, first in spans]))
 
 
 def build_tree_kernel_efficient_func(

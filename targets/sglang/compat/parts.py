@@ -60,8 +60,9 @@ def publish(sizes: Sizes) -> Any:
             "speculative_num_draft_tokens": sizes.drafts,
             "speculative_num_steps": sizes.drafts - (sizes.drafter == "eagle"),
             "speculative_eagle_topk": 1,
-            "speculative_ngram_max_bfs_breadth": 1,
         }
+        if sizes.drafter == "ngram":
+            given["speculative_ngram_max_bfs_breadth"] = 1
     if sizes.sliding:
         from sglang.srt.environ import envs
 
