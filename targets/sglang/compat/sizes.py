@@ -112,10 +112,13 @@ class Sizes:
 
     @cached_property
     def window_pages(self) -> int:
-        """Pages of the layers with a sliding window: a share of the others', and enough for one request."""
+        """Pages of the layers with a sliding window: a share of the others', and enough for two requests.
+
+        A prompt in chunks is never retracted, and its admission leaves nothing for what a row beside it decodes.
+        """
         if not self.sliding:
             return 0
-        return max(int(self.pages * self.window_ratio), self.longest)
+        return max(int(self.pages * self.window_ratio), 2 * self.longest)
 
     @property
     def longest(self) -> int:
