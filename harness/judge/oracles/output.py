@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ....reference.request import Life
+from ....reference.tokens import draft_tokens
 from ....targets.base.observe import Delivered, ForwardRow
 from ..verdict import Tokens, Value
 from ..violation import Violation
@@ -45,8 +46,9 @@ class Output(Oracle):
             wanted = truth.tokens[row.position : end]
             return self._differs(context, life, "input", Tokens(tuple(wanted)), Tokens(tuple(inputs)))
         if row.guessed:
-            truth.reach(end + row.guessed)
-            guesses, wanted = list(row.tokens[known:][: row.guessed]), truth.tokens[end : end + row.guessed]
+            # The model's first choices: a drafter does not know which tokens are withheld.
+            wanted = draft_tokens(truth.tag(end), row.guessed, row.guessed, truth.key)
+            guesses = list(row.tokens[known:][: row.guessed])
             if guesses != wanted:
                 return self._differs(context, life, "guess", Tokens(tuple(wanted)), Tokens(tuple(guesses)))
         if row.sampled and not life.ends_before(end):
