@@ -23,6 +23,7 @@ OVERLAP = {"strategy": "extra_buffer", "async_depth": "1"}
 # A track interval of two verifications keeps away from what the release does to shorter ones.
 DRAFTS = {"num_speculative_tokens": "3", "mamba_cache_mode": "slots", "track": "2"}
 VERIFIED = {"num_speculative_tokens": "3"}
+MODEL_DRAFTS = {**VERIFIED, "drafter": "eagle"}
 PRIORITIES, DECODES = {"policy": "priority"}, {"strategy": "extra_buffer", "num_speculative_tokens": "0"}
 MIXED = {"mixed_chunk": "yes", "num_speculative_tokens": "0"}
 HOST = {"hicache": "write_through", "tree_core": "python", "num_speculative_tokens": "0"}
@@ -35,7 +36,7 @@ COMMON, BATCH = "srt/mem_cache/common.py", "srt/managers/schedule_batch.py"
 SCHEDULER = "srt/managers/scheduler.py"
 RESULTS = "srt/managers/scheduler_components/batch_result_processor.py"
 VERIFY, RELAY = "srt/speculative/spec_utils.py", "srt/managers/overlap_utils.py"
-DRAFTING = "srt/speculative/eagle_utils.py"
+DRAFTING, EAGLE = "srt/speculative/eagle_utils.py", "srt/speculative/eagle_info.py"
 POLICY, REGISTRY = "srt/managers/schedule_policy.py", "srt/model_executor/cuda_graph_buffer_registry.py"
 CONTROLLER = "srt/managers/cache_controller.py"
 CORE = "srt/mem_cache/unified_cache/unified_tree_core.py"
@@ -261,6 +262,31 @@ SERVED = (
     Break("salt-left-out-of-the-key", "srt/mem_cache/radix_cache.py", {"inputs": "adapters"},
         "children of a node are not told apart by salt",
         "            return ((self.extra_key, self.cache_salt), plain)\n", "            return plain\n"),
+    # Speculation with a draft model
+    Break("relay-keeps-first-rows", EAGLE, MODEL_DRAFTS, "the relay keeps rows of other requests",
+        "            self.future_indices = self.future_indices[new_indices]\n",
+        "            self.future_indices = self.future_indices[: len(new_indices)]\n"),
+    Break("relay-keeps-first-states", EAGLE, {**MODEL_DRAFTS, "async_depth": "0"},
+        "without overlap, the draft model's states of other requests are kept",
+        "            self.hidden_states = self.hidden_states[new_indices]\n",
+        "            self.hidden_states = self.hidden_states[: len(new_indices)]\n"),
+    Break("relay-merged-in-other-order", EAGLE, {**MODEL_DRAFTS, "async_depth": "0"},
+        "without overlap, the last tokens of two batches are joined in the other order",
+        "            [self.bonus_tokens, spec_info.bonus_tokens], axis=0\n",
+        "            [spec_info.bonus_tokens, self.bonus_tokens], axis=0\n"),
+    Break("first-draft-not-relayed", RELAY, {**MODEL_DRAFTS, "async_depth": "1"},
+        "the first draft of an earlier step is verified",
+        "            self.topk_index_buf[indices] = payload.topk_index.to(\n"
+        "                self.topk_index_buf.dtype\n            )\n",
+        "            pass\n"),
+    Break("drafts-from-a-rejected-token", "srt/speculative/eagle_worker_v2.py", MODEL_DRAFTS,
+        "the next drafts follow from the last draft, accepted or not",
+        "                + batch_result.accept_lens\n                - 1\n",
+        "                + self.speculative_num_draft_tokens\n                - 1\n"),
+    Break("wrong-last-token-relayed", "srt/speculative/eagle_worker_common.py", MODEL_DRAFTS,
+        "the token behind the accepted drafts is that of the first one",
+        "            accept_tokens,\n            accept_lens,\n            bonus_tokens,\n",
+        "            accept_tokens,\n            torch.ones_like(accept_lens),\n            bonus_tokens,\n"),
     # Stop strings
     Break("string-sought-in-last-tokens", BATCH, VERIFIED, "a stop string before the last accepted tokens is missed",
         "            max_len_tail_str + max(new_accepted_len - 1, 0), len(self.output_ids)\n",
@@ -270,8 +296,8 @@ SERVED = (
     Break("string-without-its-place", BATCH, VERIFIED, "an answer keeps all tokens of the step with its stop string",
         "                        if stop_str_in_tail:\n", "                        if False:\n"),
 )
-"""Of priorities, mixed chunks, captured graphs, the host tier, windows, idle ranks and inputs; behind the fixes of the
-release's own bugs."""
+"""Of priorities, mixed chunks, captured graphs, the host tier, windows, idle ranks, inputs and draft models; behind
+the fixes of the release's own bugs."""
 # fmt: on
 
 PAGE = Path(__file__).parents[1] / "build/sglang-breaks.md"

@@ -317,6 +317,10 @@ RELATIONS: Mapping[str, Sentence] = {
     "differs-input": Sentence(
         "{request}, with {settled:token} computed, is given the tokens {observed}, expected {expected}"
     ),
+    "differs-guess": Sentence(
+        "{request}, with {settled:token} computed, gets the drafts {observed}; its drafter guesses {expected} if the "
+        "engine gives it the right inputs"
+    ),
     "differs-position": Sentence(
         "{request}, with {settled:token} computed, starts at position {observed}, expected {expected}"
     ),

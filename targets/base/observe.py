@@ -247,6 +247,7 @@ class ForwardRow(Struct, frozen=True, gc=False, array_like=True):
     tokens    input token ids, drafts last
     drafts    how many of `tokens` are drafts
     sampled   tokens that the sampler accepted, () for an unfinished prefill
+    guessed   how many of the first drafts a stand-in for the drafter guesses right from what the engine gives it
     """
 
     request: str | None
@@ -254,6 +255,7 @@ class ForwardRow(Struct, frozen=True, gc=False, array_like=True):
     tokens: Sequence[int]
     drafts: int
     sampled: Sequence[int]
+    guessed: int = 0
 
 
 class Forward(Struct, frozen=True, gc=False):

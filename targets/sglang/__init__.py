@@ -9,8 +9,9 @@ SGLang's own state and KV tensors. See docs/explanation/sglang.md.
     compat       differences between releases, and the construction of SGLang's parts
     stubs        stands in for modules and features that a CPU run does not need
     scheduling   SGLang's scheduler without its constructor; one turn of its event loop
-    speculation  SGLang's n-gram worker
-    kernels      its index kernels in plain Torch
+    speculation  the target model of a worker that verifies drafts; SGLang's n-gram worker
+    eagle        its worker with a draft model
+    kernels      their index kernels in plain Torch
     sessions     clients of streaming sessions
     inputs       images, adapters and salts of requests
     device       shadow layers, executed when SGLang waits for their result

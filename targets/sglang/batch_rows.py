@@ -30,6 +30,8 @@ class Row(NamedTuple):
     locations: Sequence[int]
     written: Sequence[int]
     drafts: int = 0
+    guessed: int = 0
+    """How many of the first drafts the stand-in for the draft model guesses right."""
     key: int = 0
     """What the adapter of its request adds to the content of each token."""
     contents: tuple[int, ...] | None = None

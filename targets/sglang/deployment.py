@@ -50,7 +50,10 @@ NOTES = (
     "random weights and 4 layers fit one GPU; compare each answer with that of the same request alone, or leave both "
     "flags out and serve the checkpoint",
 )
-DRAFTS = ("the n-gram corpus: drafts are as many right and wrong tokens as the scenario states",)
+DRAFTS = {
+    "ngram": "the n-gram corpus: drafts are as many right and wrong tokens as the scenario states",
+    "eagle": "the draft model: it guesses from that digest of the target model; the scenario makes guesses wrong",
+}
 FLAGS = (
     ("eviction", "--radix-eviction-policy", "lru"),
     ("path_states", "--mamba-max-states-per-path", "-1"),
@@ -80,7 +83,7 @@ def deployment(variant: str, trace: Trace, version: str, device: str = "") -> De
         scaled=tuple(_scaled(config)),
         implementations=cores if core in CORES and not variant else (),
         own=OWN,
-        replaced=(*REPLACED, *(DRAFTS if config.num_speculative_tokens else ())),
+        replaced=(*REPLACED, *([DRAFTS[_drafter(config)]] if config.num_speculative_tokens else ())),
         packages=("torch", "triton", "transformers", "numpy"),
         environment=("-m", "sglang.check_env"),
         tracker="https://github.com/sgl-project/sglang/issues",
@@ -132,17 +135,26 @@ def _flags(trace: Trace) -> Iterator[str]:
     yield from ("--page-size", str(page))
     if config.num_speculative_tokens:
         # A verification has the last token and the drafts.
-        drafts = str(config.num_speculative_tokens + 1)
-        yield from ("--speculative-algorithm", "NGRAM", "--speculative-num-draft-tokens", drafts)
-        yield from ("--speculative-ngram-max-bfs-breadth", "1")  # a chain of drafts
+        steps, drafts = str(config.num_speculative_tokens), str(config.num_speculative_tokens + 1)
+        drafter = _drafter(config)
+        yield from ("--speculative-algorithm", drafter.upper(), "--speculative-num-draft-tokens", drafts)
+        if drafter == "ngram":
+            yield from ("--speculative-ngram-max-bfs-breadth", "1")  # a chain of drafts
+        else:
+            yield from ("--speculative-num-steps", steps, "--speculative-eagle-topk", "1")
     if any(group.window for group in config.groups):
         yield from ("--swa-full-tokens-ratio", options.get("window_ratio", "1"))
     if options.get("inputs") == "adapters":
         yield from ADAPTERS
     if any(isinstance(event, Arrive) and event.session for event in trace.events):
         yield "--enable-streaming-session"
-    if not config.num_speculative_tokens and any(isinstance(event, DummyRun) for event in trace.events):
+    has_ranks = not config.num_speculative_tokens or _drafter(config) == "eagle"
+    if has_ranks and any(isinstance(event, DummyRun) for event in trace.events):
         yield from RANKS
+
+
+def _drafter(config: Config) -> str:
+    return config.options.get("drafter", "ngram")
 
 
 def _limits(config: Config) -> dict[str, tuple[str, ...]]:
@@ -222,4 +234,5 @@ def _scaled(config: Config) -> Iterator[str]:
     for window in [group.window for group in config.groups if group.window]:
         yield f"sliding window of {window} tokens, given back in batches of one page; a server's has hundreds, in 128"
     if config.num_speculative_tokens:
-        yield "drafts are given by the scenario; a server's come from its n-gram corpus"
+        source = "n-gram corpus" if _drafter(config) == "ngram" else "draft model"
+        yield f"how many drafts are right is the scenario's choice; a server's come from its {source}"

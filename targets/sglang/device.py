@@ -62,6 +62,8 @@ class KernelLaunch:
         """What changes the logits of the batch, None for nothing."""
         self.accesses: list[Access] = []
         self.inputs: list[tuple[int, ...]] = []
+        self.hidden: list[tuple[int, ...]] = []
+        """Tags of each row after the last layer."""
         self.execute = execute
         self._pending = pending
         pending.append(self)
@@ -250,12 +252,13 @@ class Device:
             self._attention_layer(layer, launch, inputs, hidden)
         for layer in range(self.sizes.window_layers):
             self._attention_layer(layer, launch, inputs, hidden, WINDOW)
-        return [tuple([sample(tag) for tag in tags or ()]) for tags in hidden]
+        launch.hidden = [tags or () for tags in hidden]
+        return [tuple([sample(tag) for tag in tags]) for tags in launch.hidden]
 
     def conclude(self, launch: KernelLaunch, sampled: Sequence[tuple[int, ...]]) -> None:
         """Record the forward, with the tokens that each row sampled."""
         rows = [
-            ForwardRow(row.name, row.prefix, tokens, row.drafts, said)
+            ForwardRow(row.name, row.prefix, tokens, row.drafts, said, row.guessed)
             for row, tokens, said in zip(launch.rows, launch.inputs, sampled, strict=True)
         ]
         if self.tier is not None:

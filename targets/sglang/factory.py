@@ -51,12 +51,13 @@ SERVING = {
     "path_states": ("-1", "-1", "1", "2"),
     "session_tags": ("no", "yes"),
     "ignore_eos": ("no", "no", "yes"),
+    "drafter": ("eagle", "ngram"),
     "window_ratio": ("1", "0.5"),
     "inputs": ("tokens", "tokens", "tokens", "tokens", "images", "adapters"),
 }
 """Options of such releases: `--enable-mixed-chunk`, `--schedule-policy`, `--radix-eviction-policy`,
-`--mamba-max-states-per-path`, `--enable-session-radix-cache`, `ignore_eos` of requests, `--swa-full-tokens-ratio`, and
-what requests have beside token ids."""
+`--mamba-max-states-per-path`, `--enable-session-radix-cache`, `ignore_eos` of requests, what makes drafts
+(`--speculative-algorithm`), `--swa-full-tokens-ratio`, and what requests have beside token ids."""
 DOCUMENTS = {"images": ("a", "image.b", "image.c"), "adapters": ("a", "adapter.b", "adapter.c", "salt.d")}
 HIERARCHY = {
     "hicache": ("no", "no", *POLICIES),

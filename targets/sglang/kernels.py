@@ -18,14 +18,19 @@ from ..base.protocol import EngineError
 def replace_kernels() -> None:
     """Replace the kernels of SGLang's speculation; may be called repeatedly."""
     from sglang.kernels.ops.mamba import mamba_state_scatter_triton
+    from sglang.kernels.ops.speculative import cache_locs
     from sglang.srt.layers.attention.hybrid_linear_attn_backend import HybridLinearAttnBackend
+    from sglang.srt.managers import overlap_utils
     from sglang.srt.mem_cache import allocation
-    from sglang.srt.speculative import eagle_utils, ngram_worker, spec_utils
+    from sglang.srt.speculative import eagle_utils, eagle_worker_common, ngram_worker, spec_utils
 
     scatter = HybridLinearAttnBackend._scatter_speculative_state_with_mask
     standins: dict[Any, tuple[Callable[..., Any], ...]] = {
         allocation: (assign_req_to_token_pool_func,),
-        eagle_utils: (verify_tree_greedy_func,),
+        cache_locs: (assign_extend_cache_locs_func,),
+        eagle_utils: (verify_tree_greedy_func, build_tree_kernel_efficient_func),
+        eagle_worker_common: (assign_draft_cache_locs_contiguous_func, fill_bonus_tokens_func),
+        overlap_utils: (gather_spec_extras,),
         ngram_worker: (assign_extend_cache_locs_func, reconstruct_indices_from_tree_mask_func),
         spec_utils: (fill_front_out_cache_loc_func, fill_accept_out_cache_loc_func),
     }
@@ -65,6 +70,38 @@ def assign_extend_cache_locs_func(
     spans = zip(req_pool_indices.tolist(), start_offset.tolist(), end_offset.tolist(), strict=True)
     name = "assign_extend_cache_locs"
     return torch.cat([_columns(name, req_to_token, row, first, last).to(torch.int64) for row, first, last in spans])
+
+
+def assign_draft_cache_locs_contiguous_func(
+    rows: Any, table: Any, lengths: Any, locations: Any, topk: int, count: int, **sizes: Any
+) -> None:
+    """Fill the locations of the `topk * count` tokens behind each request."""
+    name, width = "assign_draft_cache_locs", topk * count
+    spans = zip(rows.tolist(), lengths.tolist(), strict=True)
+    locations.copy_(torch.cat([_columns(name, table, row, first, first + width) for row, first in spans]))
+
+
+def build_tree_kernel_efficient_func(
+    parents: Any, scores: Any, lengths: Any, mask: Any, positions: Any, index: Any, next_token: Any,
+    next_sibling: Any, topk: int, steps: int, count: int, mode: Any,
+) -> None:  # fmt: skip
+    """Fill position, index and links of every draft of a chain."""
+    assert topk == 1, "trees of drafts"
+    batch = len(lengths)
+    positions.copy_((lengths[:, None] + torch.arange(count)).flatten())
+    index.copy_(torch.arange(batch * count).reshape(batch, count))
+    next_token.copy_(torch.arange(1, count + 1).expand(batch, count))
+    next_token[:, -1] = next_sibling[...] = -1
+
+
+def fill_bonus_tokens_func(tokens: Any, counts: Any, bonus: Any, stride: int, batch: int) -> None:
+    """Copy the last accepted token of each request."""
+    bonus.copy_(tokens.flatten()[torch.arange(batch) * stride + counts - 1])
+
+
+def gather_spec_extras(indices: Any, *buffers: Any) -> tuple[Any, ...]:
+    """Gather rows of all buffers, the last of which may be None."""
+    return tuple(None if buffer is None else buffer[indices] for buffer in buffers)
 
 
 def reconstruct_indices_from_tree_mask_func(

@@ -263,9 +263,12 @@ _OWN = Sources(__package__)
 SOURCES = Sources(__package__, _OWN.names(STAND_INS) | _OWN.names(CLIENTS))
 
 
+WORKERS = {"ngram": ("speculation.py", "Worker"), "eagle": ("eagle.py", "EagleWorker")}
+
+
 def _parts(sizes: Sizes, has_sessions: bool) -> Iterator[Part]:
     """Yield what is copied: what the script shares with the adapter, stand-ins for missing modules first."""
-    more = [("sessions.py", "Sessions")] * has_sessions + [("speculation.py", "Worker")] * bool(sizes.drafts)
+    more = [("sessions.py", "Sessions")] * has_sessions + [WORKERS[sizes.drafter]] * bool(sizes.drafts)
     more += [("graphs.py", "Graphs")] * bool(sizes.graphs) + [("host_tier.py", "HostTier")] * (sizes.hicache != "no")
     inputs = ("compat/sizes.py", "Sizes")
     stubs, *shared = SOURCES.definitions(("stubs.py", FRAME.prepare), inputs, *SOURCES.uses(CLIENTS), *more)
@@ -288,7 +291,7 @@ def _opening(sizes: Sizes, config: Config, has_sessions: bool) -> Iterator[str]:
     if has_sessions:
         yield "    sessions=Sessions,"
     if sizes.drafts:
-        yield "    worker=Worker,"
+        yield f"    worker={WORKERS[sizes.drafter][1]},"
     if sizes.graphs:
         yield "    graphs=Graphs,"
     if sizes.hicache != "no":

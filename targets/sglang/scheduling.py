@@ -185,9 +185,12 @@ class Skeleton(Scheduler):
 
     def expected(self, request: Any) -> int:
         """Return the computed tokens of a request after everything in flight has run, if all its drafts are right."""
-        verifying = [batch for batch, _ in self.result_queue if batch.forward_mode.is_decode()]
-        in_flight = sum(request in batch.reqs for batch in verifying)
-        expected: int = request.kv.kv_committed_len + in_flight * self.model_worker.draft_token_num
+        expected: int = request.kv.kv_committed_len
+        for batch, _ in self.result_queue:
+            if batch.forward_mode.is_decode():
+                expected += self.model_worker.draft_token_num * (request in batch.reqs)
+            else:
+                expected += request in (batch.decoding_reqs or ())
         return expected
 
     def live(self) -> list[Any]:

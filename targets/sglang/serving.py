@@ -79,7 +79,7 @@ class Server:
                 request.session_generation = self.engine.cache.ensure_session_generation(request.session_id)
         self.engine.inputs.attach(request, truth, tokens)
         if self.scheduler.model_worker is not None:
-            self.scheduler.model_worker.ngram_corpus.truths[name] = truth
+            self.scheduler.model_worker.wanted.truths[name] = truth
         request.priority = self.priorities.setdefault(name, priority)
         self.requests[name] = request
         self.scheduler._add_request_to_queue(request)
@@ -103,17 +103,18 @@ class Server:
         self.device.step, self.device.pad_to = self.steps, pad_to
         batch = scheduler.plan()
         if scheduler.model_worker is not None:
-            corpus = scheduler.model_worker.ngram_corpus
-            corpus.count, corpus.right, corpus.per_request = drafts, right, per_request or {}
+            wanted = scheduler.model_worker.wanted
+            wanted.count, wanted.right, wanted.per_request = drafts, right, per_request or {}
         return batch
 
     def idle(self, rows: int) -> None:
         """Take part in the step of other data-parallel ranks, the largest of which has `rows` rows.
 
-        No-op with requests, and with drafts: SGLang refuses n-gram speculation with data-parallel attention.
+        No-op with requests, and with n-gram drafts: SGLang refuses them with data-parallel attention.
         """
-        scheduler = self.scheduler
-        if not (self.engine.sizes.drafts or scheduler.waiting_queue or scheduler.live()):
+        scheduler, sizes = self.scheduler, self.engine.sizes
+        refused = sizes.drafts and sizes.drafter == "ngram"
+        if not (refused or scheduler.waiting_queue or scheduler.live()):
             self.device.step, self.device.pad_to = self.steps, rows
             self.turn(scheduler.plan(peers_run=True))
 

@@ -1,8 +1,8 @@
-"""Speculation: SGLang's n-gram worker verifies the trace's chain of drafts and commits the accepted ones.
+"""Speculation: SGLang's workers verify the trace's chain of drafts and commit the accepted ones.
 
 `NGRAMWorker` needs no draft model, so all of it is SGLang's: staging, acceptance, the commit of the states after the
 last accepted draft and of snapshots on the track grid, the relay to the next step (`FutureMap`). Replaced are the
-corpus that proposes, the target model, and kernels (kernels.py).
+corpus that proposes, the target model, and kernels (kernels.py). The worker with a draft model is in eagle.py.
 
 A batch is prepared, and reads the tables that it shares with the scheduler, when it is launched. The rest runs when
 SGLang waits for it: for the new lengths when the next verification is launched, or for the result.
@@ -11,7 +11,7 @@ SGLang waits for it: for the new lengths when the next verification is launched,
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -34,16 +34,27 @@ from .device import Device, KernelLaunch, penalized, ranked
 RESULTS = ("logits_output", "next_token_ids", "accept_lens", "new_seq_lens", "next_draft_input", "can_run_cuda_graph")
 
 
-class Corpus:
-    """Proposes the trace's drafts, in place of a corpus of n-grams."""
+class Wanted:
+    """The drafts that the trace asks for in a step."""
 
-    def __init__(self, drafts: int) -> None:
-        self.drafts = drafts
+    def __init__(self) -> None:
         self.count = self.right = 0
         """Drafts of each request, and how many of the first ones are right."""
         self.per_request: Mapping[str, tuple[int, int]] = {}
         self.truths: dict[str, Truth] = {}
         """Of every request."""
+
+    def right_of(self, name: str) -> int:
+        """Return how many of a request's first drafts are right."""
+        return min(self.per_request.get(name, (self.count, self.right)))
+
+
+class Corpus:
+    """Proposes the trace's drafts, in place of a corpus of n-grams."""
+
+    def __init__(self, drafts: int, wanted: Wanted) -> None:
+        self.drafts = drafts
+        self.wanted = wanted
         self.lengths: list[int] = []
         """Tokens of each request of the batch that have been computed; one more is known."""
 
@@ -52,9 +63,9 @@ class Corpus:
         tokens: list[int] = []
         for marked, context, length in zip(names, contexts, self.lengths, strict=True):
             name = marked.removesuffix(".")
-            count, right = self.per_request.get(name, (self.count, self.right))
-            truth = self.truths[name]
-            drafts = draft_tokens(truth.tag(length + 1), self.drafts - 1, min(count, right), truth.key)
+            truth = self.wanted.truths[name]
+            right = self.wanted.right_of(name)
+            drafts = draft_tokens(truth.tag(length + 1), self.drafts - 1, right, truth.key)
             tokens += [context[-1], *drafts]
         chain = np.tril(np.ones((self.drafts, self.drafts), dtype=bool))
         return np.array(tokens, dtype=np.int64), np.tile(chain.flatten(), len(names))
@@ -74,6 +85,7 @@ class Commit(HybridLinearAttnBackend):
 
     def __init__(self, engine: SglangEngine) -> None:
         self.linear_attn_backend = parts.make_backend(engine.rows, engine.sizes)
+        self.full_attn_backend = SimpleNamespace(verify_mask=None)
         self.states = engine.states
         self.layers = engine.sizes.state_layers
         self.launch: KernelLaunch
@@ -106,85 +118,103 @@ class Commit(HybridLinearAttnBackend):
             self.launch.accesses.append(StateWrite(index, STATES, layer, column, slot, depth, temporal, window))
 
 
+class TargetModel:
+    """The target model of a worker: its batches are launched at once, and run when SGLang waits for them."""
+
+    def __init__(self, engine: SglangEngine, device: Device, scheduler: Any) -> None:
+        kernels.replace_kernels()
+        self.device, self.scheduler = device, scheduler
+        self.overlap, self.width = engine.sizes.overlap, engine.sizes.drafts
+        self.commit = Commit(engine)
+        self.model_runner = scheduler_api.Seen(
+            attn_backend=self.commit,
+            req_to_token_pool=engine.rows,
+            model_config=parts.hybrid_model_config(),
+        )
+        self._launch: KernelLaunch
+
+    def launch(
+        self, staged: Any, promised: Any, forward: Callable[[], Any], guessed: Sequence[int] = ()
+    ) -> GenerationBatchResult:
+        """Launch a batch as it is staged.
+
+        promised  placeholders for the inputs of the next verification, which the relay fills in
+        forward   runs the batch by SGLang's own code
+        guessed   how many drafts of each row a stand-in for a draft model guesses right
+        """
+        result = GenerationBatchResult(next_draft_input=promised)
+        launch = self.device.prepare(
+            staged, lambda launch: self.scheduler.launch_batch_sample_if_needed(result, staged)
+        )
+        for index, count in enumerate(guessed):
+            launch.rows[index] = launch.rows[index]._replace(guessed=count)
+        verify = scheduler_api.verify_batch(staged) if staged.forward_mode.is_target_verify() else None
+        metadata = launch.metadata or (verify and self.commit.linear_attn_backend._forward_metadata(verify))
+        result.delay_sample_func = partial(self._run, result, launch, metadata, forward)
+        if not self.overlap:
+            self.device.pending.remove(launch)
+            result.delay_sample_func()
+            result.delay_sample_func = None
+        return result
+
+    def _run(self, result: Any, launch: KernelLaunch, metadata: Any, forward: Callable[[], Any]) -> Any:
+        """Run forward, acceptance and commit."""
+        self._launch = self.commit.launch = launch
+        self.commit.linear_attn_backend.forward_metadata = metadata
+        done = forward()
+        for name in RESULTS:
+            setattr(result, name, getattr(done, name))
+        result.speculative_num_draft_tokens = self.width
+        tokens, width = done.next_token_ids.tolist(), self.width
+        sampled = [(tokens[index],) if row.samples else () for index, row in enumerate(launch.rows)]
+        if metadata is not None:
+            counts = done.accept_lens.tolist()
+            sampled = [tuple(tokens[index * width : index * width + count]) for index, count in enumerate(counts)]
+            sampled += [()] * (len(launch.rows) - len(counts))
+        self.device.conclude(launch, sampled)
+        return result
+
+    def forward_batch_generation(self, batch: Any = None, is_verify: bool = False, **more: Any) -> Any:
+        """Return the model's logits after every draft, or the token after every prompt."""
+        rows = sum(row.name is not None for row in self._launch.rows)
+        said = self.device.compute(self._launch)[:rows]
+        logits = ranked([token for tokens in said for token in tokens]) if is_verify else None
+        if not is_verify and scheduler_api.is_penalized(batch):
+            said = penalized(said, batch.sampling_info)
+        last = torch.tensor([tokens[-1] for tokens in said], dtype=torch.int64)
+        hidden = torch.tensor([tag for tags in self._launch.hidden[:rows] for tag in tags], dtype=torch.int64)
+        output = LogitsProcessorOutput(next_token_logits=logits, hidden_states=hidden[:, None])
+        return GenerationBatchResult(logits_output=output, next_token_ids=last, can_run_cuda_graph=False)
+
+
 class Worker(NGRAMWorker):
     """SGLang's worker without its constructor, which would load a corpus."""
 
     def __init__(self, engine: SglangEngine, device: Device, scheduler: Any) -> None:
-        kernels.replace_kernels()
         sizes = engine.sizes
-        self.device_model, self.scheduler = device, scheduler
         self.enable_overlap = sizes.overlap
-        self.commit = Commit(engine)
-        self.model_runner = SimpleNamespace(
-            attn_backend=self.commit,
-            req_to_token_pool=engine.rows,
-            model_config=parts.hybrid_model_config(),
-            watermark_state=None,
-            model=None,
-        )
-        self._target_worker = SimpleNamespace(
-            model_runner=self.model_runner, forward_batch_generation=self._forward_target
-        )
+        self._target_worker = TargetModel(engine, device, scheduler)
+        self.model_runner = self._target_worker.model_runner
         self.req_to_token_pool, self.token_to_kv_pool_allocator = engine.rows, engine.allocator
         self.draft_token_num = self.speculative_num_draft_tokens = sizes.drafts
         self.page_size, self.max_trie_depth, self.topk = sizes.page, 1, 1
         self.device, self.max_batch_size = "cpu", sizes.rows
         self.adaptive_controller = self.grammar_tree_host = None
         self._prev_decode_rids: set[str] = set()
-        self.ngram_corpus = Corpus(sizes.drafts)
+        self.wanted = Wanted()
+        self.ngram_corpus = Corpus(sizes.drafts, self.wanted)
         self._init_preallocated_tensors()
-        self._launch: KernelLaunch
 
     def forward_batch_generation(
         self, batch: Any, on_publish: Any = None, pp_proxy_tensors: Any = None
     ) -> GenerationBatchResult:
-        """Launch a batch."""
+        """Launch a batch. Its mode says later that it is staged."""
         self.ngram_corpus.lengths = batch.seq_lens.tolist()
         self._prepare_for_speculative_decoding(batch)
-        result = GenerationBatchResult(next_draft_input=self._promised(batch))
         pinned = copy.copy(batch)
-        launch = self.device_model.prepare(
-            pinned, lambda launch: self.scheduler.launch_batch_sample_if_needed(result, pinned)
-        )
-        verify = scheduler_api.verify_batch(batch) if batch.forward_mode.is_target_verify() else None
-        metadata = launch.metadata or (verify and self.commit.linear_attn_backend._forward_metadata(verify))
-        result.delay_sample_func = partial(self._forward, result, launch, metadata, pinned, on_publish)
-        if not self.enable_overlap:
-            self.device_model.pending.remove(launch)
-            result.delay_sample_func()
-            result.delay_sample_func = None
-        return result
-
-    def _promised(self, batch: Any) -> NgramVerifyInput:
-        """Return placeholders for the inputs of the next verification, which the relay fills in."""
         nothing = torch.zeros(len(batch.reqs), dtype=torch.int64)
-        return NgramVerifyInput(
+        promised = NgramVerifyInput(
             draft_token_num=self.draft_token_num, new_seq_lens=nothing, accept_tokens=nothing, accept_lens=nothing
         )
-
-    def _forward(self, result: Any, launch: KernelLaunch, metadata: Any, batch: Any, on_publish: Any) -> Any:
-        """Run forward, acceptance and commit by SGLang's own method. The batch's mode says that it is staged."""
-        self._launch = self.commit.launch = launch
-        self.commit.linear_attn_backend.forward_metadata = metadata
-        done = super().forward_batch_generation(batch, on_publish)
-        for name in RESULTS:
-            setattr(result, name, getattr(done, name))
-        result.speculative_num_draft_tokens = self.draft_token_num
-        tokens, width = done.next_token_ids.tolist(), self.draft_token_num
-        sampled = [(tokens[index],) if row.samples else () for index, row in enumerate(launch.rows)]
-        if metadata is not None:
-            counts = done.accept_lens.tolist()
-            sampled = [tuple(tokens[index * width : index * width + count]) for index, count in enumerate(counts)]
-            sampled += [()] * (len(launch.rows) - len(counts))
-        self.device_model.conclude(launch, sampled)
-        return result
-
-    def _forward_target(self, batch: Any, pp_proxy_tensors: Any = None, is_verify: bool = False) -> Any:
-        """Return the model's logits after every draft, or the token after every prompt."""
-        said = self.device_model.compute(self._launch)[: len(batch.reqs)]
-        logits = ranked([token for tokens in said for token in tokens]) if is_verify else None
-        if not is_verify and scheduler_api.is_penalized(batch):
-            said = penalized(said, batch.sampling_info)
-        last = torch.tensor([tokens[-1] for tokens in said], dtype=torch.int64)
-        output = LogitsProcessorOutput(next_token_logits=logits)
-        return SimpleNamespace(logits_output=output, next_token_ids=last, can_run_cuda_graph=False)
+        forward = partial(super().forward_batch_generation, pinned, on_publish)
+        return self._target_worker.launch(pinned, promised, forward)

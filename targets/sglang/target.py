@@ -138,6 +138,8 @@ class SglangTarget:
         if not batch.forward_mode.is_extend():
             return PlannedRow(name, length - 1, 1, 0, False, 0)
         count = batch.extend_lens[index]
+        if drafts and batch.reqs[index] in (batch.decoding_reqs or ()):
+            return PlannedRow(name, self.scheduler.expected(batch.reqs[index]), count, 0, False, 0)
         admitted, start = name in waiting, length - count
         if admitted and name in kept and batch.reqs[index].kv is kept[name]:
             return PlannedRow(name, start, count, 0, True, 0, kept=start)
@@ -187,6 +189,10 @@ def _worker(sizes: Sizes) -> Any:
     """Return the class of speculation's worker, None without speculation: not every release can import it."""
     if not sizes.drafts:
         return None
+    if sizes.drafter == "eagle":
+        from .eagle import EagleWorker
+
+        return EagleWorker
     from .speculation import Worker
 
     return Worker

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ....reference.request import Life
+from ....reference.tokens import draft_tokens
 from ....targets.base.observe import Delivered, ForwardRow
 from ..verdict import Tokens, Value
 from ..violation import Violation
@@ -19,7 +20,8 @@ class Output(Oracle):
             "A request's inputs and outputs are those of the language model on its prompt, regardless of caching, "
             "chunked prefill, speculative decoding and the rest of the batch; exactly the correct drafts are "
             "accepted, or only those up to the request's last token; with structured output an engine may also "
-            "refuse right drafts that its grammar has not checked. A request ends with an error if its grammar does "
+            "refuse right drafts that its grammar has not checked. A drafter gets the right inputs: what it guesses "
+            "right from them is in the verification. A request ends with an error if its grammar does "
             "not compile, and then gets no token; else only if a load for it breaks off. After its end it gets "
             "nothing.",
             subject="device",
@@ -43,6 +45,12 @@ class Output(Oracle):
         if inputs != truth.tokens[row.position : end]:
             wanted = truth.tokens[row.position : end]
             return self._differs(context, life, "input", Tokens(tuple(wanted)), Tokens(tuple(inputs)))
+        if row.guessed:
+            # The model's first choices: a drafter does not know which tokens are withheld.
+            wanted = draft_tokens(truth.tag(end), row.guessed, row.guessed, truth.key)
+            guesses = list(row.tokens[known:][: row.guessed])
+            if guesses != wanted:
+                return self._differs(context, life, "guess", Tokens(tuple(wanted)), Tokens(tuple(guesses)))
         if row.sampled and not life.ends_before(end):
             wanted = life.sampled_truth(end, row.tokens[known:])
             if len(row.sampled) < len(wanted):

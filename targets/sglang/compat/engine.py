@@ -29,8 +29,9 @@ def layout_of(sizes: Sizes) -> Layout:
     ]
     sinks = [0, sizes.first_page]
     if sizes.sliding:
-        # The window behind the last checkpoint is kept for the next hit, and slots are given back in batches of pages.
-        lag = sizes.sliding + 2 * sizes.track + sizes.eviction_interval + 2 * sizes.page
+        # The window behind the last checkpoint is kept for the next hit, slots are given back in batches of pages, and
+        # the window of the hit that a request began with stays locked until it ends.
+        lag = 2 * sizes.sliding + 2 * sizes.track + sizes.eviction_interval + 2 * sizes.page
         groups.append(Group("attention", sizes.page, sizes.window_layers, window=sizes.sliding, lag=lag))
         sinks.append(sizes.first_window_page)
     return Layout(

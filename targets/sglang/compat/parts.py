@@ -56,12 +56,13 @@ def publish(sizes: Sizes) -> Any:
     if sizes.drafts:
         # A chain of drafts: trees have branches that a trace cannot name.
         given |= {
-            "speculative_algorithm": "NGRAM",
+            "speculative_algorithm": sizes.drafter.upper(),
             "speculative_num_draft_tokens": sizes.drafts,
-            "speculative_num_steps": sizes.drafts,
+            "speculative_num_steps": sizes.drafts - (sizes.drafter == "eagle"),
             "speculative_eagle_topk": 1,
-            "speculative_ngram_max_bfs_breadth": 1,
         }
+        if sizes.drafter == "ngram":
+            given["speculative_ngram_max_bfs_breadth"] = 1
     if sizes.sliding:
         from sglang.srt.environ import envs
 
@@ -241,7 +242,8 @@ def hybrid_model_config() -> Any:
     from sglang.srt.configs import Qwen3NextConfig
 
     config = object.__new__(Qwen3NextConfig)
-    return SimpleNamespace(hf_config=SimpleNamespace(get_text_config=lambda: config))
+    hf_config = scheduler_api.Seen(get_text_config=lambda: config, architectures=["Qwen3NextForCausalLM"])
+    return scheduler_api.Seen(hf_config=hf_config, model_is_mrope=False)
 
 
 def make_backend(rows: Any, sizes: Sizes) -> Any:

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from ....reference.tokens import VOCABULARY
+from ..stubs import OFF
 from . import old_releases
 from .sizes import Sizes
 
@@ -115,7 +116,7 @@ def complete(scheduler: Any, sizes: Sizes) -> None:
     from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
     scheduler.disaggregation_mode = DisaggregationMode.NULL
-    scheduler.spec_algorithm = SpeculativeAlgorithm.from_string("NGRAM" if sizes.drafts else None)
+    scheduler.spec_algorithm = SpeculativeAlgorithm.from_string(sizes.drafter.upper() if sizes.drafts else None)
     scheduler.dp_attn_adapter = scheduler.ngram_embedding_manager = _Pass(scheduler)
     scheduler.prefill_decode_interval = scheduler._prefill_decode_interval_remaining = 0
     scheduler.priority_scheduling_preemption_threshold = 0
@@ -336,6 +337,31 @@ def verify_batch(batch: Any) -> Any:
         req_pool_indices=batch.req_pool_indices.clone(),
         input_ids=batch.input_ids,
         spec_info=batch.spec_info,
+    )
+
+
+def model_runner(engine: Any, algorithm: Any) -> Any:
+    """Return the attributes of a `ModelRunner` that a `ForwardBatch` is made with."""
+    from sglang.srt.mem_cache.kv_index_translator import KVIndexTranslator
+
+    translator = KVIndexTranslator(
+        req_to_token=engine.rows.req_to_token,
+        token_to_kv_pool_allocator=engine.allocator,
+        token_to_kv_pool=engine.kv,
+        page_size=engine.sizes.page,
+        device="cpu",
+    )
+    return Seen(
+        device="cpu",
+        model_config=Seen(
+            hf_config=Seen(architectures=["Qwen3NextForCausalLMMTP"]), model_is_mrope=False, spec_hidden_size=1
+        ),
+        kv_index_translator=translator,
+        prefill_attention_backend_str="torch_native",
+        ngram_embedding_manager=OFF,
+        attn_backend=OFF,
+        spec_algorithm=algorithm,
+        is_draft_worker=False,
     )
 
 

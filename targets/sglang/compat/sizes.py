@@ -35,6 +35,7 @@ class Sizes:
     spare_slots  state slots beyond those that the server provides
     window       inputs that a convolution remembers
     drafts       tokens of one verification, 0 without speculation
+    drafter      what proposes them (`speculative_algorithm`): "ngram", or "eagle", a draft model
     mixed        True if decodes join the batch of a prefill (`enable_mixed_chunk`)
     order        how waiting requests are sorted (`schedule_policy`)
     eviction     which leaf of the tree goes first (`radix_eviction_policy`)
@@ -65,6 +66,7 @@ class Sizes:
     attention_layers: int
     window: int
     drafts: int
+    drafter: str = "ngram"
     mixed: bool = False
     graphs: tuple[int, ...] = ()
     priorities: bool = False
@@ -110,10 +112,13 @@ class Sizes:
 
     @cached_property
     def window_pages(self) -> int:
-        """Pages of the layers with a sliding window: a share of the others', and enough for one request."""
+        """Pages of the layers with a sliding window: a share of the others', and enough for two requests.
+
+        A prompt in chunks is never retracted, and its admission leaves nothing for what a row beside it decodes.
+        """
         if not self.sliding:
             return 0
-        return max(int(self.pages * self.window_ratio), self.longest)
+        return max(int(self.pages * self.window_ratio), 2 * self.longest)
 
     @property
     def longest(self) -> int:
@@ -171,6 +176,7 @@ def sizes_of(config: Config) -> Sizes:
         attention_layers=attention[0].layers,
         window=config.conv_width - 1,
         drafts=drafts,
+        drafter=options.get("drafter", "ngram") if drafts else "ngram",
         mixed=options.get("mixed_chunk") == "yes",
         graphs=config.graph_sizes,
         priorities=config.policy == "priority",

@@ -124,11 +124,13 @@ def test_mixed_chunks_and_priorities_are_drawn_where_a_release_is_driven_with_th
     assert "mixed_chunk" not in FACTORY.capabilities.options and FACTORY.capabilities.policies == ("fcfs",)
 
 
-def test_a_server_that_verifies_drafts_mixes_no_chunks() -> None:
-    wanted = msgspec.structs.replace(PLAIN, options={"strategy": "no_buffer", "mixed_chunk": "yes"})
+@pytest.mark.parametrize("drafter", ["eagle", "ngram"])
+def test_a_server_mixes_chunks_beside_a_draft_model_but_not_beside_n_grams(drafter: str) -> None:
+    wanted = config("no_buffer")
+    wanted.options.update(mixed_chunk="yes", drafter=drafter)
     assert not MIXES.supports(wanted)
     drafts = msgspec.structs.replace(wanted, num_speculative_tokens=2)
-    assert "the server switches it off" in MIXES.supports(drafts)
+    assert ("the server switches it off" in MIXES.supports(drafts)) == (drafter == "ngram")
 
 
 def test_a_server_with_priorities_sorts_by_arrival_or_length_only() -> None:

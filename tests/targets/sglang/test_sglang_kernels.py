@@ -40,6 +40,29 @@ def test_a_tree_is_walked_to_the_sibling_that_the_model_says() -> None:
     assert verify([1, NONE, 3, NONE], [NONE, 2, NONE, NONE], [10, 20, 21, 22], [21, 0, 22, 23]) == ([0, 2, 3], 2)
 
 
+def test_each_draft_of_a_chain_follows_the_one_before() -> None:
+    positions, links = torch.zeros(6, dtype=torch.int64), torch.zeros((3, 2, 3), dtype=torch.int64)
+    kernels.build_tree_kernel_efficient_func(None, None, torch.tensor([7, 3]), None, positions, *links, 1, 2, 3, None)
+    index, child, sibling = links.tolist()
+    assert positions.tolist() == [7, 8, 9, 3, 4, 5]
+    assert (index, child, sibling) == ([[0, 1, 2], [3, 4, 5]], [[1, 2, NONE]] * 2, [[NONE] * 3] * 2)
+
+
+def test_the_last_accepted_token_of_each_request_is_relayed() -> None:
+    bonus = torch.zeros(2, dtype=torch.int64)
+    kernels.fill_bonus_tokens_func(torch.tensor([[5, 6, 0], [7, 0, 0]]), torch.tensor([2, 1]), bonus, 3, 2)
+    assert bonus.tolist() == [6, 7]
+    tokens, absent = kernels.gather_spec_extras(torch.tensor([1]), bonus, None)
+    assert (tokens.tolist(), absent) == ([7], None)
+
+
+def test_a_draft_model_writes_behind_what_is_computed() -> None:
+    table, located = torch.arange(20).reshape(2, 10), torch.zeros(4, dtype=torch.int64)
+    rows, lengths = torch.tensor([1, 0]), torch.tensor([2, 5])
+    kernels.assign_draft_cache_locs_contiguous_func(rows, table, lengths, located, 1, 2)
+    assert located.tolist() == [12, 13, 5, 6]
+
+
 def test_locations_are_packed_request_by_request() -> None:
     table = torch.arange(20).reshape(2, 10)
     rows, start, end = torch.tensor([1, 0]), torch.tensor([2, 5]), torch.tensor([4, 8])

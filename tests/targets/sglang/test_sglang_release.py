@@ -135,6 +135,24 @@ def test_a_hit_behind_an_image_and_a_window_follows_an_idle_batch(
     assert outcome.reached["blocks to the left of a sliding window freed"]
 
 
+@pytest.mark.parametrize("depth", [0, 1])
+@pytest.mark.parametrize("mixed", ["no", "yes"])
+def test_a_draft_model_guesses_beside_arrivals_ends_and_an_idle_batch(
+    workers: dict[str, WorkerClient], depth: int, mixed: str
+) -> None:
+    """The relay of the draft model's outputs is filtered and merged; S6 checks that no right guess is lost."""
+    config = config_of(2, depth)
+    options = {**config.options, "drafter": "eagle", "mixed_chunk": mixed}
+    arrivals = [Arrive(name, ((name, 3),), new) for name, new in (("r0", 4), ("r1", 9), ("r2", 9))]
+    verified = (Step(drafts=2, right=2), Step(drafts=2, right=1), Step(drafts=2, right=0))
+    events = (*arrivals[:2], *verified, arrivals[2], *verified * 4, DummyRun(2))
+    outcome = worker_of(workers, LATEST).run(Trace(msgspec.structs.replace(config, options=options), events))
+    assert outcome.violation is None, outcome.violation.message
+    for state in ("all drafts accepted", "draft rejected", "dummy run after requests"):
+        assert outcome.reached[state], state
+    assert bool(outcome.reached.get("prompts and decodes in one step")) == (mixed == "yes")
+
+
 @pytest.mark.parametrize(("drafts", "depth"), [(0, 0), (0, 1), (2, 0), (2, 1)])
 def test_an_answer_ends_with_its_stop_token(workers: dict[str, WorkerClient], drafts: int, depth: int) -> None:
     """The second token of three ends it; the third is never sent, also where a step computes it."""

@@ -3,11 +3,12 @@
 from typing import Any
 
 import pytest
+from msgspec import structs
 from support import CLEAN, Case, Tampered, arrive, broken, check_case, make_trace, steps
 
 from hybridfuzz.harness.judge.run import run_trace
-from hybridfuzz.targets.base.observe import Delivered, Record
-from hybridfuzz.targets.base.trace import Abort
+from hybridfuzz.targets.base.observe import Delivered, Forward, ForwardRow, Record
+from hybridfuzz.targets.base.trace import Abort, Step
 from hybridfuzz.targets.hybrid.host.scheduler import Scheduler
 
 ENDS = make_trace(arrive("r0", 6, new=2), arrive("r1", ("e", 6), new=9), *steps(12))
@@ -57,6 +58,23 @@ def test_results_in_flight_may_reach_a_request_that_its_client_ended() -> None:
         return late(records) if after[0] > 5 else records
 
     assert run_trace(Tampered(only_later), trace).violation is None
+
+
+@pytest.mark.parametrize("guessed", [1, 2, 3])
+def test_what_a_drafter_guesses_right_is_in_the_verification(guessed: int) -> None:
+    """Two drafts are right, whatever the drafter says."""
+
+    def told(records: list[Record]) -> list[Record]:
+        def rows(forward: Forward) -> list[ForwardRow]:
+            return [structs.replace(row, guessed=guessed if row.drafts else 0) for row in forward.rows]
+
+        return [structs.replace(one, rows=rows(one)) if isinstance(one, Forward) else one for one in records]
+
+    trace = make_trace(arrive("r0", 6, new=9), *(Step(drafts=3, right=2),) * 6, num_speculative_tokens=3)
+    if guessed <= 2:
+        assert run_trace(Tampered(told), trace).violation is None
+    else:
+        check_case(Case("", Tampered(told), trace, "S6", "guess", ("its drafter guesses",)))
 
 
 class KeepsRequests(Scheduler):

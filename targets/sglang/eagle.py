@@ -1,0 +1,157 @@
+"""Speculation with a draft model (EAGLE, MTP): SGLang's worker around a stand-in for the draft model.
+
+`EAGLEWorkerV2` and `EagleDraftWorker` are SGLang's own, without their constructors, which would load models: what is
+drafted and verified, the commit of states, and the relay of the last token, of the first draft and of the draft model's
+hidden state to the next step (`FutureMap`, `EagleDraftInput`).
+
+The stand-in for the draft model guesses from what a real one gets: the target's hidden state at a position, which is a
+tag here, and the token behind it. So a relay that mixes up rows loses drafts, and one that loses the last token changes
+the answer. How many drafts are right is the trace's choice: the others are replaced by SGLang's map from the draft
+model's vocabulary to the target's (`hot_token_id`). S6 objects when a draft that should be right is not.
+
+Keys and values of the draft model are left out: a wrong one costs speed, no answer depends on it.
+"""
+
+from __future__ import annotations
+
+import copy
+from contextlib import nullcontext
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from sglang.srt.layers.logits_processor import LogitsProcessorOutput
+from sglang.srt.managers.utils import GenerationBatchResult
+from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode
+from sglang.srt.speculative import eagle_worker_common
+from sglang.srt.speculative.eagle_info import EagleDraftInput
+from sglang.srt.speculative.eagle_utils import default_tree_mask_mode, eagle_prepare_for_verify
+from sglang.srt.speculative.eagle_worker_v2 import EagleDraftWorker, EAGLEWorkerV2
+
+from ...reference.tokens import VOCABULARY, mix, other_token
+from ..base.shadow import POISON, sample
+from .compat import scheduler_api
+from .compat.engine import SglangEngine
+from .device import Device
+from .speculation import TargetModel, Wanted
+from .stubs import OFF
+
+
+class TokenMap:
+    """Maps the draft model's tokens to the target's: those behind the right ones of each row become wrong."""
+
+    def __init__(self) -> None:
+        self.right: list[int] = []
+        self._step = 0
+
+    def begin(self, right: list[int]) -> None:
+        """Begin to draft. `right`: the right drafts of each row."""
+        self.right, self._step = right, 0
+
+    def __getitem__(self, tokens: Any) -> Any:
+        step, self._step = self._step, self._step + 1
+        rows = zip(tokens.flatten().tolist(), self.right, strict=True)
+        chosen = [token if step < right else other_token(token) for token, right in rows]
+        return torch.tensor(chosen, dtype=torch.int64)[:, None]
+
+
+class DraftModel:
+    """Guesses the next token from the hidden state at a position and the token behind it."""
+
+    def __init__(self, wanted: Wanted) -> None:
+        self.wanted = wanted
+
+    def forward(self, batch: Any) -> Any:
+        """Return logits and hidden states: of a prefill behind each prompt, else behind each token."""
+        counts = batch.extend_seq_lens_cpu or [1] * batch.batch_size
+        keys = [self.wanted.truths[name.removesuffix(".")].key for name in batch.rids]
+        keys = [key for key, count in zip(keys, counts, strict=True) for _ in range(count)]
+        hidden, tokens = batch.spec_info.hidden_states[:, 0].tolist(), batch.input_ids.tolist()
+        tags = [
+            POISON if tag == POISON else mix(tag, token + key)
+            for tag, token, key in zip(hidden, tokens, keys, strict=True)
+        ]
+        if batch.forward_mode.is_extend():
+            ends = torch.tensor(counts).cumsum(0) - 1
+            tags = [tags[end] for end in ends.tolist()]
+        guesses = torch.tensor([sample(tag) for tag in tags], dtype=torch.int64)
+        logits = torch.nn.functional.one_hot(guesses, VOCABULARY).float()
+        states = torch.tensor(tags, dtype=torch.int64)[:, None]
+        return SimpleNamespace(logits_output=LogitsProcessorOutput(next_token_logits=logits, hidden_states=states))
+
+
+class Drafter(EagleDraftWorker):
+    """SGLang's draft worker without its constructor."""
+
+    def __init__(self, engine: SglangEngine, target: TargetModel, runner: Any) -> None:
+        sizes = engine.sizes
+        self.device, self.topk, self.server_args = "cpu", 1, engine.arguments
+        self.speculative_num_steps, self.speculative_num_draft_tokens = sizes.drafts - 1, sizes.drafts
+        self.speculative_algorithm = runner.spec_algorithm
+        self.parallel_layout = SimpleNamespace(tp_group=None)
+        self.target_worker, self.draft_runner = target, runner
+        self.draft_worker = SimpleNamespace(model_runner=runner)
+        self.req_to_token_pool, self.token_to_kv_pool_allocator = engine.rows, engine.allocator
+        self.index_share_for_mtp_iteration = self.seed_dsa_topk_from_draft_extend = False
+        self.tree_mask_mode = default_tree_mask_mode()
+        self.plan_stream, self.plan_stream_ctx = None, nullcontext()
+        self.cuda_graph_runner = self.cuda_graph_runner_for_draft_extend = None
+        self.draft_extend_attn_backend = None
+        self.draft_attn_backend = SimpleNamespace(
+            attn_backends=[OFF] * self.speculative_num_steps, init_forward_metadata=lambda batch: None
+        )
+        self.hot_token_id = TokenMap()
+        self._rebuild_topk1_chain_buffers()
+
+
+class EagleWorker(EAGLEWorkerV2):
+    """SGLang's worker without its constructor."""
+
+    def __init__(self, engine: SglangEngine, device: Device, scheduler: Any) -> None:
+        sizes = engine.sizes
+        eagle_worker_common.eagle_prepare_for_verify = _as_launched
+        self.wanted = Wanted()
+        self._target_worker = target = TargetModel(engine, device, scheduler)
+        common = scheduler_api.model_runner(engine, scheduler.spec_algorithm)
+        vars(target.model_runner).update(vars(common) | vars(target.model_runner))
+        common.forward, common.is_draft_worker = DraftModel(self.wanted).forward, True
+        self._draft_worker = Drafter(engine, target, common)
+        self.req_to_token_pool, self.token_to_kv_pool_allocator = engine.rows, engine.allocator
+        self.topk, self.page_size, self.device = 1, sizes.page, "cpu"
+        self.speculative_num_steps = sizes.drafts - 1
+        self.speculative_num_draft_tokens = self.draft_token_num = sizes.drafts
+        self.speculative_algorithm = scheduler.spec_algorithm
+        self.adaptive_controller, self.enable_dp_spec_prefill_coordination = None, False
+        self.plan_stream, self.plan_stream_ctx = None, nullcontext()
+
+    def forward_batch_generation(
+        self, batch: Any, on_publish: Any = None, grammar_barrier: Any = None, pp_proxy_tensors: Any = None
+    ) -> GenerationBatchResult:
+        """Launch a batch. Drafts are made at once: the forward before, from which they follow, was waited for."""
+        batch = copy.copy(batch)
+        staged, guessed = batch, list[int]()
+        if batch.forward_mode.is_decode_or_idle():
+            most = self.speculative_num_steps
+            guessed = [min(self.wanted.right_of(request.client_name), most) for request in batch.reqs]
+            self._draft_worker.hot_token_id.begin(guessed)
+            if batch.spec_info is None:
+                batch.spec_info = self._idle_input()
+            batch.spec_info = self._draft_worker.draft(batch)
+            staged = copy.copy(batch)
+            prepared = eagle_prepare_for_verify(staged.spec_info, self.req_to_token_pool, staged, self._target_worker)
+            batch.launched = vars(staged), prepared
+        forward = partial(super().forward_batch_generation, batch, on_publish, grammar_barrier)
+        return self._target_worker.launch(staged, EagleDraftInput(), forward, guessed)
+
+    def _idle_input(self) -> EagleDraftInput:
+        """Return the draft model's input for a batch without rows, as `EAGLEWorkerV2` makes it."""
+        mode = CaptureHiddenMode.LAST
+        return EagleDraftInput.create_idle_input("cpu", 1, torch.int64, self.topk, mode, VOCABULARY)
+
+
+def _as_launched(verify: Any, rows: Any, batch: Any, target: Any) -> Any:
+    """Return what `eagle_prepare_for_verify` prepared at the launch: the tables that it reads have changed since."""
+    staged, prepared = batch.launched
+    vars(batch).update(staged)
+    return prepared
