@@ -1,9 +1,10 @@
 """REPORT.md: a bug report in GitHub's Markdown, for a person to check, own and paste into an engine's form.
 
-It begins with what a user sees, then the scenario with every request, the settings of a server, expected and observed,
-the script, and the environment. Everything that comes from the target, the trace or the command line is quoted. The
-only HTML is that of collapsible blocks, whose texts are fixed. It is shorter than GitHub's limit for an issue: what
-does not fit is left out, the script first, and named.
+Its headings are those of the form (`targets/base/issue_form.py`), which says what stands under each: what a client gets
+and with which server, the cause, the requests, expected and received. What a maintainer needs later is collapsed.
+Everything that comes from the target, the trace or the command line is quoted. The only HTML is that of collapsible
+blocks, whose texts are fixed. It is shorter than GitHub's limit for an issue: what does not fit is left out, the script
+first, and named.
 """
 
 from __future__ import annotations
@@ -11,15 +12,18 @@ from __future__ import annotations
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from itertools import groupby
+from typing import NamedTuple
 
 from msgspec import Struct, structs
 
 from ...reference.tokens import CONTINUATION
+from ...targets.base.client_script import RECEIVED
 from ...targets.base.deployment import Deployment
 from ...targets.base.engine_tests import EngineTest
+from ...targets.base.issue_form import Part, Section
 from ...targets.base.launch import Launch
 from ...targets.base.repro import Script
 from ...targets.base.trace import Config, Prompt, Trace
@@ -45,7 +49,6 @@ from .scenario import narrate, requests_of
 from .script import PACKAGE, ScriptVerdict
 from .timeline import build_timeline, plain_text
 
-OTHER_TRACES = " Another trace of the same cause may need less."
 NOTHING = "needs no setting that differs from the defaults"
 SYNCHRONOUS = "synchronous"
 """Of `Reach.scheduling`."""
@@ -56,12 +59,14 @@ LENGTH_MAX = 65_000
 """Characters; GitHub refuses an issue of more than 65,536."""
 PATCH_LINES_MAX = 300
 """A longer patch is left out."""
+PATCH_LINES_SHOWN = 25
+"""A longer patch is collapsed."""
 SCRIPT_LINES_SHOWN = 80
 """A longer script is collapsed."""
 OUTPUT_LINES_SHOWN = 12
-"""What clients receive is printed before the traceback."""
-EVENTS_SHOWN, EVENTS_MAX = 24, 100
-"""A longer scenario is collapsed; of one that is longer than the second, the middle is left out."""
+"""Of a script that fails in another way than with a plain assertion."""
+EVENTS_MAX = 100
+"""Of a longer scenario the middle is left out."""
 ANOTHER_ANSWER = "What shows the failure is an answer that is not that of the same request sent alone to a new server."
 SHOWN_BY: Mapping[str, str] = {
     "wrong tokens": ANOTHER_ANSWER,
@@ -91,6 +96,7 @@ class TriedFix(Struct, frozen=True):
     """A patch that was tried.
 
     source  where it comes from, in words
+    places  lines of the engine that it changes: "path:line"
     result  the trace with the patch: `PASSES`, how it fails, or why it cannot run
     script  the script with the patch, None without a script
     test    the test of the engine's own tree with the patch, None without one
@@ -101,6 +107,7 @@ class TriedFix(Struct, frozen=True):
     result: str
     script: ScriptVerdict | None = None
     test: ScriptVerdict | None = None
+    places: Sequence[str] = ()
 
     @property
     def good(self) -> bool:
@@ -205,58 +212,77 @@ def _in_a_sentence(title: str) -> str:
 def report(case: ReproCase, *, has_picture: bool = False) -> str:
     """Return the text of REPORT.md."""
     for with_script, with_timeline in ((True, True), (False, True), (False, False)):
-        text = "\n".join(_lines(case, has_picture, with_script, with_timeline)) + "\n"
+        text = "\n".join(_lines(_Page(case, has_picture, with_script, with_timeline))) + "\n"
         if len(text) <= LENGTH_MAX:
             return text
     note = "\n\n(Cut: longer than an issue may be.)\n"
     return text[: LENGTH_MAX - len(note)].rpartition("\n")[0] + note
 
 
-def _lines(case: ReproCase, has_picture: bool, with_script: bool, with_timeline: bool) -> Iterator[str]:
-    headline = case.headline
-    cause = case.cause
-    yield f"# {case.deployment.title_begins}{markdown_text(case.title)}\n"
-    yield OWNER
-    yield f"{markdown_text(f'{headline.impact} {_shown(case)}'.rstrip())}\n"
-    yield f"**First deviation:** {markdown_text(case.violation.sentence)}.\n"
+class _Page(NamedTuple):
+    """A case, and what of it is written."""
+
+    case: ReproCase
+    has_picture: bool
+    with_script: bool
+    with_timeline: bool
+
+
+OWNER = """\
+> To do before it is filed, by a person who answers for it; then remove these lines:
+>
+> - [ ] Run the script.
+> - [ ] Read the code that it is about.
+> - [ ] Search the issues{}.
+"""
+
+
+def _lines(page: _Page) -> Iterator[str]:
+    form = page.case.deployment.form
+    yield f"# {form.title}{markdown_text(page.case.title)}\n"
+    yield OWNER.format(_search(page.case))
+    for section in form.sections:
+        yield from _section(section, page)
+
+
+def _section(section: Section, page: _Page) -> Iterator[str]:
+    """Yield a section of the form; of several parts under one heading each but the first has a smaller one."""
+    yield f"## {section.heading}\n"
+    if section.text:
+        yield f"{section.text}\n"
+    found = {part: list(PARTS[part](page)) for part in section.parts}
+    written = [part for part, lines in found.items() if lines]
+    for part in written:
+        if part in HEADINGS and part != written[0] and HEADINGS[part] != section.heading:
+            yield f"### {HEADINGS[part]}\n"
+        yield from found[part]
+        yield ""
+
+
+HEADINGS: Mapping[Part, str] = {
+    "server": "Server",
+    "cause": "Cause",
+    "reproduction": "Reproduction",
+    "expected": "Expected and received",
+    "more": "More",
+}
+
+
+def _bug(page: _Page) -> Iterator[str]:
+    """Yield what a client gets, and what has to be set for it."""
+    case = page.case
+    lead = f"{case.headline.situation}. {case.headline.impact} {_shown(case)}".rstrip()
+    yield f"{markdown_text(lead)}\n"
     if case.severity and case.severity.reach:
         words = reach_words(_as_served(case.severity.reach, case.server), NOTHING)
         reach = markdown_text("; ".join([words, *where(case.graphs, "")]))
-        yield f"**Reach of this trace, by running it with one setting changed at a time:** {reach}.{OTHER_TRACES}\n"
+        yield f"**When** (found by changing one setting at a time; another trace may need less): {reach}.\n"
     yield from _implementations(case)
-    yield from _needed(case)
-    if cause:
-        yield f"## Cause\n\n{cause.body}\n"
-    yield "## Scenario\n"
-    yield from _scenario(case)
-    if case.deployment.command:
-        yield "\n## Equivalent server\n"
-        yield from _server(case)
-    yield "\n## Expected and observed\n"
-    explanation = explain(case.history)
-    yield from _expected(case, explanation)
-    yield "\n## Reproduction\n"
-    yield from _reproduction(case, with_script)
-    if case.fix:
-        yield "\n## A patch, before and after\n"
-        yield from _fix(case, case.fix)
-    if explanation and explanation.story and case.violation.field not in FIELDS_OF_A_MODEL:
-        yield "\n## What happens\n"
-        yield from _story(case, explanation, has_picture, with_timeline)
-    if case.places:
-        yield "\n## Where to look\n"
-        yield "Functions in which the failing run takes another path than its nearest passing neighbors, or holds"
-        yield "values of a kind that none of them holds, with scores from 0 to 1:\n"
-        for place in case.places[:PLACES_SHOWN]:
-            yield f"* {markdown_code(f'{place.file}:{place.line}')} {markdown_code(place.function)}, {place.score:.2f}"
-    yield "\n## Environment\n"
-    yield from _environment(case)
-    yield "\n## Related reports\n"
-    yield from _related(case, (*case.deployment.search, *headline.search[bool(case.deployment.search) :]))
-    count = plural(len(case.trace.events), "event")
-    yield f"\nFound by hybridfuzz {_version()} as {markdown_code(case.violation.signature)}, reduced to {count}."
-    if case.deployment.has_sizes and case.deployment.command:
-        yield f"The settings, as its trace names them: {_settings(case)}."
+    if case.fixes:
+        yield "**Run with patches.** Without them the scenario meets another bug first; the patches are in "
+        yield f"{markdown_code(f'{FIXES}/{FILES}')}:\n"
+        yield from (f"* {markdown_code(f'{one.title}.patch')}: {markdown_text(one.reason)}" for one in case.fixes)
+        yield ""
 
 
 def _flags(case: ReproCase) -> list[str]:
@@ -269,7 +295,7 @@ def _flags(case: ReproCase) -> list[str]:
 
 
 def _as_served(reach: Reach, server: Deployment) -> Reach:
-    """Return a reach whose flags have the values that the server has; the implementations have a table."""
+    """Return a reach whose flags have the values that the server has; the implementations are told apart."""
     served = {flag.partition(" ")[0]: flag for flag in server.shell[1:] if len(flag) <= FLAG_LENGTH_MAX}
     needs, rare, untried = ([served.get(name, name) for name in names]
                             for names in (reach.needs, reach.rare, reach.untried))  # fmt: skip
@@ -288,57 +314,223 @@ def _shown(case: ReproCase) -> str:
     return ""
 
 
-OWNER = """\
-> **Reported by:** (your name). Tick what you have done:
->
-> - [ ] I have run the reproduction below myself.
-> - [ ] I have read the code that it is about.
-> - [ ] I have searched the issues today.
->
-> hybridfuzz wrote this text; a report without a person who answers for it should not be filed.
-"""
-
-
 def _implementations(case: ReproCase) -> Iterator[str]:
-    """Yield which implementations show the failure, the default one first."""
+    """Yield which implementations show the failure, the default one first, in one line."""
     if not case.runs:
         return
-    default = next((run for run in case.runs if run.default), None)
-    if default:
-        name, result = markdown_text(default.title), markdown_text(default.result)
-        if default.current:
-            yield f"**Reproduced on the default: {name}.**\n"
-        elif default.result.startswith("fails in another way"):
-            yield f"**On the default, {name}, the same trace fails in another way.**\n"
-        elif default.result.startswith("fails"):
-            yield f"**The default fails, too: {name}.**\n"
-        else:
-            result = "**passes**" if default.result == PASSES else result
-            yield f"**Not the default:** on the default, {name}, the same trace {result}.\n"
-    yield "| implementation | default | this trace |\n| --- | --- | --- |"
+    told = []
     for run in sorted(case.runs, key=lambda run: not run.default):
-        result = "**fails** (this report)" if run.current else markdown_text(run.result)
-        yield f"| {markdown_text(run.title)} | {'yes' if run.default else 'no'} | {result} |"
-    if case.deployment.unusual:
-        yield f"\nOff by default, and on here: {', '.join(map(markdown_code, case.deployment.unusual))}."
+        other = "fails in another way" if run.result.startswith("fails in another way") else run.result
+        result = "**fails** (this report)" if run.current else markdown_text(other)
+        told.append(f"{markdown_text(run.title)}{' (the default)' * run.default}: {result}")
+    yield f"{'; '.join(told)}.\n"
+
+
+def _server(page: _Page) -> Iterator[str]:
+    """Yield the command of a server with the settings of the trace, and what was run of it."""
+    server, served = page.case.server, page.case.served
+    if not server.shell:
+        return
+    scale = server.scale if served else None
+    yield markdown_fence(" \\\n  ".join(server.shell), "bash")
+    sizes = f", with blocks of {plural(scale.block, 'token')}" if scale else ""
+    yield f"\nA server with the settings and limits of the script{sizes}. It was not started; the script was run."
+    if served and served.tried:
+        yield f"With blocks of {served.tried} tokens and as much longer prompts its requests fail in the same way."
+    elif scale:
+        yield "In larger blocks it was not seen to fail: where it depends on places in blocks, adjust the lengths."
     yield ""
+    clients = list(client_lines(served, page.case.trace, page.case.history)) if served else []
+    lines = [f"* {markdown_text(note)}" for note in server.notes]
+    if server.client.forced:
+        lines += ["", "What no flag and no field of a request says:", ""]
+        lines += [f"* {markdown_text(one)}" for one in server.client.forced]
+    if clients:
+        lines += ["", markdown_fence("\n".join(clients), "python")]
+        if shows := SHOWN_BY.get(client_of(page.case.violation)):
+            lines += ["", shows]
+    if lines:
+        yield from _collapsed("The model and clients of such a server", lines)
 
 
-def _needed(case: ReproCase) -> Iterator[str]:
-    """Yield the patches that the engine has here."""
-    if case.fixes:
-        yield "**Run with patches.** Without them the scenario meets another bug first; the patches are in "
-        yield f"{markdown_code(f'{FIXES}/{FILES}')}:\n"
-        yield from (f"* {markdown_code(f'{one.title}.patch')}: {markdown_text(one.reason)}" for one in case.fixes)
-        yield ""
+def _cause(page: _Page) -> Iterator[str]:
+    """Yield why it fails where that is known, and in any case where the run first deviates."""
+    case, cause, fix = page.case, page.case.cause, page.case.fix
+    if cause:
+        about = "; ".join(f"{name}: {cause.fields[name]}" for name in ABOUT if cause.fields.get(name))
+        yield f"**{markdown_text(cause.title)}**{f' ({about})' if about else ''}.\n"
+        yield f"{cause.body.strip()}\n"
+    if fix:
+        yield from _fix(case, fix)
+    yield f"First deviation in this run: {markdown_text(case.violation.sentence)}."
+
+
+ABOUT = ("where", "needs")
+"""Fields of the text of a cause."""
+
+
+def _fix(case: ReproCase, fix: TriedFix) -> Iterator[str]:
+    """Yield what fails without the patch and passes with it, and the patch."""
+    shown = [line for line in fix.text.splitlines() if not line.startswith("#")]
+    lines, count = len(shown), plural(len(shown), "line")
+    about = f"`fix.patch`, {markdown_text(fix.source)}, shows the cause; it was not written for review."
+    if fix.places:
+        places = listed([markdown_code(one) for one in fix.places[:PLACES_SHOWN]])
+        more = " and more" if len(fix.places) > PLACES_SHOWN else ""
+        about += f" It changes {places}{more}."
+    yield f"{about}\n"
+    before = "without it" if case.fixes else "as released"
+    yield f"| | {before} | with `fix.patch` |\n| --- | --- | --- |"
+    if case.verdict and fix.script:
+        yield f"| `python repro.py` | exit status {case.verdict.status} | exit status {fix.script.status} |"
+    if case.test and case.tested and fix.test:
+        words = ("fails" if case.tested.status else "passes"), ("fails" if fix.test.status else "passes")
+        yield f"| {markdown_code(case.test.path)} | {words[0]} | {words[1]} |"
+    yield f"| the trace, in hybridfuzz | fails | {markdown_text(fix.result)} |\n"
+    if not fix.good:
+        yield "**The patch does not fix this failure.**\n"
+    text = markdown_fence("\n".join(shown), "diff")
+    if lines <= PATCH_LINES_SHOWN:
+        yield f"{text}\n"
+    elif lines <= PATCH_LINES_MAX:
+        yield from _collapsed(f"fix.patch ({count})", [text])
+    else:
+        yield f"`fix.patch` ({count}) is attached.\n"
+
+
+def _reproduction(page: _Page) -> Iterator[str]:
+    """Yield how to run the script, and its part that is about the failure."""
+    case = page.case
+    script, verdict = case.script, case.verdict
+    if script is None or verdict is None:
+        yield "There is no stand-alone script for this failure. With hybridfuzz installed:\n"
+        yield markdown_fence(_replay(case), "console")
+        return
+    lines = script.text.count("\n")
+    if verdict.promised:
+        part = " (the built-in target is part of it)" if script.needs == PACKAGE else ""
+        after = "within a second" if verdict.seconds < 1 else f"after {verdict.seconds:.0f} s"
+        needs = markdown_text(listed(script.needs.split(", ")))
+        yield f"With {needs} installed{part}, on a CPU, `python repro.py` reproduces the failure {after}.\n"
+    elif verdict.elsewhere:
+        yield f"**`repro.py` meets another defect first, {markdown_text(verdict.elsewhere)}: do not rely on it.**\n"
+    else:
+        yield "**`repro.py` did not fail as promised when it was tried: do not rely on it.**\n"
+    if script.more:
+        yield f"{script.more}\n"
+    if script.scenario:
+        yield f"Its requests ({lines} lines in all, attached; the rest is machinery):\n"
+        yield markdown_fence(script.scenario, "python") + "\n"
+    elif not page.with_script:
+        yield f"`repro.py` ({lines} lines) is too long for this text and is attached.\n"
+    elif lines <= SCRIPT_LINES_SHOWN:
+        yield markdown_fence(script.text.rstrip("\n"), "python") + "\n"
+    else:
+        yield from _collapsed(f"repro.py ({lines} lines)", [markdown_fence(script.text.rstrip("\n"), "python")])
+    raised = verdict.raised if verdict.promised and verdict.raised.startswith("AssertionError") else ""
+    shown = [raised] if raised else verdict.tail.splitlines()[-OUTPUT_LINES_SHOWN:]
+    yield markdown_fence("\n".join(["$ python repro.py", *shown]), "console")
+
+
+def _replay(case: ReproCase) -> str:
+    return f"$ {replay_command(case.spec, 'trace.json', [FIXES] if case.fixes else [])}"
+
+
+def _expected(page: _Page) -> Iterator[str]:
+    """Yield what clients should receive and what they do, what is wrong inside, and runs that pass."""
+    case, violation = page.case, page.case.violation
+    rows = list(_received(case)) or list(_answers(case))
+    if rows:
+        yield "| client | should receive | receives | |\n| --- | --- | --- | --- |"
+        yield from (f"| {' | '.join(cells)} |" for cells in rows)
+        yield "\nToken ids, of the model of the script: a function of all tokens before.\n"
+    who = violation.request or (f"block {violation.block}" if violation.block >= 0 else "engine")
+    observed = violation.observed_words.splitlines()
+    seen = observed[0] if len(observed) == 1 else violation.sentence
+    wanted = violation.expected_words
+    if wanted == seen:  # a number beside them differs
+        wanted, seen = "", violation.sentence
+    at = f", step {violation.step}" if violation.step >= 0 else ""
+    yield "| inside the engine | expected | observed |\n| --- | --- | --- |"
+    yield f"| {markdown_text(who + at)} | {markdown_text(wanted or 'see the rule')} | {markdown_text(seen)} |\n"
+    yield f"**What must hold.** {rule_of(violation.oracle, violation.field)}\n"
+    if case.controls:
+        yield "**Controls.** Each differs from the script in one thing only, and passes:\n"
+        yield from (f"* {markdown_text(control)}" for control in case.controls)
+
+
+def _received(case: ReproCase) -> Iterator[list[str]]:
+    """Yield a row for each client of which the script prints what it receives."""
+    told = case.verdict.told if case.verdict and case.verdict.promised else ()
+    for client in (found for line in told if (found := RECEIVED.fullmatch(line))):
+        wanted, got, end = client["expected"] or client["received"], client["received"], client["end"]
+        grade = "right" if not client["expected"] else "**wrong**" if end == "ended" else f"**{markdown_text(end)}**"
+        yield [markdown_text(client["name"]), _numbers(wanted), _numbers(got), grade]
+
+
+def _numbers(tokens: str) -> str:
+    return markdown_text(_tokens([int(one) for one in re.findall(r"-?\d+", tokens)]))
+
+
+def _answers(case: ReproCase) -> Iterator[list[str]]:
+    """Yield a row for each client of the run that goes on after the deviation; none if the script's has others."""
+    if case.answers.variation and _shows_tokens(case):
+        return
+    turns = Counter[str]()
+    unanswered = {answer.request for answer in case.answers.rows if answer.end and not answer.again}
+    for answer in case.answers.rows:
+        if answer.again and answer.request.removesuffix(AGAIN) in unanswered:
+            continue  # one without an answer has none to send
+        turns[answer.request] += not answer.again
+        turn = f", turn {turns[answer.request]}" if turns[answer.request] > 1 else ""
+        name = answer.request + turn
+        if answer.again:
+            name = f"{answer.request.removesuffix(AGAIN)} (its prompt and answer sent again)"
+        cells = [name, _tokens(answer.expected), _tokens(answer.observed)]
+        yield [*map(markdown_text, cells), _grade(answer)]
+
+
+def _tokens(tokens: Sequence[int]) -> str:
+    more = f" ... ({len(tokens)} in all)" if len(tokens) > TOKENS_SHOWN else ""
+    return " ".join(map(str, tokens[:TOKENS_SHOWN])) + more if tokens else "none"
+
+
+def _grade(answer: Answer) -> str:
+    if answer.wrong_from >= 0:
+        return f"**wrong from token {answer.wrong_from + 1} on**"
+    return "right" if answer.is_right and not answer.end else markdown_text(answer.end or "too short")
+
+
+def _more(page: _Page) -> Iterator[str]:
+    """Yield what is read later, and public reports."""
+    case = page.case
+    yield from _related(case)
+    yield ""
+    yield from _collapsed("Every request and event", list(_scenario(case)))
+    explanation = explain(case.history)
+    if explanation and explanation.story and case.violation.field not in FIELDS_OF_A_MODEL:
+        yield from _collapsed("What happens, step by step", list(_story(page, explanation)))
+    if case.places:
+        told = [
+            f"* {markdown_code(f'{place.file}:{place.line}')} {markdown_code(place.function)}, {place.score:.2f}"
+            for place in case.places[:PLACES_SHOWN]
+        ]
+        yield from _collapsed("Where to look", [PLACES, *told])
+    yield from _collapsed("What is the engine's own, and what is stood in", list(_own(case)))
+    count = plural(len(case.trace.events), "event")
+    yield f"Found by hybridfuzz {_version()} as {markdown_code(case.violation.signature)}, reduced to {count}."
+
+
+PLACES = """\
+Functions in which the failing run takes another path than its nearest passing neighbors, or holds values of a kind that
+none of them holds, with scores from 0 to 1:
+"""
 
 
 def _scenario(case: ReproCase) -> Iterator[str]:
     config = case.trace.config
     if case.deployment.has_sizes:
         yield _groups(config, case.deployment.model)
-        if not case.deployment.command:
-            yield f"Settings, in the miniature sizes of the scenario: {_settings(case)}.\n"
     if case.deployment.sizes:
         yield f"As flags, these sizes are {markdown_code(shlex.join(case.deployment.sizes))}.\n"
     if case.deployment.scaled:
@@ -369,7 +561,11 @@ def _scenario(case: ReproCase) -> Iterator[str]:
     if len(events) > EVENTS_MAX:
         left_out = len(events) - EVENTS_MAX
         events[EVENTS_MAX // 2 : -EVENTS_MAX // 2] = ["", f"({left_out} more.)", ""]
-    yield from _collapsed("Every event", events) if len(events) > EVENTS_SHOWN else events
+    yield from events
+    yield "\nTo replay it in hybridfuzz:\n"
+    yield markdown_fence(_replay(case), "console")
+    if case.deployment.has_sizes:
+        yield f"\nThe settings, as its trace names them: {_settings(case)}."
 
 
 def _named(parts: Prompt) -> Iterator[tuple[str, int]]:
@@ -418,165 +614,23 @@ SHOWN = ("mamba_cache_mode", "num_speculative_tokens", "async_depth")
 """Settings that are shown even with their default."""
 
 
-def _server(case: ReproCase) -> Iterator[str]:
-    server, served = case.server, case.served
-    scale = server.scale if served else None
-    sizes = f", in lengths for blocks of {plural(scale.block, 'token')}" if scale else ""
-    yield f"A server with the settings and limits of the scenario{sizes}:\n"
-    yield markdown_fence(" \\\n  ".join(server.shell), "bash")
-    if server.notes:
-        yield ""
-        yield from (f"* {markdown_text(note)}" for note in server.notes)
-    clients = list(client_lines(served, case.trace, case.history)) if served else []
-    if clients:
-        yield "\nIts clients:\n"
-        yield markdown_fence("\n".join(clients), "python")
-        if shows := SHOWN_BY.get(client_of(case.violation)):
-            yield f"\n{shows}"
-    if server.client.forced:
-        yield "\nWhat no flag and no field of a request says:\n"
-        yield from (f"* {markdown_text(one)}" for one in server.client.forced)
-    yield ""
-    tried = f", which fails in the same way with blocks of {served.tried} tokens" if served and served.tried else ""
-    yield f"Nothing was run on such a server. What was run: the scenario in hybridfuzz{tried}, and the script below."
-    if scale and not tried:
-        yield "In larger blocks it was not seen to fail: where it depends on places in blocks, adjust these lengths."
-
-
-def _expected(case: ReproCase, explanation: Explanation | None) -> Iterator[str]:
-    violation = case.violation
-    if explanation:
-        yield f"**What must hold.** {rule_of(violation.oracle, violation.field)}\n"
-    who = violation.request or (f"block {violation.block}" if violation.block >= 0 else "engine")
-    observed = violation.observed_words.splitlines()
-    yield "| | expected | observed |\n| --- | --- | --- |"
-    seen = observed[0] if len(observed) == 1 else violation.sentence
-    wanted = violation.expected_words
-    if wanted == seen:  # a number beside them differs
-        wanted, seen = "", violation.sentence
-    at = f", step {violation.step}" if violation.step >= 0 else ""
-    yield f"| {markdown_text(who + at)} | {markdown_text(wanted or 'see the rule')} | {markdown_text(seen)} |"
-    if case.controls:
-        yield "\n**Controls.** Each differs from the scenario in one thing only, and passes:\n"
-        yield from (f"* {markdown_text(control)}" for control in case.controls)
-    if not case.answers.rows or (case.answers.variation and _shows_tokens(case)):
-        return
-    varied = f"; {case.answers.variation}" if case.answers.variation else ""
-    is_printed = _shows_tokens(case)
-    what = "`repro.py` prints the tokens" if is_printed else markdown_text(f"token ids of the stand-in model{varied}")
-    yield f"\nWhat clients receive if the run goes on after the deviation ({what}):\n"
-    heads = ["request", *(["expected", "observed"] if not is_printed else []), ""]
-    yield f"| {' | '.join(heads)} |\n|{' --- |' * len(heads)}"
-    turns = Counter[str]()
-    unanswered = {answer.request for answer in case.answers.rows if answer.end and not answer.again}
-    for answer in case.answers.rows:
-        # Of requests that were sent again, the script has its own; one without an answer has none to send.
-        if answer.again and (is_printed or answer.request.removesuffix(AGAIN) in unanswered):
-            continue
-        turns[answer.request] += not answer.again
-        turn = f", turn {turns[answer.request]}" if turns[answer.request] > 1 else ""
-        name = answer.request + turn
-        if answer.again:
-            name = f"{answer.request.removesuffix(AGAIN)} (its prompt and answer sent again)"
-        cells = [name, *([] if is_printed else [_tokens(answer.expected), _tokens(answer.observed)])]
-        yield f"| {' | '.join(markdown_text(cell) for cell in cells)} | {_grade(answer)} |"
-
-
-def _tokens(tokens: Sequence[int]) -> str:
-    more = f" ... ({len(tokens)} in all)" if len(tokens) > TOKENS_SHOWN else ""
-    return " ".join(map(str, tokens[:TOKENS_SHOWN])) + more if tokens else "none"
-
-
-def _grade(answer: Answer) -> str:
-    if answer.wrong_from >= 0:
-        return f"**wrong from token {answer.wrong_from + 1} on**"
-    return "right" if answer.is_right and not answer.end else markdown_text(answer.end or "too short")
-
-
-def _reproduction(case: ReproCase, with_script: bool) -> Iterator[str]:
-    replay = f"$ {replay_command(case.spec, 'trace.json', [FIXES] if case.fixes else [])}"
-    script, verdict = case.script, case.verdict
-    if script is None or verdict is None:
-        yield "There is no stand-alone script for this failure. With hybridfuzz installed:\n"
-        yield markdown_fence(replay, "console")
-        return
-    if verdict.promised:
-        part = " (the built-in target is part of it)" if script.needs == PACKAGE else ""
-        after = "within a second" if verdict.seconds < 1 else f"after {verdict.seconds:.0f} s"
-        needs = markdown_text(listed(script.needs.split(", ")))
-        yield f"With {needs} installed{part}, on a CPU, `python repro.py` reproduces the failure {after}:\n"
-    elif verdict.elsewhere:
-        where = markdown_text(verdict.elsewhere)
-        yield f"**`repro.py` meets another defect first, {where}: do not rely on it.** Its output:\n"
-    else:
-        yield "**`repro.py` did not fail as promised when it was tried: do not rely on it.** Its output:\n"
-    shown = verdict.tail.splitlines()[-OUTPUT_LINES_SHOWN:]
-    yield markdown_fence("\n".join(["$ python repro.py", *shown]), "console") + "\n"
-    if script.more:
-        yield f"{script.more}\n"
-    lines = script.text.count("\n")
-    if case.test and case.tested and case.tested.promised:
-        title, short = markdown_text(case.deployment.title), case.test.files[case.test.path].count("\n")
-        has_module = any(path.endswith("_engine.py") for path in case.test.files)
-        size = plural(short, "line") + ", its engine in a module beside it" * has_module
-        yield f"{markdown_code(case.test.path)} ({size}) is the same as a test for the tree of {title}.\n"
-    yield "`pytest test_repro.py` runs the same check as a test, which passes once the bug is fixed.\n"
-    if script.scenario:
-        yield f"Without its machinery (`repro.py`, {lines} lines, is attached):\n"
-        yield markdown_fence(script.scenario, "python") + "\n"
-    elif not with_script:
-        yield f"`repro.py` ({lines} lines) is too long for this text and is attached.\n"
-    elif lines <= SCRIPT_LINES_SHOWN:
-        yield markdown_fence(script.text.rstrip("\n"), "python") + "\n"
-    else:
-        yield from _collapsed(f"repro.py ({lines} lines)", [markdown_fence(script.text.rstrip("\n"), "python")])
-    yield "To replay the trace in hybridfuzz:\n"
-    yield markdown_fence(replay, "console")
-
-
-def _fix(case: ReproCase, fix: TriedFix) -> Iterator[str]:
-    """Yield what fails without the patch and passes with it, and the patch."""
-    yield f"`fix.patch` is {markdown_text(fix.source)}. Each was run without it and with it:\n"
-    yield f"| | {'without it' if case.fixes else 'as released'} | with `fix.patch` |\n| --- | --- | --- |"
-    if case.verdict and fix.script:
-        before, after = case.verdict.status, fix.script.status
-        yield f"| `python repro.py` | exit status {before} | exit status {after} |"
-        words = ("fails" if before else "passes"), ("fails" if after else "passes")
-        yield f"| `pytest test_repro.py` (runs `repro.py`) | {words[0]} | {words[1]} |"
-    if case.test and case.tested and fix.test:
-        words = ("fails" if case.tested.status else "passes"), ("fails" if fix.test.status else "passes")
-        yield f"| {markdown_code(case.test.path)} | {words[0]} | {words[1]} |"
-    replayed = markdown_text(fix.result)
-    yield f"| the trace, in hybridfuzz | fails ({markdown_text(case.violation.signature)}) | {replayed} |\n"
-    if not fix.good:
-        yield "**The patch does not fix this failure.**\n"
-    yield "It shows the cause; it was not written for review.\n"
-    shown = [line for line in fix.text.splitlines() if not line.startswith("#")]
-    lines, count = len(shown), plural(len(shown), "line")
-    if lines <= PATCH_LINES_MAX:
-        yield from _collapsed(f"fix.patch ({count})", [markdown_fence("\n".join(shown), "diff")])
-    else:
-        yield f"`fix.patch` ({count}) is attached.\n"
-
-
-def _story(case: ReproCase, explanation: Explanation, has_picture: bool, with_timeline: bool) -> Iterator[str]:
-    if any(kind == "mamba" for kind, _ in case.history.groups):
+def _story(page: _Page, explanation: Explanation) -> Iterator[str]:
+    history = page.case.history
+    if any(kind == "mamba" for kind, _ in history.groups):
         yield "Here state@n is the recurrent state after exactly n tokens of a prefix.\n"
     yield from (f"{number}. {markdown_text(words)}" for number, words in enumerate(explanation.story, 1))
     diverge = f"Expected and observed diverge here. {explanation.fate}".rstrip()  # the sentence is at the top
     yield f"\n{markdown_text(diverge)}\n"
-    if with_timeline and (table := plain_text(build_timeline(case.history))):
-        picture = ["The same as a picture: `timeline.svg`.\n"] if has_picture else []
-        yield from _collapsed("Blocks, step by step", [*picture, markdown_fence(table)])
+    if page.with_timeline and (table := plain_text(build_timeline(history))):
+        picture = "; as a picture: `timeline.svg`" * page.has_picture
+        yield f"Blocks{picture}:\n"
+        yield markdown_fence(table)
 
 
-COLLECTED = "What the engine's bug form asks for of the environment"
-
-
-def _environment(case: ReproCase) -> Iterator[str]:
-    deployment = case.deployment
+def _environment(page: _Page) -> Iterator[str]:
+    case, deployment = page.case, page.case.deployment
     release = deployment.release or f"{deployment.title} {case.launch.version}".strip()
-    yield f"* {markdown_text(release)} (target {markdown_code(case.spec)})"
+    yield f"* {markdown_text(release)}"
     for run in case.runs:
         if run.current:
             default = "the default of this release" if run.default else "not the default of this release"
@@ -590,38 +644,55 @@ def _environment(case: ReproCase) -> Iterator[str]:
         yield f"* {markdown_text(case.system)}"
     if case.collected:
         yield ""
-        yield from _collapsed(COLLECTED, [markdown_fence(case.collected, "text")])
-    for title, clauses in (("The engine's own code", deployment.own), ("Stand-ins", deployment.replaced)):
+        yield from _collapsed(f"The output of {deployment.form.collects}", [markdown_fence(case.collected, "text")])
+
+
+def _own(case: ReproCase) -> Iterator[str]:
+    """Yield what ran as released, and what did not."""
+    parts = ("The engine's own code", case.deployment.own), ("Stand-ins", case.deployment.replaced)
+    for title, clauses in parts:
         if clauses:
-            yield f"\n{title}:\n"
+            yield f"{title}:\n"
             yield from (f"* {markdown_text(clause)}" for clause in clauses)
+            yield ""
 
 
-def _related(case: ReproCase, terms: Sequence[str]) -> Iterator[str]:
+def _search(case: ReproCase) -> str:
+    """Return where and for what the issues are searched."""
     where = f" in {markdown_code(case.deployment.tracker)}" if case.deployment.tracker else ""
-    search = f"search{where} for {markdown_code(' '.join(terms))} before filing"
+    terms = (*case.deployment.search, *case.headline.search[bool(case.deployment.search) :])
+    return f"{where} for {markdown_code(' '.join(terms))}"
+
+
+def _related(case: ReproCase) -> Iterator[str]:
     # Numbers of issues become links in the repository where the report is filed.
     if case.cause and (public := case.cause.public):
-        yield f"Public reports, as of the time when the cause was found: {public}. The list may be old: {search}."
-        return
-    if numbers := public_reports(case.related):
-        yield f"Public reports of this or a related bug: {', '.join(numbers)}. The list may be old: {search}."
+        yield f"**Public reports**, as of the time when the cause was found: {public}."
+    elif numbers := public_reports(case.related):
+        yield f"**Public reports** of this or a related bug: {', '.join(numbers)}."
     else:
-        yield f"No public report is recorded. Please {search}."
-    if not case.related:
-        return
-    yield "\nEntries in hybridfuzz's own list of known bugs, which are not public reports:\n"
-    for entry in case.related:
-        reason = re.sub(ISSUE, "#", markdown_text(entry.reason))
-        other = "" if entry.is_exact else " (same symptom, perhaps another cause)"
-        yield f"* {markdown_code(entry.name)}{other}: {reason}"
+        yield "**Public reports**: none is recorded."
+    for entry in case.related if not case.cause else ():
+        yield f"\nKnown to hybridfuzz as {markdown_code(entry.name)}: {re.sub(ISSUE, '#', markdown_text(entry.reason))}"
 
 
 def _collapsed(title: str, lines: Sequence[str]) -> Iterator[str]:
-    """Yield a collapsible block. `title` is text of ours without markup."""
-    yield f"<details><summary>{title}</summary>\n"
-    yield from lines
-    yield "\n</details>\n"
+    """Yield a collapsible block, nothing without lines. `title` is text of ours without markup."""
+    if lines:
+        yield f"<details><summary>{title}</summary>\n"
+        yield from lines
+        yield "\n</details>\n"
+
+
+PARTS: Mapping[Part, Callable[[_Page], Iterator[str]]] = {
+    "bug": _bug,
+    "server": _server,
+    "cause": _cause,
+    "reproduction": _reproduction,
+    "expected": _expected,
+    "more": _more,
+    "environment": _environment,
+}
 
 
 def _version() -> str:

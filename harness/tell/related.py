@@ -23,23 +23,20 @@ TEXT_BYTES_MAX = 1 << 16
 
 
 class RelatedEntry(Struct, frozen=True):
-    """An entry of hybridfuzz, which is no public report.
+    """An entry of hybridfuzz that is this failure; it is no public report.
 
-    is_exact  the entry lists the failing trace; otherwise it has the same signature, perhaps by another cause
-    patch     the text of its fix, "" without one; only if the entry lists the trace
-    cause     the text that tells its cause, None without one
+    patch  the text of its fix, "" without one
+    cause  the text that tells its cause, None without one
     """
 
     name: str
     reason: str
-    is_exact: bool = True
     patch: str = ""
     cause: CauseText | None = None
 
 
-def related(target: str, version: str, trace: Trace, signature: str, name: str = "") -> list[RelatedEntry]:
-    """Return the entry with this name, or that lists this trace, of whatever release; without one, each with the same
-    signature."""
+def related(target: str, version: str, trace: Trace, name: str = "") -> list[RelatedEntry]:
+    """Return the entry with this name, or that lists this trace, of whatever release."""
     try:
         every = read_fixes(BUILTIN, target)
     except TraceError:
@@ -48,13 +45,12 @@ def related(target: str, version: str, trace: Trace, signature: str, name: str =
     if exact := next((entry for entry in (*known, *every) if name == entry.title or _lists(entry, trace)), None):
         patch = _patch(exact) if exact in known else ""
         return [RelatedEntry(exact.title, exact.reason, patch=patch, cause=_cause(exact))]
-    same = {entry.reason: entry for entry in known if entry.has_symptom(signature, target)}
-    return [RelatedEntry(entry.title, entry.reason, is_exact=False) for entry in same.values()]
+    return []
 
 
 def public_reports(entries: Sequence[RelatedEntry]) -> list[str]:
     """Return the numbers of the public reports that entries for this very failure name."""
-    return [*dict.fromkeys(number for one in entries if one.is_exact for number in _NUMBER.findall(one.reason))]
+    return [*dict.fromkeys(number for one in entries for number in _NUMBER.findall(one.reason))]
 
 
 def _patch(entry: Known) -> str:

@@ -21,7 +21,7 @@ from msgspec import Struct, structs
 from ...targets.base.deployment import Deployment
 from ...targets.base.engine_tests import EngineTest
 from ...targets.base.launch import Launch
-from ...targets.base.patched_copy import patched
+from ...targets.base.patched_copy import changed_lines, patched
 from ...targets.base.patches import parse_patch
 from ...targets.base.protocol import Capabilities, TargetError
 from ...targets.base.registry import describe, write_scripts, write_test
@@ -134,7 +134,7 @@ def observe(
         controls=passing,
         usual=capabilities.usual_options,
         places=places,
-        related=related(spec, launch.version, given, violation.signature, subject.known),
+        related=related(spec, launch.version, given, subject.known),
         fixes=subject.fixes,
     )  # fmt: skip
 
@@ -270,13 +270,14 @@ def name_of_test(title: str) -> str:
 
 def try_fix(subject: Subject, folder: Path, case: ReproCase, patch: str, source: str) -> TriedFix:
     """Run the trace and the script with a patch. Raises PatchError for one that does not fit."""
-    fixed = patched(subject.launch, [parse_patch(patch, "fix")])
+    parsed = parse_patch(patch, "fix")
+    fixed = patched(subject.launch, [parsed])
     with subject.worker(fixed) as worker:
         worker.start()
         result = _result(worker, case.trace, case.violation.signature)
     verdict = run_script(folder / SCRIPT, case.script, fixed) if case.script else None
     tested = run_test(folder, case.test, case.script, fixed) if case.test and case.script else None
-    return TriedFix(patch, source, result, verdict, tested)
+    return TriedFix(patch, source, result, verdict, tested, changed_lines(subject.launch, parsed))
 
 
 def packaged_patch(entries: Sequence[RelatedEntry]) -> tuple[str, str]:

@@ -45,6 +45,8 @@ class ScriptVerdict(Struct, frozen=True):
     promised   it failed with the promised message, and where the finding is
     tail       the end of its output
     elsewhere  where it failed with that message instead, "" if it did not
+    told       what it printed
+    raised     the exception with which it ended, in one line
     """
 
     promised: bool
@@ -52,6 +54,8 @@ class ScriptVerdict(Struct, frozen=True):
     seconds: float
     tail: str
     elsewhere: str = ""
+    told: Sequence[str] = ()
+    raised: str = ""
 
 
 def failure_of(trace: Trace, history: History, violation: Violation) -> Failure:
@@ -98,7 +102,8 @@ def run_script(path: Path, script: Script, launch: Launch, run: Run | None = Non
     is_shown = status == 1 and any(script.promise in line for line in _exception(lines))
     elsewhere = _elsewhere(lines, script, path) if is_shown else ""
     tail = _tail([*out, *lines], path.absolute().parent)
-    return ScriptVerdict(is_shown and not elsewhere, status, seconds, tail, elsewhere)
+    raised = RANK.sub("", next(iter(_exception(lines)), ""))
+    return ScriptVerdict(is_shown and not elsewhere, status, seconds, tail, elsewhere, out, raised)
 
 
 CALL = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+), in (?P<function>\S+)')
@@ -126,8 +131,10 @@ def _elsewhere(lines: Sequence[str], script: Script, path: Path) -> str:
     return ""
 
 
+RANK = re.compile(r"^\[rank\d+\]: ?")
+"""Begins the lines of a traceback that PyTorch marks."""
 FRAME = re.compile(r"(?:\[rank\d+\]:)? {2}")
-"""Begins the lines of a traceback's frames, of which PyTorch marks those of a rank."""
+"""Begins the lines of a traceback's frames."""
 
 
 def _exception(lines: Sequence[str]) -> Sequence[str]:

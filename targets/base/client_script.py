@@ -13,13 +13,18 @@ from itertools import groupby
 from typing import NamedTuple
 
 from ...reference.tokens import Truth
-from .inlined import Part, import_block, trimmed
+from .inlined import Part, bare, import_block, trimmed
 from .repro import DEVIATION, MACHINERY, Failure, Place, Script, python_comment
 
 AGAIN = "again "
 """Begins the names of clients that send tokens once more."""
 WRONG_SINCE = re.compile(r"([\w.]+(?: \d+)?) \(since step (\d+)\)")
 """A client that a script names, and the first step with a wrong token of it."""
+RECEIVED = re.compile(
+    r"(?P<name>.*?): prompt \[.*\], received (?P<received>\[.*?\]), "
+    r"(?:right|expected (?P<expected>\[.*?\])); (?P<end>.*)"
+)
+"""A line that a script prints for a client."""
 MORE_TOKENS = 4
 """New tokens of a client that sends its tokens once more, and further ones of a longer answer: a wrong state gives the
 right token once in 126 times."""
@@ -159,6 +164,7 @@ class Frame(NamedTuple):
     ) -> Script:
         """Return a script: `body` is that of `reproduce()`, `constants` are lines that the second part uses."""
         parts = trimmed(parts, "\n".join(["def reproduce():", *(f"    {line}" for line in body), f"{self.prepare}()"]))
+        parts = [*(part._replace(text=bare(part.text)) for part in parts[:-1]), parts[-1]]
         imports = import_block(parts, "import os", "import warnings")
         own = [line for line in imports if line.split()[1].partition(".")[0] not in sys.stdlib_module_names]
         machinery = "\n".join(

@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
+from .issue_form import PLAIN, Form
+
 
 class Implementation(Struct, frozen=True):
     """One of several implementations of the same part, of which a server runs one.
@@ -69,7 +71,7 @@ class Deployment(Struct, frozen=True):
     tracker    search page of the engine's issues, "" if there is none
     model      the kind of model, in words; `architecture`: the class that the engine has for one
     search     terms by which the tracker is searched instead of the kind of cache, () for that
-    title_begins  what the tracker's form puts before the title of a report
+    form       by which its tracker takes a bug report
     unusual    names of flags that a server does not have by default and that choose other code
     has_sizes  False if the sizes and modes of a trace mean nothing to the engine, and a report leaves them out
     environment  arguments of the engine's Python that print what its form asks for, () if nothing does
@@ -95,7 +97,7 @@ class Deployment(Struct, frozen=True):
     model: str = ""
     architecture: str = ""
     search: tuple[str, ...] = ()
-    title_begins: str = ""
+    form: Form = PLAIN
     environment: tuple[str, ...] = ()
     has_sizes: bool = True
     release: str = ""

@@ -17,10 +17,11 @@ from typing import NamedTuple
 
 
 class Part(NamedTuple):
-    """Copied text of one file, and the imports that it needs, one to a line."""
+    """Copied text of one file, and the imports that it needs, one to a line. `is_inner`: no engine has its objects."""
 
     imports: Sequence[str]
     text: str
+    is_inner: bool = False
 
 
 class _File(NamedTuple):
@@ -37,11 +38,13 @@ class Sources:
     """The sources of one package, and of what it imports. A file's name is relative to the package.
 
     `left_out`: names that are not copied, since a script has its own, or since they occur in annotations only.
+    `inner`: files of whose classes an engine has no object.
     """
 
-    def __init__(self, package: str, left_out: Collection[str] = ()) -> None:
+    def __init__(self, package: str, left_out: Collection[str] = (), inner: Collection[str] = ()) -> None:
         self.package = package
         self.left_out = frozenset(left_out)
+        self.inner = frozenset(inner)
 
     def names(self, name: str) -> frozenset[str]:
         """Return the names that a file defines."""
@@ -95,33 +98,138 @@ class Sources:
             need(*one)
         for both in sorted(homes.keys() & bound.keys()):
             raise ValueError(f"{both} is defined in {homes[both]}, another file has '{bound[both]}'")
-        return [Part(list(imports.get(name, {})), _text(_read(self.package, name), needed[name])) for name in order]
+        return [
+            Part(list(imports.get(name, {})), _text(_read(self.package, name), needed[name]), name in self.inner)
+            for name in order
+        ]
 
 
 def trimmed(parts: Sequence[Part], used: str) -> list[Part]:
-    """Return parts of a script without functions that nothing names, and without such methods in the last one.
+    """Return parts of a script without functions and classes that nothing names, without such methods where only the
+    script calls them, and without what is done for objects that nothing makes.
 
-    `used` is the text that calls the last part, whose objects are the script's own: of the others an engine may call a
-    method by its name.
+    `used` is the text that calls the last part, whose objects are the script's own, as those of inner parts are: of the
+    others an engine may call a method by its name.
     """
+    found = [part._replace(is_inner=part.is_inner or part is parts[-1]) for part in parts]
+    while (shorter := _without_unmade(_without_unread(found, used), used)) != found:
+        found = shorter
+    return found
+
+
+def _without_unread(parts: Sequence[Part], used: str) -> list[Part]:
+    """Return parts without definitions that nothing names."""
     trees = [ast.parse(part.text) for part in parts]
-    plain = [list(_plain_functions(tree, of_classes=tree is trees[-1])) for tree in trees]
+    plain = [list(_plain(tree, of_classes=part.is_inner)) for tree, part in zip(trees, parts, strict=True)]
     unread = {id(node): node.name for nodes in plain for node in nodes}
     outside = [one for tree in [*trees, ast.parse(used)] for one in _walk_without(tree, unread)]
     named = set(map(_name_of, outside))
     while reached := [node for nodes in plain for node in nodes if id(node) in unread and node.name in named]:
         for node in reached:
             del unread[id(node)]
-            named |= set(map(_name_of, ast.walk(node)))
-    left_out = [[node for node in nodes if id(node) in unread] for nodes in plain]
-    return [part._replace(text=_without(part.text, nodes)) for part, nodes in zip(parts, left_out, strict=True)]
+            named |= set(map(_name_of, _walk_without(node, unread)))
+    left_out = [[_lines_of(node) for node in nodes if id(node) in unread] for nodes in plain]
+    return [part._replace(text=_without(part.text, lines)) for part, lines in zip(parts, left_out, strict=True)]
 
 
-def _plain_functions(tree: ast.Module, *, of_classes: bool) -> Iterator[ast.FunctionDef]:
-    """Yield functions, and methods, that can only be called by their names."""
+def _without_unmade(parts: Sequence[Part], used: str) -> list[Part]:
+    """Return parts without cases, tests and keys of tables for classes of the script that nothing makes."""
+    trees = [ast.parse(part.text) for part in parts]
+    classes = {node.name: node for tree in trees for node in tree.body if isinstance(node, ast.ClassDef)}
+    nodes = [one for tree in [*trees, ast.parse(used)] for one in ast.walk(tree)]
+    asked = {id(name) for node in nodes for name in _asked(node)}
+    made = {node.id for node in nodes if isinstance(node, ast.Name) and id(node) not in asked}
+    while bases := {name for one in made & classes.keys() for name in map(_name_of, classes[one].bases)} - made:
+        made |= bases
+    unmade = classes.keys() - made
+    left_out = [[lines for node in ast.walk(tree) for lines in _dead(node, unmade)] for tree in trees]
+    return [part._replace(text=_without(part.text, lines)) for part, lines in zip(parts, left_out, strict=True)]
+
+
+def _asked(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the names by which a node asks for the class of an object, or that are never evaluated to make one."""
+    match node:
+        case ast.MatchClass(cls=asked):
+            yield asked
+        case ast.Call(func=ast.Name("isinstance"), args=[_, asked]):
+            yield from ast.walk(asked)
+        case ast.Dict(keys=keys):
+            yield from filter(None, keys)
+        case ast.ClassDef(bases=bases):
+            yield from bases
+        case ast.FunctionDef(returns=asked) if asked:
+            yield from ast.walk(asked)
+        case ast.arg(annotation=asked) | ast.AnnAssign(annotation=asked) if asked:
+            yield from ast.walk(asked)
+
+
+def _dead(node: ast.AST, unmade: Collection[str]) -> Iterator[tuple[int, int]]:
+    """Yield the first and the last line of what a node does for objects of classes that nothing makes."""
+    match node:
+        case ast.Match(cases=cases):
+            dead = [one for one in cases if _is_of(one.pattern, unmade)]
+            for one in dead if len(dead) < len(cases) else ():
+                yield one.pattern.lineno, one.body[-1].end_lineno or 0
+        case ast.Dict(keys=keys, values=values):
+            lines = [(key.lineno, value.end_lineno or 0) for key, value in zip(keys, values, strict=True) if key]
+            apart = len({first for first, _ in lines} | {node.lineno, node.end_lineno}) == len(lines) + 2
+            for key, place in zip(filter(None, keys), lines, strict=True):
+                if apart and _name_of(key) in unmade:
+                    yield place
+
+
+def _is_of(pattern: ast.pattern, unmade: Collection[str]) -> bool:
+    """Return True for a pattern that only objects of these classes match."""
+    match pattern:
+        case ast.MatchClass(cls=asked):
+            return _name_of(asked) in unmade
+        case ast.MatchOr(patterns=patterns):
+            return all(_is_of(one, unmade) for one in patterns)
+        case ast.MatchAs(pattern=ast.pattern() as inner):
+            return _is_of(inner, unmade)
+    return False
+
+
+def bare(text: str) -> str:
+    """Return a text without docstrings, and with one empty line before a definition and no other."""
+    tree, lines = ast.parse(text), text.splitlines()
+    left_out: set[int] = set()
+    spaced: set[int] = set()
+    whole: set[int] = set()  # lines of strings
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        told = [one for one in body if _is_told(one)] if isinstance(body, list) else []
+        for one in told[1:] if body == told else told:
+            left_out |= set(range(one.lineno, (one.end_lineno or 0) + 1))
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            spaced.add(min([node.lineno, *(one.lineno for one in node.decorator_list)]))
+        elif isinstance(node, ast.Constant | ast.JoinedStr):
+            whole |= set(range(node.lineno + 1, (node.end_lineno or 0) + 1))
+    kept: list[str] = []
+    for number, line in enumerate(lines, 1):
+        if number in left_out or not (line.strip() or number in whole):
+            continue
+        is_first = not kept or kept[-1].startswith("#") or kept[-1].startswith("class ")
+        kept += [""] * (number in spaced and not is_first) + [line]
+    return "\n".join(kept)
+
+
+def _is_told(node: ast.AST) -> bool:
+    """Return True for a docstring, of whatever."""
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
+PLAIN_DECORATORS = frozenset({"property", "staticmethod", "contextmanager", "cache", "dataclass"})
+"""Of definitions that are only used by their names."""
+
+
+def _plain(tree: ast.Module, *, of_classes: bool) -> Iterator[ast.FunctionDef | ast.ClassDef]:
+    """Yield functions and classes, and methods, that can only be used by their names."""
     bodies = [tree.body, *(node.body for node in tree.body if of_classes and isinstance(node, ast.ClassDef))]
     for node in (node for body in bodies for node in body):
-        if isinstance(node, ast.FunctionDef) and not node.decorator_list and not node.name.startswith("__"):
+        if not isinstance(node, ast.FunctionDef | ast.ClassDef) or node.name.startswith("__"):
+            continue
+        if all(_name_of(getattr(one, "func", one)) in PLAIN_DECORATORS for one in node.decorator_list):
             yield node
 
 
@@ -133,14 +241,18 @@ def _walk_without(node: ast.AST, left_out: Collection[int]) -> Iterator[ast.AST]
             yield from _walk_without(one, left_out)
 
 
-def _without(text: str, nodes: Sequence[ast.FunctionDef]) -> str:
-    """Return a text without functions, and without the empty lines before them."""
+def _lines_of(node: ast.FunctionDef | ast.ClassDef) -> tuple[int, int]:
+    return min([node.lineno, *(one.lineno for one in node.decorator_list)]), node.end_lineno or 0
+
+
+def _without(text: str, left_out: Sequence[tuple[int, int]]) -> str:
+    """Return a text without some lines, first to last, and without the empty lines before them."""
     lines: list[str | None] = list(text.splitlines())
-    for node in nodes:
-        first = node.lineno - 1
-        while first and not (lines[first - 1] or "").strip():
-            first -= 1
-        lines[first : node.end_lineno] = [None] * ((node.end_lineno or 0) - first)
+    for first, last in left_out:
+        begin = first - 1
+        while begin and not (lines[begin - 1] or "").strip():
+            begin -= 1
+        lines[begin:last] = [None] * (last - begin)
     return "\n".join(line for line in lines if line is not None).strip("\n")
 
 

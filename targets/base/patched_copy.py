@@ -20,7 +20,7 @@ from .checkout import fill
 from .environment import cache_folder, used
 from .launch import Launch
 from .patch_names import lacking
-from .patches import FILE_BYTES_MAX, FilePatch, Patch, PatchError, has_word, merged, with_words
+from .patches import FILE_BYTES_MAX, FilePatch, Patch, PatchError, has_word, located, merged, with_words
 from .protocol import TargetError
 from .renamed import new_words
 
@@ -70,6 +70,13 @@ def misfits(launch: Launch, patches: Sequence[Patch]) -> Mapping[str, str]:
         else:
             kept.append(one)
     return problems
+
+
+def changed_lines(launch: Launch, patch: Patch) -> list[str]:
+    """Return the lines of a target's tree that a patch changes, or before which it adds some: "path:line"."""
+    tree = Path(launch.tree)
+    inside = in_tree(patch, tree, cache(partial(new_words, tree)))
+    return [f"{path}:{change.start + 1}" for path, changes in located(inside, _reader(tree)) for change in changes]
 
 
 def in_tree(patch: Patch, tree: Path, words: Callable[[], Mapping[str, str]]) -> Patch:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 from ..base.deployment import Deployment, Implementation
+from ..base.issue_form import Form, Section
 from ..base.trace import Trace
 from .context_sizes import planes_of, sizes_of
 from .factory import SERVER
@@ -30,6 +31,21 @@ CALLS = {
     "reset": "llama_memory_clear",
 }
 """Tag of an event -> the call that it is."""
+FORM = Form(
+    (
+        Section("Name and Version", ("environment",)),
+        Section("Operating systems", text="Linux"),
+        Section("GGML backends", text="CPU"),
+        Section("Hardware", text="See above: any CPU."),
+        Section("Models", text="Generated, with random weights: the script makes it."),
+        Section("Problem description & steps to reproduce", ("bug", "cause", "reproduction")),
+        Section("First Bad Commit", text="Not looked for."),
+        Section("Relevant log output", ("expected", "more")),
+    ),
+    title="Eval bug: ",
+    collects="llama-cli --version",
+)
+"""`.github/ISSUE_TEMPLATE/011-bug-results.yml`."""
 BUILD = """\
 import platform
 from ctypes import CDLL, c_char_p, c_int
@@ -75,7 +91,7 @@ def deployment(variant: str, trace: Trace, version: str, device: str = "") -> De
     return Deployment(
         title="llama-server" if server else "llama.cpp",
         release=f"llama.cpp build {build[1]} (tag b{build[1]}), the library in xllamacpp {version}" if build else "",
-        title_begins="Eval bug: ",
+        form=FORM,
         implementations=() if server else cells,
         own=SERVER_OWN if server else OWN,
         replaced=() if server else REPLACED,

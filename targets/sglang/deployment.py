@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from ..base.client_requests import GENERATE, calls_of, variable
 from ..base.deployment import Client, Deployment, Implementation, Scale
+from ..base.issue_form import Form, Section
 from ..base.trace import (
     Abort,
     Arrive,
@@ -60,10 +61,30 @@ FLAGS = (
     ("hicache", "--hicache-write-policy", "no"),
 )
 """Options of a trace that are flags of the server's prefix cache, with the server's own values."""
+RETRACTS = {"SGLANG_TEST_RETRACT": "1", "SGLANG_TEST_RETRACT_INTERVAL": "3"}
+"""SGLang's own switch: it retracts a request every so many forward passes."""
 RANKS = ("--tp-size", "2", "--attn-dp-size", "2")
 """Of a server on one of whose ranks the trace runs."""
 SCALE = Scale(64)
 """The smallest grid of snapshots of a server's GDN model: the chunk of its prefill kernel."""
+FORM = Form(
+    (
+        Section(
+            "Checklist",
+            text="- [ ] I searched related issues but found no solution.\n"
+            "- [ ] The bug persists in the latest version.\n"
+            "- [ ] This has environment info and a minimal reproduction.\n"
+            "- [ ] This is a bug report, not a general question.\n"
+            "- [ ] This is in English.",
+        ),
+        Section("Describe the bug", ("bug", "cause", "expected")),
+        Section("Reproduction", ("server", "reproduction", "more")),
+        Section("Environment", ("environment",)),
+    ),
+    title="[Bug] ",
+    collects="python3 -m sglang.check_env",
+)
+"""`.github/ISSUE_TEMPLATE/1-bug-report.yml`."""
 CORES = ("rust", "python")
 """Cores of the radix tree; a server's default is Rust where it is built, otherwise Python."""
 
@@ -79,7 +100,7 @@ def deployment(variant: str, trace: Trace, version: str, device: str = "") -> De
         title="SGLang",
         command=("python", "-m", "sglang.launch_server", "--model-path", WINDOWS if windows else MODEL),
         flags=(*WEIGHTS, *_flags(trace)),
-        variables=_variables(config, core),
+        variables=_variables(trace, core),
         scaled=tuple(_scaled(config)),
         implementations=cores if core in CORES and not variant else (),
         own=OWN,
@@ -87,7 +108,7 @@ def deployment(variant: str, trace: Trace, version: str, device: str = "") -> De
         packages=("torch", "triton", "transformers", "numpy"),
         environment=("-m", "sglang.check_env"),
         tracker="https://github.com/sgl-project/sglang/issues",
-        title_begins="[Bug] ",
+        form=FORM,
         sizes=tuple(_sizes(config)),
         notes=NOTES,
         model="gated delta nets",
@@ -98,8 +119,12 @@ def deployment(variant: str, trace: Trace, version: str, device: str = "") -> De
     )
 
 
-def _variables(config: Config, core: str) -> Mapping[str, str]:
-    return {"SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND": core} if config.enable_prefix_caching and core in CORES else {}
+def _variables(trace: Trace, core: str) -> Mapping[str, str]:
+    """Return the variables of a server; pools of its size run out of memory for no retraction of a trace."""
+    has_core = trace.config.enable_prefix_caching and core in CORES
+    chosen = {"SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND": core} if has_core else {}
+    is_retracted = any(isinstance(event, Preempt) for event in trace.events)
+    return {**chosen, **(RETRACTS if is_retracted else {})}
 
 
 def _flags(trace: Trace) -> Iterator[str]:
@@ -217,8 +242,9 @@ def _forced(trace: Trace) -> Iterator[str]:
     kinds = {type(event) for event in trace.events}
     if Preempt in kinds:
         yield (
-            "the script retracts a request by name; a server does when its pools run out: lower --max-total-tokens "
-            'until it logs "#retracted_reqs"'
+            "the script retracts a request by name; with SGLANG_TEST_RETRACT a server retracts a request that decodes "
+            "every SGLANG_TEST_RETRACT_INTERVAL forward passes: try other intervals. Without it a server retracts when "
+            'its pools run out ("#retracted_reqs" in its log)'
         )
     if Evict in kinds:
         yield "the script evicts nodes of the radix tree; on a server other prompts do that as they fill the pools"

@@ -7,6 +7,7 @@ public API. What the bug form asks for besides (system, versions) is in the repo
 from __future__ import annotations
 
 from ..base.deployment import Deployment, Implementation
+from ..base.issue_form import Form, Section
 from ..base.trace import Trace
 from .families import FAMILIES
 
@@ -32,6 +33,22 @@ print("\\n".join(lines).strip().replace("<fill in>", "no"))
 """
 """`transformers env`, whose command line wants typer; the environments made here have none. It asks whether the script
 uses a GPU, or several processes: ours does neither."""
+FORM = Form(
+    (
+        Section("System Info", ("environment",)),
+        Section("Who can help?", text="(left blank: the cache of the model that the title names)"),
+        Section("Information", text="- [ ] The official example scripts\n- [x] My own modified scripts"),
+        Section(
+            "Tasks",
+            text="- [ ] An officially supported task in the `examples` folder (such as GLUE/SQuAD, ...)\n"
+            "- [x] My own task or dataset (give details below)",
+        ),
+        Section("Reproduction", ("bug", "cause", "reproduction")),
+        Section("Expected behavior", ("expected", "more")),
+    ),
+    collects="transformers env",
+)
+"""`.github/ISSUE_TEMPLATE/bug-report.yml`, which has no field for a description."""
 CALLS = {
     "crop": "Cache.crop",
     "select": "Cache.batch_select_indices",
@@ -71,4 +88,5 @@ def deployment(variant: str, trace: Trace, version: str, device: str = "") -> De
         has_sizes=False,
         calls=CALLS,
         environment=("-c", ENVIRONMENT),
+        form=FORM,
     )

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from ..base.client_requests import COMPLETIONS, calls_of, is_text, variable
 from ..base.deployment import Client, Deployment, Implementation, Scale
+from ..base.issue_form import Form, Section
 from ..base.trace import (
     Arrive,
     Config,
@@ -117,6 +118,19 @@ collect_env.get_pip_packages = lambda *arguments, **keywords: ("pip3", listed)
 print(collect_env.get_pretty_env_info())
 """
 """vLLM's own collect_env.py, which wants pip for its list of packages; the environments made here have none."""
+FORM = Form(
+    (
+        Section("Your current environment", ("environment",)),
+        Section("🐛 Describe the bug", ("bug", "server", "cause", "reproduction", "expected", "more")),
+        Section(
+            "Before submitting a new issue...",
+            text="- [ ] Make sure you already searched for relevant issues, and asked the chatbot of the docs.",
+        ),
+    ),
+    title="[Bug]: ",
+    collects="python collect_env.py",
+)
+"""`.github/ISSUE_TEMPLATE/400-bug-report.yml`."""
 V2_DEFAULT_SINCE = (0, 28)
 """vLLM #53183."""
 LOOKAHEAD_SINCE = (0, 33)
@@ -179,7 +193,7 @@ def deployment(variant: str, trace: Trace, version: str, device: str = "") -> De
         packages=("torch", "triton", "transformers", "numpy"),
         environment=("-c", COLLECT_ENV),
         tracker="https://github.com/vllm-project/vllm/issues",
-        title_begins="[Bug]: ",
+        form=FORM,
         sizes=tuple(_sizes(config)),
         notes=tuple(_notes(config, model)),
         model=model.layer,

@@ -314,6 +314,11 @@ def write_test(trace: Trace, script: Script, name: str) -> EngineTest:
 STAND_INS, CLIENTS = "repro_engine/stand_ins.py", "repro_engine/clients.py"
 _OWN = Sources(__package__)
 SOURCES = Sources(__package__, _OWN.names(STAND_INS))
+INNER = frozenset({
+    "../../reference/tokens.py", "../../reference/layout.py", "../../reference/prefix_cache.py", "../base/observe.py",
+    "target.py", "host_view.py", "pool_reader.py", "shadow/recorder.py", "shadow/forward.py", "rows/kernel_reads.py",
+})  # fmt: skip
+"""Files of whose classes vLLM has no object."""
 _MAMBA2 = ("mamba1", "mamba2", "short_conv")
 """Values of `mixer` whose layers read vLLM's metadata in the same way."""
 _OPTIONAL: Sequence[tuple[Callable[[Config], bool], Collection[str]]] = (
@@ -346,7 +351,7 @@ def _parts(config: Config, structured: bool) -> Iterator[Part]:
     own. `structured`: a request has structured output."""
     unused = {name for needs, names in _OPTIONAL if not needs(config) for name in names}
     unused |= set() if structured else {"StructuredOutputs", "constraints"}
-    sources = Sources(__package__, SOURCES.left_out | unused)
+    sources = Sources(__package__, SOURCES.left_out | unused, INNER)
     more = _CONNECTOR if has_connector(config) else []
     group = ("../../reference/layout.py", "Group")
     prepare = ("versions/old_releases.py", FRAME.prepare)

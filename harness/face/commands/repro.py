@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from ....targets.base.launch import Launch
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 EXAMPLES = """\
 DIR gets repro.py (needs only the target's package), test_repro.py, REPORT.md,
 timeline.svg and trace.json; --kind pytest: also a test for the engine's tree.
+Of a campaign's folder each finding gets a folder there, and all are compared
+with the known bugs at once.
 A finding that its campaign did not reduce is reduced first. Options that the
 failure does not need get their usual values. The script is run as a check,
 and with a patch (--patch, or that of the known bug with this trace) again.
@@ -35,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     from ...units import duration
     from .common import add_fixes, add_target
 
-    parser.add_argument("trace", type=Path, metavar="TRACE", help="a trace that fails; reduce it first")
+    parser.add_argument("trace", type=Path, metavar="TRACE", help="a trace that fails, or a campaign's folder")
     add_target(parser)
     parser.add_argument(
         "--kind", choices=("target", "pytest", "engine"), default="target",
@@ -53,34 +55,90 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the trace, write the script, run it, write the rest."""
+    """Run each trace, write its script and run it, and write the rest."""
+    from ...draw.trace_files import load_trace
+    from ...exit_status import CLEAN, INTERNAL, USAGE
+    from .common import print_json, printer, runs_clean
+
+    line = printer(options.json)
+    if options.kind == "engine":
+        return witness(options.target, load_trace(options.trace), options.out, line)
+    found = findings_in(options.trace) if options.trace.is_dir() else [options.trace]
+    several = options.trace.is_dir()
+    made = [one for file in found if (one := reproduced(options, file, options.out / file.stem if several else None))]
+    if not made:
+        raise runs_clean(options, "reproduce")
+    told = []
+    for one, name in zip(made, known_bugs(options, [one.case for one in made]), strict=True):
+        if several:
+            line(f"{one.file.name}:")
+        told.append(written(options, one, name, line))
+    reasons = [one["exit_reason"] for one in told]
+    if options.json:
+        print_json({"reports": told} if several else told[0])
+    return INTERNAL if "not-promised" in reasons else USAGE if "no-script" in reasons else CLEAN
+
+
+class Reproduced(NamedTuple):
+    """A failing trace, what was found out about it, why it has no script ("" if it has one), and its folder."""
+
+    file: Path
+    trace: Trace
+    subject: Subject
+    case: ReproCase
+    why: str
+    folder: Path
+
+
+def findings_in(folder: Path) -> list[Path]:
+    """Return the traces of a campaign's findings, those that matter most first."""
+    from ....targets.base.trace import TraceError
+    from ...group.findings.finding_store import FINDINGS_FOLDER, read_state
+    from ...group.findings.severity import ranked
+
+    state = read_state(folder)
+    if not state or not state.findings:
+        raise TraceError(f"{folder} is no campaign's folder with findings; name one of those, or a trace")
+    return [folder / FINDINGS_FOLDER / Path(one.trace).name for one in ranked(state.findings)]
+
+
+def reproduced(options: argparse.Namespace, file: Path, place: Path | None) -> Reproduced | None:
+    """Return a failing trace with its script, which was run, None if it runs clean. `place`: one folder of several."""
     from msgspec import structs
 
     from ...draw.trace_files import load_trace
-    from ...exit_status import CLEAN, INTERNAL, USAGE
-    from ...group.findings.severity import severity_words
-    from ...tell.related import related
-    from ...tell.repro_folder import write_folder
-    from ...tell.reproduce import reproduce, unwritable, write_engine_test
-    from ...tell.usual_options import changes
-    from ...units import plural
-    from .common import print_json, printer, runs_clean
+    from ...tell.reproduce import reproduce
+    from .common import progress_line
 
-    trace, line, folder = load_trace(options.trace), printer(options.json), options.out
-    if options.kind == "engine":
-        return witness(options.target, trace, folder, line)
-    subject, finding = subject_of(options, trace), finding_of(options.trace)
+    if place:
+        progress_line(f"{file.name}: running it, and its script")
+    trace, folder = load_trace(file), place or options.out
+    subject, finding = subject_of(options, trace), finding_of(file)
     if subject and finding and finding.reproduced and not finding.reduced:
         trace = reduced(subject, trace, options.reduce)
     if subject and finding and finding.cause:
         subject = structs.replace(subject, known=finding.cause.name)
-    case, why = reproduce(subject, trace, folder, places(options.trace)) if subject else (None, "")
-    if subject is None or case is None:
-        raise runs_clean(options, "reproduce")
-    if name := known_bug(options, case):
+    case, why = reproduce(subject, trace, folder, places(file)) if subject else (None, "")
+    return Reproduced(file, trace, subject, case, why, folder) if subject and case else None
+
+
+def written(
+    options: argparse.Namespace, one: Reproduced, name: str, line: Callable[[str], None]
+) -> Mapping[str, object]:
+    """Write the folder of a failure that is the known bug `name`, "" for none, and return its part of the result."""
+    from msgspec import structs
+
+    from ...group.findings.severity import severity_words
+    from ...tell.related import related
+    from ...tell.repro_folder import write_folder
+    from ...tell.reproduce import unwritable, write_engine_test
+    from ...tell.usual_options import changes
+    from ...units import plural
+
+    trace, subject, case, why, folder = one.trace, one.subject, one.case, one.why, one.folder
+    if name:
         line(f"known bug {name}: it is silent with all packaged fixes, and comes back without this one")
-        found = related(options.target, case.launch.version, trace, case.violation.signature, name)
-        case = structs.replace(case, related=found)
+        case = structs.replace(case, related=related(options.target, case.launch.version, trace, name))
     violation, script, verdict, test, tested = case.violation, case.script, case.verdict, None, None
     if changed := changes(trace, case.trace):
         line(f"the failure does not need other values than {', '.join(changed)}: the report has these")
@@ -119,13 +177,10 @@ def run(options: argparse.Namespace) -> int:
         results = [case.fix.result, *(f"{name}: exit status {one.status}" for name, one in ran.items() if one)]
         line(f"with the patch: {', '.join(results)}")
     line(f"wrote {folder}")
-    if options.json:
-        seconds = round(verdict.seconds, 1) if verdict else None
-        lines = script.text.count("\n") if script else None
-        reason = "promised" if good else "not-promised" if verdict else "no-script"
-        result = {"exit_reason": reason, "signature": violation.signature, "folder": str(folder)}
-        print_json({**result, "lines": lines, "seconds": seconds})
-    return CLEAN if good else INTERNAL if verdict else USAGE
+    seconds, lines = round(verdict.seconds, 1) if verdict else None, script.text.count("\n") if script else None
+    reason = "promised" if good else "not-promised" if verdict else "no-script"
+    result = {"exit_reason": reason, "signature": violation.signature, "folder": str(folder)}
+    return {**result, "lines": lines, "seconds": seconds}
 
 
 def subject_of(options: argparse.Namespace, trace: Trace) -> Subject | None:
@@ -150,17 +205,20 @@ def subject_of(options: argparse.Namespace, trace: Trace) -> Subject | None:
     return Subject(options.target, launch, options.timeout, memory, needed)
 
 
-def known_bug(options: argparse.Namespace, case: ReproCase) -> str:
-    """Return the packaged known bug that a failure of the engine as it is shows, as a campaign recognizes it; "" for
-    none, and if the report has it already."""
+def known_bugs(options: argparse.Namespace, cases: Sequence[ReproCase]) -> list[str]:
+    """Return the packaged known bug that each failure of the engine as it is shows, as a campaign recognizes it; "" for
+    none, and if a report has it already. The engines that this takes are started once for all of them."""
     from ...group.known.recognize_many import Naming
     from .common import fixes_of, progress_line, recognizer
 
-    if options.fixes or any(entry.is_exact for entry in case.related):
-        return ""
-    progress_line("comparing it with the known bugs")
-    causes = Naming(lambda: recognizer(options, fixes_of(options))).names([(case.trace, case.violation)])
-    return next((cause.name for cause in causes if cause), "")
+    asked = [case for case in cases if not (options.fixes or case.related)]
+    if not asked:
+        return [""] * len(cases)
+    progress_line("comparing with the known bugs")
+    naming = Naming(lambda: recognizer(options, fixes_of(options)))
+    causes = iter(naming.names([(case.trace, case.violation) for case in asked]))
+    found = [next(causes, None) if not case.related else None for case in cases]
+    return [cause.name if cause else "" for cause in found]
 
 
 def finding_of(file: Path) -> Finding | None:

@@ -33,17 +33,20 @@ from hybridfuzz.harness.tell.scenario import narrate, requests_of
 from hybridfuzz.harness.tell.script import ScriptVerdict
 from hybridfuzz.harness.tell.versions import collected, versions_of
 from hybridfuzz.targets.base.deployment import Deployment
+from hybridfuzz.targets.base.issue_form import PLAIN
 from hybridfuzz.targets.base.launch import Launch
 from hybridfuzz.targets.base.protocol import EngineError
 from hybridfuzz.targets.base.registry import describe, load_factory
 from hybridfuzz.targets.base.repro import MACHINERY, Script
 from hybridfuzz.targets.base.trace import AnyEvent, Arrive, DummyRun, ExternalLoad, Preempt, Select, Step, Trace
+from hybridfuzz.targets.vllm.deployment import FORM
 
 CORPUS = Path(__file__).parents[3] / "corpus"
 LAUNCH = Launch(sys.executable, {})
 DETAILS = re.compile(
-    r"<details><summary>(Every event|What the engine's bug form asks for of the environment|"
-    r"Blocks, step by step|(repro\.py|fix\.patch) \(\d+ lines?\))</summary>|</details>"
+    r"<details><summary>(Every request and event|The output of python collect_env\.py|What happens, step by step|"
+    r"The model and clients of such a server|What is the engine's own, and what is stood in|Where to look|"
+    r"(repro\.py|fix\.patch) \(\d+ lines?\))</summary>|</details>"
 )
 """All HTML that a report may have."""
 VERDICT = ScriptVerdict(True, 1, 0.1, "AssertionError: x")
@@ -84,7 +87,7 @@ def test_the_title_says_what_a_user_sees_and_no_block_number(slug: str) -> None:
     title = text.splitlines()[0].removeprefix("# ")
     assert not re.search(r"\bblock \d|\bstep \d|\bcolumn \d|\br\d", title), title
     assert 15 < len(title) <= 160, title
-    assert text.index("**Reported by:**") < text.index("**First deviation:**") < text.index("## Scenario")
+    assert text.index("## Describe the bug") < text.index("First deviation in this run: ") < text.index("<details>")
 
 
 def test_the_rule_stands_without_its_id() -> None:
@@ -139,11 +142,14 @@ def test_tokens_stand_once_where_the_script_prints_them() -> None:
     case = case_of("accepted-count-zero")
     script = Script("pass\n", "AssertionError: clients receive wrong tokens", "nothing")
     alone, shown = report(case), report(structs.replace(case, script=script, verdict=VERDICT))
-    assert "| request | expected | observed |  |" in alone and ": token 1 is " in alone
-    assert "| request |  |" in shown and "`repro.py` prints the tokens" in shown
+    assert "**wrong from token 1 on**" in alone and ": token 1 is " in alone
     assert "receives wrong tokens, from token " in shown
     varied = structs.replace(case.answers, variation="other prompts")
-    assert "What clients receive" not in report(structs.replace(case, script=script, verdict=VERDICT, answers=varied))
+    assert "| client |" not in report(structs.replace(case, script=script, verdict=VERDICT, answers=varied))
+    told = ["r7: prompt [1, 2], received [3, 4], expected [3, 5]; ended", "r8: no client"]
+    printed = structs.replace(VERDICT, told=told)
+    table = report(structs.replace(case, script=script, verdict=printed))
+    assert "| r7 | 3 5 | 3 4 | **wrong** |" in table and "wrong from" not in table and "r8" not in table
 
 
 def test_a_script_that_meets_another_defect_is_called_so() -> None:
@@ -200,7 +206,6 @@ def test_a_patch_is_shown_with_what_ran_before_and_after() -> None:
     fix = TriedFix("# about\n--- a/x\n+++ b/x\n", "the patch of E", "passes", ScriptVerdict(False, 0, 0.1, ""))
     text = report(structs.replace(case, fix=fix))
     assert "| `python repro.py` | exit status 1 | exit status 0 |" in text
-    assert "| `pytest test_repro.py` (runs `repro.py`) | fails | passes |" in text
     assert "```diff\n--- a/x\n+++ b/x\n```" in text and "does not fix" not in text
     assert "**The patch does not fix this failure.**" in report(
         structs.replace(case, fix=structs.replace(fix, result="fails (S3)"))
@@ -288,8 +293,8 @@ def test_the_cause_is_told_where_it_is_known() -> None:
     entry = RelatedEntry("entry", "engine #9", cause=cause)
     text = report(structs.replace(case_of("accepted-count-zero"), related=[entry]))
     assert text.partition("\n")[0] == "# Wrong tokens with speculative decoding: a key too early (hybrid model)"
-    assert "## Cause\n\n`f` publishes before it writes.\n" in text
-    assert "Public reports, as of the time when the cause was found: #7 (open). " in text and "#9" not in text
+    assert "## Cause\n\n**A key too early**.\n\n`f` publishes before it writes.\n" in text
+    assert "**Public reports**, as of the time when the cause was found: #7 (open).\n" in text and "#9" not in text
 
 
 def test_a_request_without_an_answer_has_nothing_to_send_again() -> None:
@@ -340,7 +345,7 @@ def test_it_is_valid_markdown(slug: str) -> None:
     assert sum(one.type == "table_open" for one in tokens) >= 2
     for line in text.splitlines():
         assert not line.startswith("| |  |")
-    assert headings(text)[:2] == ["Scenario", "Expected and observed"]
+    assert headings(text) == [section.heading for section in case.deployment.form.sections]
 
 
 def test_a_short_script_is_shown_and_a_long_one_is_collapsed() -> None:
@@ -356,25 +361,26 @@ def test_of_a_script_with_machinery_only_the_scenario_is_shown() -> None:
     case = structs.replace(case_of("accepted-count-zero"), verdict=VERDICT)
     script = Script(f"ask()\n\n\n{MACHINERY} Of the engine.\n" + "x = 1\n" * 20_000, "x", "nothing")
     text = report(structs.replace(case, script=script))
-    assert "(`repro.py`, 20004 lines, is attached):\n\n```python\nask()\n```\n" in text
+    assert "(20004 lines in all, attached; the rest is machinery):\n\n```python\nask()\n```\n" in text
     assert "x = 1" not in text and MACHINERY not in text
 
 
 def test_the_output_of_a_script_is_shown_with_what_clients_receive() -> None:
-    """Of six lines all were the traceback's."""
+    """Of six lines all were the traceback's. Of a plain assertion no traceback is shown."""
     printed = ["r0: received [1], expected [2]", *[f"  line {number} of the traceback" for number in range(8)]]
     verdict = structs.replace(VERDICT, promised=True, tail="\n".join(printed))
     case = structs.replace(case_of("accepted-count-zero"), verdict=verdict, script=Script("pass\n", "x", "vllm, torch"))
     text = report(case)
     assert "$ python repro.py\nr0: received [1], expected [2]\n" in text
     assert "With vllm and torch installed, on a CPU" in text
+    plain = report(structs.replace(case, verdict=structs.replace(verdict, raised="AssertionError: no")))
+    assert "$ python repro.py\nAssertionError: no\n```" in plain
 
 
 def test_it_does_not_say_that_a_person_has_done_what_nobody_has_done_yet() -> None:
     """Each said "I have run the reproduction below", also where there was none."""
     text = report(case_of("accepted-count-zero"))
-    assert "> - [ ] I have run the reproduction below myself.\n" in text
-    assert text.count("I have ") == text.count("- [ ] I have ")
+    assert "> - [ ] Run the script.\n" in text and "I have " not in text and "[x]" not in text
 
 
 def test_a_report_fits_into_an_issue() -> None:
@@ -392,28 +398,19 @@ def test_the_default_implementation_is_named_first() -> None:
     case = case_of("accepted-count-zero")
     old, new = OtherRun("V1 runner", False, True, "fails (S3)"), OtherRun("V2 runner", True, False, "passes")
     text = report(structs.replace(case, runs=(old, new)))
-    assert "**Not the default:** on the default, V2 runner, the same trace **passes**." in text
-    assert text.index("| V2 runner | yes | passes |") < text.index("| V1 runner | no | **fails** (this report) |")
+    assert "V2 runner (the default): passes; V1 runner: **fails** (this report)." in text
     assert text.splitlines()[0].endswith(" (hybrid model, V1 runner)")
     other = report(
         structs.replace(case, runs=(structs.replace(old, default=True), structs.replace(new, default=False)))
     )
-    assert "**Reproduced on the default: V1 runner.**" in other
-
-
-def test_what_is_off_by_default_is_named_beside_the_implementations() -> None:
-    case = case_of("accepted-count-zero")
-    runs = (OtherRun("V2 runner", True, True, "fails (S3)"),)
-    unusual = Deployment("E", unusual=("--speculative-config",))
-    text = report(structs.replace(case, runs=runs, deployment=unusual))
-    assert "Off by default, and on here: `--speculative-config`." in text
+    assert "V1 runner (the default): **fails** (this report); V2 runner: passes." in other
 
 
 def test_controls_stand_beside_what_is_wrong() -> None:
     case = case_of("accepted-count-zero")
     text = report(structs.replace(case, controls=["without r1", "without --x_y"]))
-    section = text.partition("## Expected and observed")[2].partition("## Reproduction")[0]
-    assert "**Controls.** Each differs from the scenario in one thing only, and passes:" in section
+    section = text.partition("## Expected behavior")[2].partition("<details>")[0]
+    assert "**Controls.** Each differs from the script in one thing only, and passes:" in section
     assert "* without r1\n* without --x_y\n" in section
     assert "Controls" not in report(case)
 
@@ -423,9 +420,10 @@ def test_the_engine_says_what_its_form_asks_for() -> None:
     assert collected(LAUNCH, ("-c", "import sys; print('engine 1 in', sys.prefix)")) == "engine 1 in ..."
     assert collected(LAUNCH, ("-c", "raise SystemExit(1)")) == collected(LAUNCH, ()) == ""
     case = case_of("accepted-count-zero")
-    text = report(structs.replace(case, collected="GPU ``` none"))
-    assert "of the environment</summary>\n\n````text\nGPU ``` none\n````\n" in text
-    assert "bug form asks" not in report(case)
+    served = structs.replace(case, deployment=structs.replace(case.deployment, form=FORM))
+    text = report(structs.replace(served, collected="GPU ``` none"))
+    assert "The output of python collect_env.py</summary>\n\n````text\nGPU ``` none\n````\n" in text
+    assert "The output of" not in report(served)
 
 
 def test_places_are_shown_with_their_scores_and_never_guessed() -> None:
@@ -439,14 +437,14 @@ def test_places_are_shown_with_their_scores_and_never_guessed() -> None:
 
 def test_known_reports_are_listed_and_a_search_is_named() -> None:
     case = case_of("finished-row-not-cleared")
-    deployment = Deployment("engine", tracker="https://example.org/issues", title_begins="[Bug]: ")
+    deployment = Deployment("engine", tracker="https://example.org/issues", form=FORM)
     text = report(structs.replace(case, deployment=deployment))
     assert text.startswith("# [Bug]: ")
-    assert "No public report is recorded. Please search in `https://example.org/issues` for " in text
-    assert "`mamba dummy run data parallel`" in text
+    assert "**Public reports**: none is recorded.\n" in text
+    assert "Search the issues in `https://example.org/issues` for `mamba dummy run data parallel`.\n" in text
     text = report(structs.replace(case, related=[RelatedEntry("entry", "engine #123, not #abc")]))
-    assert "Public reports of this or a related bug: #123. " in text
-    assert "* `entry`: engine #123, not \\#abc\n" in text
+    assert "**Public reports** of this or a related bug: #123.\n" in text
+    assert "Known to hybridfuzz as `entry`: engine #123, not \\#abc\n" in text
 
 
 def test_an_entry_of_ours_is_no_public_report() -> None:
@@ -454,12 +452,8 @@ def test_an_entry_of_ours_is_no_public_report() -> None:
     case = structs.replace(
         case_of("finished-row-not-cleared"), related=[RelatedEntry("entry", "Public: not searched.")]
     )
-    text = report(case).partition("## Related reports\n")[2]
-    assert (
-        text.index("No public report is recorded") < text.index("which are not public reports") < text.index("`entry`")
-    )
-    other = [RelatedEntry("entry", "Public: #5.", is_exact=False)]
-    assert "No public report is recorded" in report(structs.replace(case, related=other))
+    text = report(case)
+    assert text.index("none is recorded") < text.index("Known to hybridfuzz as `entry`")
 
 
 def test_the_server_command_is_one_shell_command() -> None:
@@ -517,17 +511,7 @@ def test_hostile_text_changes_neither_report_nor_drawing(tmp_path: Path, text: s
     html = [one.content.strip() for one in tokens if one.type in ("html_block", "html_inline")]
     assert all(DETAILS.fullmatch(one) for one in html), html
     assert not [one.attrs for one in tokens if one.type in ("link_open", "image")]
-    assert headings(written) == [
-        "Scenario",
-        "Equivalent server",
-        "Expected and observed",
-        "Reproduction",
-        "A patch, before and after",
-        "What happens",
-        "Where to look",
-        "Environment",
-        "Related reports",
-    ]
+    assert headings(written) == [section.heading for section in PLAIN.sections]
     assert [one.tag for one in tokens if one.type == "heading_open"].count("h1") == 1
     assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f]", written)
     ElementTree.fromstring((folder / "timeline.svg").read_bytes())
@@ -537,7 +521,8 @@ def test_each_turn_of_a_session_has_its_number() -> None:
     """Two rows had the same name, and one of them was right."""
     rows = [Answer("r0", 1, (5,), (5,)), Answer("r0", 4, (6,), (7,)), Answer("r0", 5, (8,), (8,), again=True)]
     text = report(structs.replace(case_of("null-id-not-zero"), answers=Answers(rows)))
-    names = [line.split(" | ")[0] for line in text.splitlines() if line.startswith("| r0") and line.count("|") == 5]
+    table = text.partition("| client |")[2].partition("\n\n")[0]
+    names = [line.split(" | ")[0] for line in table.splitlines() if line.startswith("| r0")]
     assert names == ["| r0", "| r0, turn 2", "| r0 (its prompt and answer sent again)"]
 
 
@@ -557,11 +542,9 @@ def test_the_flags_of_a_server_come_first_and_our_names_of_settings_last() -> No
     server = structs.replace(
         case.deployment, command=("serve", "MODEL"), flags=("--eager",), search=("falcon", "cache")
     )
-    plain, served = (report(structs.replace(case, deployment=one)) for one in (case.deployment, server))
-    assert plain.index("Settings, in the miniature sizes") < plain.index("## Expected and observed")
-    assert "Settings, in" not in served
-    assert served.index("## Related reports") < served.index("The settings, as its trace names them: `num_blocks=")
-    assert "for `falcon cache" in served
+    served = report(structs.replace(case, deployment=server))
+    assert served.index("```bash\nserve MODEL") < served.index("The settings, as its trace names them: `num_blocks=")
+    assert "Search the issues for `falcon cache" in served
 
 
 def test_what_a_stand_in_refuses_is_no_exception_of_the_engine() -> None:

@@ -18,7 +18,7 @@ from hybridfuzz.harness.record.history import History, Moment, RequestStep
 from hybridfuzz.harness.tell.at_scale import Served, at_scale
 from hybridfuzz.harness.tell.client_block import client_lines
 from hybridfuzz.targets.base.registry import describe, prepare
-from hybridfuzz.targets.base.trace import Abort, Arrive, Resume, Trace
+from hybridfuzz.targets.base.trace import Abort, Arrive, Preempt, Resume, Trace
 
 CORPUS = Path(__file__).parents[3] / "corpus"
 RELEASES = {"vllm@0.33.0": "vllm/0.33.0--*.json", "sglang@0.5.23": "sglang/0.5.23--*.json"}
@@ -179,6 +179,15 @@ def test_sessions_and_resets_have_their_own_calls(monkeypatch: pytest.MonkeyPatc
     assert script("vllm@0.33.0", trace) == ""
     [note] = describe("vllm@0.33.0", trace, "0.33.0").client.forced
     assert "StreamingInput" in note
+
+
+def test_a_server_that_retracts_is_started_with_the_switch_for_it() -> None:
+    """Pools of a server's size run out for no trace; a reader could not make a server retract."""
+    trace = make_trace(arrive("r0", 3), *steps(1), Preempt("r0"))
+    retracting, plain = (describe("sglang@0.5.23", one, "0.5.23") for one in (trace, make_trace(arrive("r0", 3))))
+    assert "SGLANG_TEST_RETRACT=1 SGLANG_TEST_RETRACT_INTERVAL=3 " in retracting.shell[0]
+    assert "SGLANG_TEST_RETRACT_INTERVAL" in retracting.client.forced[0]
+    assert "RETRACT" not in plain.shell[0]
 
 
 def test_a_request_waits_until_the_others_do_what_they_did() -> None:

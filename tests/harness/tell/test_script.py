@@ -150,7 +150,7 @@ def test_the_folder(hybridfuzz: Cli, tmp_path: Path) -> None:
     again = load_trace(folder / "trace.json")
     assert (again.target, again.events) == ("hybrid:finished-row-not-cleared", load_trace(file).events)
     report = (folder / "REPORT.md").read_text()
-    assert 'File "repro.py", line' in report, "no path of this machine"
+    assert str(folder) not in report, "no path of this machine"
     for part in ("## Scenario", "## Expected and observed", "## Reproduction", "## What happens", "## Environment"):
         assert part in report
     title = "A padding or dummy row writes into cache memory in a data-parallel dummy run (hybrid model)"
@@ -185,12 +185,12 @@ def test_places_come_from_the_evidence_beside_the_trace(hybridfuzz: Cli, tmp_pat
     (tmp_path / "t.evidence").write_bytes(msgspec.json.encode(evidence))
     assert hybridfuzz(*command).status == 0
     report = (tmp_path / "out/REPORT.md").read_text()
-    assert "## Where to look\n" in report
+    assert "<summary>Where to look</summary>" in report
     assert "* `engine/worker.py:7` `Worker.clear`, 0.75\n" in report
     (tmp_path / "t.evidence").write_text("{")
     ran = hybridfuzz(*command)
     assert (ran.status, "t.evidence" in ran.err) == (0, True)
-    assert "## Where to look\n" not in (tmp_path / "out/REPORT.md").read_text()
+    assert "Where to look" not in (tmp_path / "out/REPORT.md").read_text()
 
 
 def test_a_clean_trace_has_no_reproducer(hybridfuzz: Cli) -> None:

@@ -63,3 +63,16 @@ def test_a_target_without_tests_of_its_own_style_says_so(hybridfuzz: Cli) -> Non
     target = ("--target", "hybrid:finished-row-not-cleared")
     ran = hybridfuzz("repro", file, *target, "--kind", "pytest", "-o", "out")
     assert (ran.status, "use test_repro.py" in ran.error) == (2, True)
+
+
+def test_each_finding_of_a_campaigns_folder_gets_a_folder(hybridfuzz: Cli, tmp_path: Path) -> None:
+    """Each was a command of its own, and each compared its failure with the known bugs anew."""
+    target = ("--target", "hybrid:finished-row-not-cleared")
+    hybridfuzz("fuzz", *target, "--traces", "12", "--seed", "1", "--no-canary", "-o", "night")
+    found = {path.stem for path in (tmp_path / "night" / "findings").glob("*.json")}
+    ran = hybridfuzz("repro", "night", *target, "-o", "out", "--json")
+    assert ran.status == 0 and found
+    assert {Path(one["folder"]).name for one in ran.json["reports"]} == found
+    assert all((tmp_path / "out" / name / "REPORT.md").exists() for name in found)
+    empty = hybridfuzz("repro", "out", *target, "-o", "other")
+    assert empty.status == 2 and "no campaign's folder" in empty.err
