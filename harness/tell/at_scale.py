@@ -3,12 +3,17 @@
 Traces are in miniature: blocks of a few tokens. A server has larger ones, and takes the same requests and flags in
 lengths that lie at the same places of its blocks (`at_scale`). That the trace fails there, too, is tried (`Served`), as
 is which limits it needs: of a step, of running requests and of the pool.
+
+A place in a small block may be near both of its ends, and only one of them may matter: a prompt of 1 + k tokens is one
+whatever the block, if k drafts are proposed, and as many tokens before the end of a block drafts reach over it. A
+`Reading` says which end a place is told from; the first one with which the trace fails is taken.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate, pairwise
+from typing import NamedTuple
 
 from msgspec import Struct, structs
 
@@ -20,6 +25,20 @@ AMPLE = {"max_num_batched_tokens": 4096, "max_num_seqs": 64, "num_blocks": 4096}
 """Limits that limit no trace."""
 LENGTH_MAX = 4096
 """Tokens of a request that a trace may have, and so the longest that is tried."""
+
+
+class Reading(NamedTuple):
+    """What a trace's lengths are read as where not everything can be kept.
+
+    short_answers  an answer across a boundary has as many tokens as before, and its prompt ends elsewhere
+    from_start     places that one step with drafts reaches from the start of a block are told from there
+    """
+
+    short_answers: bool = True
+    from_start: bool = False
+
+
+READINGS = Reading(), Reading(from_start=True), Reading(short_answers=False), Reading(False, True)
 
 
 class Served(Struct, frozen=True):
@@ -45,10 +64,14 @@ def serve(trace: Trace, describe: Callable[[Trace], Deployment], fails: Callable
     if scaled is None:
         return Served(structs.replace(described, scale=None), trace, needs)
     assert described.scale is not None
-    tried, short_answers = 0, True
-    for short_answers in (True, False):
-        if tried := _tried(trace, described.scale, fails, short_answers=short_answers):
-            scaled = at_scale(trace, described.scale, short_answers=short_answers) or scaled
+    tried, seen = 0, list[Trace]()
+    for reading in READINGS:
+        one = at_scale(trace, described.scale, reading)
+        if one is None or one in seen:
+            continue
+        seen.append(one)
+        if tried := _tried(trace, described.scale, fails, reading):
+            scaled = one
             break
     server = describe(scaled)
     flags = (*described.scale.flags, *(part for name in needs for part in server.limits[name]))
@@ -68,28 +91,28 @@ def _with(trace: Trace, fields: Mapping[str, int]) -> Trace:
     return structs.replace(trace, config=structs.replace(trace.config, **fields))
 
 
-def _tried(trace: Trace, scale: Scale, fails: Callable[[Trace], bool], *, short_answers: bool) -> int:
+def _tried(trace: Trace, scale: Scale, fails: Callable[[Trace], bool], reading: Reading) -> int:
     """Return the largest block, up to a server's, with which a trace can be run, 0 if it does not fail there. Options
     keep their values: a target may take no others."""
     block, largest = scale.block, max(group.block_size for group in trace.config.groups)
     options = {name: int(trace.config.options.get(name, "0")) for name in scale.options}
     while block > largest:
-        one = at_scale(trace, Scale(block, options), short_answers=short_answers)
+        one = at_scale(trace, Scale(block, options), reading)
         if one and one.config.max_model_len <= LENGTH_MAX and one.config.max_num_batched_tokens <= LENGTH_MAX:
             return block if fails(one) else 0
         block //= 2
     return 0
 
 
-def at_scale(trace: Trace, scale: Scale, *, short_answers: bool = True) -> Trace | None:
+def at_scale(trace: Trace, scale: Scale, reading: Reading = READINGS[0]) -> Trace | None:
     """Return a trace in the lengths of a server, None where its blocks do not divide each other.
 
-    Each turn ends at the same place of its blocks. So does its prompt, or its answer has as many tokens as before
-    (`short_answers`): where it crosses a boundary not both can be. Prompts that quote an answer keep their places.
+    Each turn ends at the same place of its blocks. So does its prompt, or its answer has as many tokens as before:
+    where it crosses a boundary not both can be. Prompts that quote an answer keep their places.
     """
     documents = {document for event in trace.events if isinstance(event, Turn) for document, _ in event.prompt}
-    short_answers = short_answers and CONTINUATION not in documents
-    lengths = _Lengths.of(trace.config, scale)
+    short_answers = reading.short_answers and CONTINUATION not in documents
+    lengths = _Lengths.of(trace.config, scale, reading.from_start)
     if lengths is None:
         return None
     config, tokens = trace.config, lengths.tokens
@@ -111,16 +134,18 @@ def at_scale(trace: Trace, scale: Scale, *, short_answers: bool = True) -> Trace
         long_prefill_token_threshold=tokens(config.long_prefill_token_threshold),
         options={**config.options, **chosen},
     )
-    known: dict[str, int] = {}
-    events = tuple(_event(one, tokens, known, short_answers) for one in trace.events)
+    known: dict[str, tuple[int, int]] = {}
+    events = tuple(_event(one, lengths, known, short_answers) for one in trace.events)
     return structs.replace(trace, config=config, events=events)
 
 
-def _event(event: AnyEvent, tokens: Callable[[int], int], known: dict[str, int], short_answers: bool) -> AnyEvent:
-    """Return an event in other lengths. `known`: the tokens of each client when its last turn has ended."""
+def _event(event: AnyEvent, lengths: _Lengths, known: dict[str, tuple[int, int]], short_answers: bool) -> AnyEvent:
+    """Return an event in other lengths. `known`: the tokens of each client when its last turn has ended, before and
+    after."""
+    tokens = lengths.tokens
     match event:
         case Arrive() | Resume():
-            return _turn(event, tokens, known, short_answers)
+            return _turn(event, lengths, known, short_answers)
         case Step():
             budget, chunks = event.budget and tokens(event.budget), event.chunks
             return structs.replace(event, budget=budget, chunks={name: tokens(most) for name, most in chunks.items()})
@@ -132,34 +157,40 @@ def _event(event: AnyEvent, tokens: Callable[[int], int], known: dict[str, int],
             return event
 
 
-def _turn(event: Turn, tokens: Callable[[int], int], known: dict[str, int], short_answers: bool) -> Turn:
+def _turn(event: Turn, lengths: _Lengths, known: dict[str, tuple[int, int]], short_answers: bool) -> Turn:
     """Return a request whose prompt's parts, and whose answer, end at the same places of blocks."""
-    start = known.get(event.name, 0) if isinstance(event, Resume) else 0
+    tokens = lengths.tokens
+    start, begins = known.get(event.name, (0, 0)) if isinstance(event, Resume) else (0, 0)
     ends = [start + end for end in accumulate(length for _, length in event.prompt)]
     new, stop_at = event.max_new_tokens, event.stop_at
-    known[event.name] = ends[-1] + (min(stop_at, new) if stop_at else new)
-    served = [tokens(end) for end in ends]
-    before = served[-2] if len(served) > 1 else tokens(start)
+    answer = min(stop_at, new) if stop_at else new
+    last, served = ends[-1] + answer, [tokens(end) for end in ends]
     if short_answers:
-        # The prompt ends as far before the boundary that the answer crosses.
-        answer = known[event.name] - ends[-1]
-        crosses = tokens(known[event.name]) - served[-1] != answer
-        served[-1] = max(tokens(known[event.name]) - answer, before + 1) if crosses else served[-1]
+        # The prompt ends as far before the boundary that the answer crosses, if it is not told from the start.
+        before = served[-2] if len(served) > 1 else begins
+        if tokens(last) - served[-1] != answer and not lengths.is_reached(ends[-1]):
+            served[-1] = max(tokens(last) - answer, before + 1)
     else:
         new, stop_at = (tokens(ends[-1] + length) - served[-1] if length else 0 for length in (new, stop_at))
-    lengths = [end - begin for begin, end in pairwise([tokens(start), *served])]
-    prompt = tuple((document, length) for (document, _), length in zip(event.prompt, lengths, strict=True))
+        answer = tokens(last) - served[-1]
+    known[event.name] = last, served[-1] + answer
+    parts = [end - begin for begin, end in pairwise([begins, *served])]
+    prompt = tuple((document, length) for (document, _), length in zip(event.prompt, parts, strict=True))
     return structs.replace(event, prompt=prompt, max_new_tokens=new, stop_at=stop_at)
 
 
 class _Lengths(Struct, frozen=True):
-    """Lengths of a miniature and of a server: of the largest blocks, and of the next smaller unit (1 for none)."""
+    """Lengths of a miniature and of a server: of the largest blocks, and of the next smaller unit (1 for none).
+
+    `reach`: places up to so many tokens behind the start of a block are told from there.
+    """
 
     small: tuple[int, int]
     large: tuple[int, int]
+    reach: int = 0
 
     @classmethod
-    def of(cls, config: Config, scale: Scale) -> _Lengths | None:
+    def of(cls, config: Config, scale: Scale, from_start: bool) -> _Lengths | None:
         """Return those of a configuration, None where one does not divide the other."""
         sizes = sorted({group.block_size for group in config.groups})
         units = {name: int(config.options.get(name, "0")) for name in scale.options}
@@ -168,7 +199,8 @@ class _Lengths(Struct, frozen=True):
         unit, served = min([*named, *smaller], default=(1, 1))
         if len({*smaller, *named}) > 1 or sizes[-1] % unit or scale.block % served or served < unit:
             return None
-        return cls((sizes[-1], unit), (scale.block, served))
+        reach = config.num_speculative_tokens + 1 if from_start else 0
+        return cls((sizes[-1], unit), (scale.block, served), reach)
 
     def block(self, size: int) -> int:
         """Return the size of a block: one of a single token is no block."""
@@ -178,7 +210,11 @@ class _Lengths(Struct, frozen=True):
         """Return a length that is as many tokens before or behind the same boundary, the nearer one."""
         (block, unit), (large, served) = self.small, self.large
         blocks, rest = divmod(length, block)
-        return blocks * large + _near(rest, block, unit, large, served)
+        return blocks * large + (rest if rest <= self.reach else _near(rest, block, unit, large, served))
+
+    def is_reached(self, length: int) -> bool:
+        """Return True for a place that is told from the start of its block."""
+        return 0 < length % self.small[0] <= self.reach
 
 
 def _near(rest: int, block: int, unit: int, large: int, served: int) -> int:

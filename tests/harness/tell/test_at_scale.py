@@ -6,7 +6,7 @@ import pytest
 from msgspec import structs
 from support import arrive, make_trace, steps
 
-from hybridfuzz.harness.tell.at_scale import AMPLE, at_scale, serve
+from hybridfuzz.harness.tell.at_scale import AMPLE, Reading, at_scale, serve
 from hybridfuzz.targets.base.deployment import Deployment, Scale
 from hybridfuzz.targets.base.trace import Arrive, Group, Resume, Step, Trace
 
@@ -47,7 +47,7 @@ def test_parts_of_a_prompt_and_later_turns_end_at_the_same_places() -> None:
 def test_an_answer_across_a_boundary_is_as_long_as_before_or_its_prompt_ends_where_it_did() -> None:
     """Prompts of 9 and answers up to 17 became answers of a thousand tokens: nothing else happened in time."""
     crossing = trace(arrive("r0", 9, new=8))
-    short, long = (at_scale(crossing, SCALE, short_answers=one) for one in (True, False))
+    short, long = (at_scale(crossing, SCALE, Reading(one)) for one in (True, False))
     assert lengths(short) == [[2049 - 8]] and lengths(long) == [[1025]]
     assert short and long
     assert [event.max_new_tokens for one in (short, long) for event in one.events if isinstance(event, Arrive)] == [
@@ -65,6 +65,24 @@ def test_budgets_and_pools_of_single_tokens_grow_blocks_do_not() -> None:
     slots = structs.replace(slots, config=structs.replace(slots.config, mamba_cache_mode="slots", num_blocks=17))
     found = at_scale(slots, Scale(64))
     assert found and found.config.num_blocks == 129 and [one.block_size for one in found.config.groups] == [64, 1]
+
+
+def drafting(length: int, drafts: int) -> Trace:
+    made = trace(arrive("r0", length, new=1))
+    return structs.replace(made, config=structs.replace(made.config, num_speculative_tokens=drafts))
+
+
+@pytest.mark.parametrize(("length", "served"), [(5, 5), (6, 1022), (13, 1029), (3, 3), (8, 1024)])
+def test_places_that_drafts_reach_may_be_told_from_the_start_of_a_block(length: int, served: int) -> None:
+    assert lengths(at_scale(drafting(length, 4), SCALE, Reading(from_start=True))) == [[served]]
+
+
+def test_the_reading_with_which_a_trace_fails_is_taken() -> None:
+    """A prompt of 1 + k tokens became one of a block less three: no server fails with that, the report said."""
+    scaled = serve(drafting(5, 4), described, lambda one: lengths(one) == [[5]])
+    assert lengths(scaled.trace) == [[5]] and scaled.tried == 64
+    from_end = serve(drafting(5, 4), described, lambda one: lengths(one)[0][0] in (5, 61, 29, 13))
+    assert lengths(from_end.trace) == [[61]] and from_end.tried == 64
 
 
 def test_blocks_that_do_not_divide_each_other_are_not_scaled() -> None:
