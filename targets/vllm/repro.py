@@ -391,7 +391,7 @@ def _opening(config: Config) -> Iterator[str]:
     yield "        ),"
     plain = Config(config.num_blocks, config.groups)
     usual = structs.asdict(PLAIN)
-    changed = {name: value for name, value in config.options.items() if value != str(usual.get(name))}
+    changed = {name: value for name, value in config.options.items() if value != str(usual.get(name, value))}
     sizes = plain.graph_sizes if options_of(config).graphs == "none" else config.graph_sizes
     config = structs.replace(config, options=changed, graph_sizes=sizes)
     for name in Config.__struct_fields__[2:]:
