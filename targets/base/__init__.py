@@ -39,6 +39,7 @@ From a target string to a process:
 From a finding to a report:
 
     deployment        the server that a configuration stands for
+    issue_form        the bug form of its tracker, and what of a report stands under each heading
     client_requests   what its clients send
     front_door        compares what ran with what the engine's parser makes of that server's command
     confirmation      what a real model shows of a failing trace
