@@ -362,7 +362,8 @@ def _cause(page: _Page) -> Iterator[str]:
         yield f"{cause.body.strip()}\n"
     if fix:
         yield from _fix(case, fix)
-    yield f"First deviation in this run: {markdown_text(case.violation.sentence)}."
+    unknown = "" if cause or fix else "Not known. "
+    yield f"{unknown}First deviation in this run: {markdown_text(case.violation.sentence)}."
 
 
 ABOUT = ("where", "needs")

@@ -118,7 +118,12 @@ def trimmed(parts: Sequence[Part], used: str) -> list[Part]:
 
 
 def _without_unread(parts: Sequence[Part], used: str) -> list[Part]:
-    """Return parts without definitions that nothing names."""
+    """Return parts without definitions that nothing names. Only the last one and what calls it name those in it."""
+    [last] = _read_ones(parts[-1:], used)
+    return [*_read_ones(parts[:-1], f"{used}\n{last.text}"), last]
+
+
+def _read_ones(parts: Sequence[Part], used: str) -> list[Part]:
     trees = [ast.parse(part.text) for part in parts]
     plain = [list(_plain(tree, of_classes=part.is_inner)) for tree, part in zip(trees, parts, strict=True)]
     unread = {id(node): node.name for nodes in plain for node in nodes}

@@ -3,10 +3,11 @@
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from hybridfuzz.targets.base.inlined import Part, Sources, import_block, trimmed
+from hybridfuzz.targets.base.inlined import Part, Sources, bare, import_block, trimmed
 
 FILES = {
     "__init__": "",
@@ -119,3 +120,68 @@ def test_a_script_has_no_function_that_nothing_names() -> None:
     assert kept == ["used", "decorated", "called_by_the_engine", "__init__", "asked", "by_a_string"]
     assert "\n\n\n\n" not in shared.text
     compile(f"{shared.text}\n{clients.text}", "script.py", "exec")
+
+
+EVENTS = """
+class Step:
+    pass
+
+
+class Preempt:
+    pass
+
+
+class Later(Preempt):
+    pass
+
+
+class Target:
+    def __init__(self):
+        self.handlers = {
+            Step: self.step,
+            Preempt: self.preempt,
+        }
+
+    def apply(self, event):
+        match event:
+            case Step():
+                return self.handlers[type(event)]()
+            case Preempt() | Later():
+                return self.preempted(event)
+
+    def step(self):
+        return "step"
+
+    def preempt(self):
+        return "preempt"
+
+    def preempted(self, event):
+        return self.preempt()
+"""
+
+
+def test_what_is_done_for_objects_that_nothing_makes_is_left_out() -> None:
+    """Scripts had the machinery of events that do not happen in them."""
+    clients = "class Client:\n    def step(self):\n        return Target().apply(Step())\n"
+    clients += "\n    def preempt(self):\n        return Target().apply(Later())\n"
+    parts = [Part([], EVENTS, is_inner=True), Part([], clients)]
+    stepping, preempting = (
+        "\n\n".join(part.text for part in trimmed(parts, f"Client().{call}()")) for call in ("step", "preempt")
+    )
+    assert "preempt" not in stepping.lower() and "Later" not in stepping
+    assert preempting.count("preempted") == 2 and "class Later(Preempt)" in preempting
+    found: dict[str, Any] = {}
+    exec(stepping, found)
+    assert found["Client"]().step() == "step"
+    [kept, _] = trimmed([Part([], EVENTS), Part([], clients)], "Client().step()")
+    assert "def preempted" in kept.text, "an engine may call the methods of other parts"
+
+
+def test_a_machinery_has_no_docstrings_and_few_empty_lines() -> None:
+    text = '"""Of a module."""\n\n\nLIMIT = 3\n"""Of a value."""\n\n\ndef alone():\n    """Do nothing."""\n\n\n'
+    text += 'class Some:\n    """A class."""\n\n    size: int = 2\n    """Its size."""\n\n    def told(self):\n'
+    text += '        """Return a text."""\n\n        return """a\n\n    b"""\n'
+    assert bare(text) == (
+        'LIMIT = 3\n\ndef alone():\n    """Do nothing."""\n\nclass Some:\n    size: int = 2\n\n    def told(self):\n'
+        '        return """a\n\n    b"""'
+    )
