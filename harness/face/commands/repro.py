@@ -107,7 +107,8 @@ def reproduced(options: argparse.Namespace, file: Path, place: Path | None) -> R
     from msgspec import structs
 
     from ...draw.trace_files import load_trace
-    from ...tell.reproduce import reproduce
+    from ...tell.repro_folder import write_folder
+    from ...tell.reproduce import reproduce, unwritable
     from .common import progress_line
 
     if place:
@@ -119,7 +120,13 @@ def reproduced(options: argparse.Namespace, file: Path, place: Path | None) -> R
     if subject and finding and finding.cause:
         subject = structs.replace(subject, known=finding.cause.name)
     case, why = reproduce(subject, trace, folder, places(file)) if subject else (None, "")
-    return Reproduced(file, trace, subject, case, why, folder) if subject and case else None
+    if subject is None or case is None:
+        return None
+    try:
+        write_folder(folder, case)  # and again with what the comparison with known bugs adds, which takes minutes
+    except OSError as error:
+        raise unwritable(folder, error) from error
+    return Reproduced(file, trace, subject, case, why, folder)
 
 
 def written(
