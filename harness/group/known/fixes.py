@@ -34,7 +34,7 @@ from ...workers.worker_client import WorkerClient
 from .known_toml import Known, fitting, load_known
 
 BUILTIN = "builtin"
-CORPUS = Path(__file__).parents[2] / "corpus"
+CORPUS = Path(__file__).parents[3] / "corpus"
 KNOWN_FILE = "known.toml"
 _FIXES = re.compile(r"(?:^| )\d+ fix(?:es)?$")
 
