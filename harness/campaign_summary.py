@@ -297,6 +297,7 @@ class Summary(Struct, frozen=True):
     nodes                             machines of a cluster, or parts of a merged campaign
     merged                            names of the campaigns that were merged; empty for a campaign that ran
     known_bugs                        the entries of known.toml for this target
+    version                           the engine's, as its environment says it
     lines                             lines of the engine's cache modules that were reached, None if not recorded
     traces, steps                     of traces that were opened; `refused` and `not_run` are not among them
     refused                           traces that did not run, as the target refused their configuration when it was

@@ -32,7 +32,7 @@ class Service(Struct, frozen=True):
 
 
 class Launch(Struct, frozen=True):
-    """An interpreter, and environment variables to add to the current ones. `version` is for reports.
+    """An interpreter, and environment variables to add to the current ones. `version` is the engine's, for reports.
 
     tree     folder on PYTHONPATH that the engine is imported from, and that patches apply to; "" for none
     service  what several workers share, if anything

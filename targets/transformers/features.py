@@ -1,4 +1,5 @@
-"""Differences between releases of transformers, all in one place. They are found by looking, not by version number.
+"""Differences between releases of transformers, found by looking, not by version number. What is compared with the tags
+is read in `tag_layers`.
 
 Importable without transformers; `find` imports it.
 

@@ -1,4 +1,5 @@
-"""Variants of a trace that differ in one property: the questions that are put to the engine.
+"""Variants of a trace that differ in one property: the questions that are put to the engine about a cause. The reducer
+has candidates of its own (`reduce`).
 
 switches    one switch of the configuration has another value, a simpler one first
 neighbours  one number of one event is one larger or smaller, or one event is left out

@@ -8,7 +8,7 @@ block_pool       reserved ids and the null block
 block_tables     allocation, publication and release in one group
 cache_manager    admission, lookup, publication and release of a request over all groups
 partial_hits     hits inside a block
-scheduler        chunk ends and admission
+scheduler        chunk ends, admission, results after a reset, the end of an answer, grammars
 sessions         admission of turns, truncation, release on close
 session_events   handlers of session events
 connector        loads and saves outside the pool

@@ -1,4 +1,4 @@
-"""Broken schedulers: chunk ends and admission."""
+"""Broken schedulers: chunk ends, admission and hits, results after a reset, the end of an answer, grammars."""
 
 from __future__ import annotations
 

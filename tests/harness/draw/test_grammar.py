@@ -516,7 +516,8 @@ def test_samples_of_a_prompt_arrive_together_and_are_the_same() -> None:
 
 def test_what_requests_ask_for_shifts_no_other_draw() -> None:
     """Log-probabilities, structured output and grammars that do not compile have choices of their own."""
-    features = CLEAN.capabilities.features - {"prompt-logprobs", "failing-grammars", "min-tokens"}
+    asks = {"prompt-logprobs", "structured-output", "failing-grammars", "min-tokens"}
+    features = CLEAN.capabilities.features - asks
     plain = msgspec.structs.replace(CLEAN.capabilities, features=features)
     asked = {"prompt_logprobs": False, "structured": 0, "bad_grammar": 0, "min_tokens": 0}
     for index, trace in enumerate(asking("structured-output")[:20]):
