@@ -52,15 +52,18 @@ class Output(Oracle):
             if guesses != wanted:
                 return self._differs(context, life, "guess", Tokens(tuple(wanted)), Tokens(tuple(guesses)))
         if row.sampled and not life.ends_before(end):
-            wanted = life.sampled_truth(end, row.tokens[known:])
-            if len(row.sampled) < len(wanted):
-                last = life.total_length - end
+            wanted, sampled = life.sampled_truth(end, row.tokens[known:]), list(row.sampled)
+            last = life.total_length - end
+            if truth.free_from >= life.total_length:
+                # Stop tokens that were held back up to the end may be held back behind it, where nothing counts.
+                wanted, sampled = wanted[: max(last, 0)], sampled[: max(last, 0)]
+            if len(sampled) < len(wanted):
                 # In a step that was in flight behind the end nothing counts. An engine may know the foreseen end only.
                 # It may refuse drafts that the answer's grammar has not seen.
-                may_cut = last <= 0 or len(row.sampled) == life.foreseen_length - end or life.structured > 0
-                wanted = wanted[: len(row.sampled) if may_cut else last]
-            if list(row.sampled) != wanted:
-                return self._differs(context, life, "sampled", Tokens(tuple(wanted)), Tokens(tuple(row.sampled)))
+                may_cut = last <= 0 or len(sampled) == life.foreseen_length - end or life.structured > 0
+                wanted = wanted[: len(sampled) if may_cut else last]
+            if sampled != wanted:
+                return self._differs(context, life, "sampled", Tokens(tuple(wanted)), Tokens(tuple(sampled)))
         return None
 
     def on_delivered(self, context: Context, delivered: Delivered) -> Violation | None:
