@@ -151,7 +151,7 @@ def test_the_folder(hybridfuzz: Cli, tmp_path: Path) -> None:
     assert (again.target, again.events) == ("hybrid:finished-row-not-cleared", load_trace(file).events)
     report = (folder / "REPORT.md").read_text()
     assert str(folder) not in report, "no path of this machine"
-    for part in ("## Scenario", "## Expected and observed", "## Reproduction", "## What happens", "## Environment"):
+    for part in ("## Describe the bug", "## Reproduction", "## Expected behavior", "## Environment"):
         assert part in report
     title = "A padding or dummy row writes into cache memory in a data-parallel dummy run (hybrid model)"
     assert report.startswith(f"# {title}\n")
