@@ -15,6 +15,8 @@ steps on a CPU and on a GPU. The real model is observed by its log-probabilities
     memory_budget     what waits for its next trace, within a budget of device memory
     engines_of_process  what waits in this process
     compiler          says which kernel is compiled
+    adapters          LoRA adapters with random weights, by vLLM's own manager and kernels
+    source_edits      leaves assertions out of a function of vLLM's
     autotuning        chooses the configurations of kernels without timing them
     sharing           the daemon through which workers share the device
     placement         which GPU a worker, or a data-parallel rank of it, uses
