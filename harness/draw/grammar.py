@@ -116,10 +116,12 @@ class Grammar:
         self.asks_for_logprobs = self._is_asked("prompt-logprobs", workload.logprobs_used)
         self.is_structured = self._is_asked("structured-output", workload.structured_used)
         self.samples = self._is_asked("samples", workload.samples_used)
-        self.has_least = self.stops and "min-tokens" in capabilities.features
         drafts = config.num_speculative_tokens > 0
         self.is_exact = drafts and "least-beside-drafts" in capabilities.lacks
         """True if an answer with a least number of tokens must have all that it may have."""
+        # What a step in flight behind such an end samples then depends on how the engine counts.
+        unknown_behind_the_end = self.is_exact and config.async_depth > 0
+        self.has_least = self.stops and "min-tokens" in capabilities.features and not unknown_behind_the_end
         self.finds_strings = self.stops and "stop-strings" in capabilities.features
         self.fails_grammars = self._is_asked("failing-grammars", workload.bad_grammars_used)
         self.others: list[Arrive] = []
