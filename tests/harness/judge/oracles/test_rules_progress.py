@@ -46,6 +46,19 @@ def test_a_row_goes_on_where_its_request_is(position: int, tokens: Sequence[int]
     assert field_of(Output().on_row(context_of(LAYOUT), row, life_of("r0", 6, settled=5))) == field
 
 
+@pytest.mark.parametrize(("least", "place", "field"), [(4, 4, ""), (4, 3, "sampled"), (3, 4, "sampled")])
+def test_stop_tokens_may_be_held_back_behind_an_answer_that_must_have_all_its_tokens(
+    least: int, place: int, field: str
+) -> None:
+    """Nothing counts there, and how long an engine holds them back depends on what it counts."""
+    life = Life("r0", (("a", 6),), 4, stop_at=2, min_tokens=least)
+    life.settled = 6 + place - 1
+    life.truth.reach(6 + place + 1)
+    other = other_token(life.truth.tokens[6 + place])
+    row = ForwardRow("r0", life.settled, life.truth.tokens[life.settled : life.settled + 1], 0, (other,))
+    assert field_of(Output().on_row(context_of(LAYOUT), row, life)) == field
+
+
 def test_clients_get_each_token_once() -> None:
     """A delivery to a request that its client ended is skipped, and those after it are checked."""
     context, oracle = context_of(LAYOUT, r0=life_of("r0", 6, 4)), Output()
