@@ -268,9 +268,8 @@ class Truth:
         tokens, tags, key = self.tokens, self.tags, self.key
         tag = tags[-1]
         for position in range(len(tokens), length):
-            token = next_token(tag)
-            if self.has_grammar or position < self.free_from:
-                token = self._choice(position, self.withheld)
+            is_bound = self.has_grammar or position < self.free_from
+            token = self._choice(position, self.withheld) if is_bound else next_token(tag)
             tag = mix(tag, token + key)
             tokens.append(token)
             tags.append(tag)

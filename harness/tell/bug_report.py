@@ -152,7 +152,7 @@ class ReproCase(Struct, frozen=True):
     controls: Sequence[str] = ()
     usual: Mapping[str, str] = {}
     places: Sequence[Place] = ()
-    related: Sequence[RelatedEntry] = ()
+    related: RelatedEntry | None = None
     script: Script | None = None
     verdict: ScriptVerdict | None = None
     test: EngineTest | None = None
@@ -170,7 +170,7 @@ class ReproCase(Struct, frozen=True):
     @property
     def cause(self) -> CauseText | None:
         """The text of the known bug that this failure is, None if it is none or has no text."""
-        return next((entry.cause for entry in self.related if entry.cause), None)
+        return self.related.cause if self.related else None
 
     @property
     def title(self) -> str:
@@ -334,11 +334,12 @@ def _server(page: _Page) -> Iterator[str]:
     scale = server.scale if served else None
     yield markdown_fence(" \\\n  ".join(server.shell), "bash")
     sizes = f", with blocks of {plural(scale.block, 'token')}" if scale else ""
-    yield f"\nA server with the settings and limits of the script{sizes}. It was not started; the script was run."
+    ran = "the script" if page.case.script else "the trace in hybridfuzz"
+    yield f"\nThis server has the settings and limits of the scenario{sizes}. It was not started; only {ran} was run."
     if served and served.tried:
-        yield f"With blocks of {served.tried} tokens and as much longer prompts its requests fail in the same way."
+        yield f"With blocks of {served.tried} tokens and prompts as much longer its requests fail in the same way."
     elif scale:
-        yield "In larger blocks it was not seen to fail: where it depends on places in blocks, adjust the lengths."
+        yield "In larger blocks it was not seen to fail: if it depends on positions within blocks, adjust the lengths."
     yield ""
     clients = list(client_lines(served, page.case.trace, page.case.history)) if served else []
     lines = [f"* {markdown_text(note)}" for note in server.notes]
@@ -440,11 +441,12 @@ def _replay(case: ReproCase) -> str:
 def _expected(page: _Page) -> Iterator[str]:
     """Yield what clients should receive and what they do, what is wrong inside, and runs that pass."""
     case, violation = page.case, page.case.violation
-    rows = list(_received(case)) or list(_answers(case))
-    if rows:
+    received = list(_received(case))
+    if rows := received or list(_answers(case)):
         yield "| client | should receive | receives | |\n| --- | --- | --- | --- |"
         yield from (f"| {' | '.join(cells)} |" for cells in rows)
-        yield "\nToken ids, of the model of the script: a function of all tokens before.\n"
+        varied = f"; {markdown_text(case.answers.variation)}" if case.answers.variation and not received else ""
+        yield f"\nToken ids of a stand-in model: each token is a function of all tokens before it{varied}.\n"
     who = violation.request or (f"block {violation.block}" if violation.block >= 0 else "engine")
     observed = violation.observed_words.splitlines()
     seen = observed[0] if len(observed) == 1 else violation.sentence
@@ -456,7 +458,8 @@ def _expected(page: _Page) -> Iterator[str]:
     yield f"| {markdown_text(who + at)} | {markdown_text(wanted or 'see the rule')} | {markdown_text(seen)} |\n"
     yield f"**What must hold.** {rule_of(violation.oracle, violation.field)}\n"
     if case.controls:
-        yield "**Controls.** Each differs from the script in one thing only, and passes:\n"
+        ran = "the script" if case.script else "the trace"
+        yield f"**Controls.** Each differs from {ran} in one thing only, and passes:\n"
         yield from (f"* {markdown_text(control)}" for control in case.controls)
 
 
@@ -669,12 +672,13 @@ def _related(case: ReproCase) -> Iterator[str]:
     # Numbers of issues become links in the repository where the report is filed.
     if case.cause and (public := case.cause.public):
         yield f"**Public reports**, as of the time when the cause was found: {public}."
-    elif numbers := public_reports(case.related):
+    elif case.related and (numbers := public_reports(case.related)):
         yield f"**Public reports** of this or a related bug: {', '.join(numbers)}."
     else:
         yield "**Public reports**: none is recorded."
-    for entry in case.related if not case.cause else ():
-        yield f"\nKnown to hybridfuzz as {markdown_code(entry.name)}: {re.sub(ISSUE, '#', markdown_text(entry.reason))}"
+    if case.related and not case.cause:
+        reason = re.sub(ISSUE, "#", markdown_text(case.related.reason))
+        yield f"\nKnown to hybridfuzz as {markdown_code(case.related.name)}: {reason}"
 
 
 def _collapsed(title: str, lines: Sequence[str]) -> Iterator[str]:

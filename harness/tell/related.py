@@ -1,17 +1,16 @@
-"""Entries of the known bugs that come with hybridfuzz that match a failure, and the public reports that they name."""
+"""The packaged known bug that a failure is, and the public reports that it names."""
 
 from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from msgspec import Struct, structs
 
 from ...targets.base.patches import PATCH_BYTES_MAX
 from ...targets.base.trace import Trace, TraceError
-from ..draw.trace_files import load_trace, read_regular
+from ..draw.trace_files import read_regular
 from ..group.known.cause_text import CauseText, parse_cause_text
 from ..group.known.fixes import BUILTIN, read_fixes
 from ..group.known.known_toml import Known, fitting
@@ -35,22 +34,22 @@ class RelatedEntry(Struct, frozen=True):
     cause: CauseText | None = None
 
 
-def related(target: str, version: str, trace: Trace, name: str = "") -> list[RelatedEntry]:
-    """Return the entry with this name, or that lists this trace, of whatever release."""
+def related(target: str, version: str, trace: Trace, name: str = "") -> RelatedEntry | None:
+    """Return the entry with this name, or that lists this trace, of whatever release; None if there is none."""
     try:
         every = read_fixes(BUILTIN, target)
     except TraceError:
-        return []
+        return None
     known = fitting(every, target, version, datetime.date.today())
     if exact := next((entry for entry in (*known, *every) if name == entry.title or _lists(entry, trace)), None):
         patch = _patch(exact) if exact in known else ""
-        return [RelatedEntry(exact.title, exact.reason, patch=patch, cause=_cause(exact))]
-    return []
+        return RelatedEntry(exact.title, exact.reason, patch=patch, cause=_cause(exact))
+    return None
 
 
-def public_reports(entries: Sequence[RelatedEntry]) -> list[str]:
-    """Return the numbers of the public reports that entries for this very failure name."""
-    return [*dict.fromkeys(number for one in entries for number in _NUMBER.findall(one.reason))]
+def public_reports(entry: RelatedEntry) -> list[str]:
+    """Return the numbers of the public reports that an entry names."""
+    return [*dict.fromkeys(_NUMBER.findall(entry.reason))]
 
 
 def _patch(entry: Known) -> str:
@@ -69,9 +68,4 @@ def _cause(entry: Known) -> CauseText | None:
 
 
 def _lists(entry: Known, trace: Trace) -> bool:
-    return any(one.config == trace.config and one.events == trace.events for one in _traces(entry))
-
-
-def _traces(entry: Known) -> Iterator[Trace]:
-    for name in entry.traces:
-        yield load_trace(Path(entry.folder) / name)
+    return any(one.config == trace.config and one.events == trace.events for one in entry.read_traces())

@@ -280,7 +280,6 @@ def try_fix(subject: Subject, folder: Path, case: ReproCase, patch: str, source:
     return TriedFix(patch, source, result, verdict, tested, changed_lines(subject.launch, parsed))
 
 
-def packaged_patch(entries: Sequence[RelatedEntry]) -> tuple[str, str]:
-    """Return the patch of the known bug that lists the trace, and its source in words; "", "" without one."""
-    packaged = next((entry for entry in entries if entry.patch), None)
-    return (packaged.patch, f"the patch packaged with hybridfuzz for {packaged.name}") if packaged else ("", "")
+def packaged_patch(entry: RelatedEntry | None) -> tuple[str, str]:
+    """Return the patch of the known bug that the failure is, and its source in words; "", "" without one."""
+    return (entry.patch, f"the patch packaged with hybridfuzz for {entry.name}") if entry and entry.patch else ("", "")

@@ -63,8 +63,8 @@ def run(options: argparse.Namespace) -> int:
     line = printer(options.json)
     if options.kind == "engine":
         return witness(options.target, load_trace(options.trace), options.out, line)
-    found = findings_in(options.trace) if options.trace.is_dir() else [options.trace]
     several = options.trace.is_dir()
+    found = findings_in(options.trace) if several else [options.trace]
     made = [one for file in found if (one := reproduced(options, file, options.out / file.stem if several else None))]
     if not made:
         raise runs_clean(options, "reproduce")
@@ -98,7 +98,7 @@ def findings_in(folder: Path) -> list[Path]:
 
     state = read_state(folder)
     if not state or not state.findings:
-        raise TraceError(f"{folder} is no campaign's folder with findings; name one of those, or a trace")
+        raise TraceError(f"{folder} is no campaign's folder with findings: name one, or a trace")
     return [folder / FINDINGS_FOLDER / Path(one.trace).name for one in ranked(state.findings)]
 
 
@@ -121,6 +121,8 @@ def reproduced(options: argparse.Namespace, file: Path, place: Path | None) -> R
         subject = structs.replace(subject, known=finding.cause.name)
     case, why = reproduce(subject, trace, folder, places(file)) if subject else (None, "")
     if subject is None or case is None:
+        if place:
+            progress_line(f"{file.name} runs clean: it gets no report")
         return None
     try:
         write_folder(folder, case)  # and again with what the comparison with known bugs adds, which takes minutes
@@ -144,7 +146,7 @@ def written(
 
     trace, subject, case, why, folder = one.trace, one.subject, one.case, one.why, one.folder
     if name:
-        line(f"known bug {name}: it is silent with all packaged fixes, and comes back without this one")
+        line(f"known bug {name}: the failure disappears with all packaged fixes, and comes back without this one")
         case = structs.replace(case, related=related(options.target, case.launch.version, trace, name))
     violation, script, verdict, test, tested = case.violation, case.script, case.verdict, None, None
     if changed := changes(trace, case.trace):
@@ -218,14 +220,16 @@ def known_bugs(options: argparse.Namespace, cases: Sequence[ReproCase]) -> list[
     from ...group.known.recognize_many import Naming
     from .common import fixes_of, progress_line, recognizer
 
-    asked = [case for case in cases if not (options.fixes or case.related)]
+    names = [""] * len(cases)
+    asked = [] if options.fixes else [number for number, case in enumerate(cases) if not case.related]
     if not asked:
-        return [""] * len(cases)
+        return names
     progress_line("comparing with the known bugs")
     naming = Naming(lambda: recognizer(options, fixes_of(options)))
-    causes = iter(naming.names([(case.trace, case.violation) for case in asked]))
-    found = [next(causes, None) if not case.related else None for case in cases]
-    return [cause.name if cause else "" for cause in found]
+    causes = naming.names([(cases[number].trace, cases[number].violation) for number in asked])
+    for number, cause in zip(asked, causes, strict=False):  # none without known bugs
+        names[number] = cause.name if cause else ""
+    return names
 
 
 def finding_of(file: Path) -> Finding | None:
@@ -290,15 +294,15 @@ def tried_fix(given: Path | None, subject: Subject, folder: Path, case: ReproCas
     return try_fix(subject, folder, case, text, source) if text else None
 
 
-def chosen_patch(given: Path | None, entries: Sequence[RelatedEntry]) -> tuple[str, str]:
-    """Return a patch and its source in words: the one given, or that of the entry that lists the trace; else "", ""."""
+def chosen_patch(given: Path | None, entry: RelatedEntry | None) -> tuple[str, str]:
+    """Return a patch and its source in words: the one given, or that of the known bug; else "", ""."""
     from ....targets.base.patches import PATCH_BYTES_MAX
     from ...draw.trace_files import read_regular
     from ...tell.reproduce import packaged_patch
 
     if given:
         return read_regular(given, PATCH_BYTES_MAX, "a patch").decode("utf-8", "replace"), "a patch for this failure"
-    return packaged_patch(entries)
+    return packaged_patch(entry)
 
 
 def places(trace: Path) -> Sequence[Place]:

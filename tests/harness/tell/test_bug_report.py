@@ -283,7 +283,7 @@ def test_a_title_has_the_settings_that_are_needed_and_the_class_of_the_model() -
     kind = "(gated delta nets: Qwen3NextForCausalLM, V2)"
     assert measured.title == f"{case.headline.situation} {settings} {kind}"
     entry = RelatedEntry("entry", "engine #9", cause=CauseText("7. V2 keeps a key", {}, "It does."))
-    assert structs.replace(measured, related=[entry]).title == f"Wrong tokens {settings}: V2 keeps a key {kind}"
+    assert structs.replace(measured, related=entry).title == f"Wrong tokens {settings}: V2 keeps a key {kind}"
     stock = structs.replace(measured, severity=Severity("P0", "wrong tokens", Reach([], [], [], {}, {})))
     assert "with default settings (" in stock.title
 
@@ -291,7 +291,7 @@ def test_a_title_has_the_settings_that_are_needed_and_the_class_of_the_model() -
 def test_the_cause_is_told_where_it_is_known() -> None:
     cause = CauseText("A key too early", {"public": "#7 (open)"}, "`f` publishes before it writes.")
     entry = RelatedEntry("entry", "engine #9", cause=cause)
-    text = report(structs.replace(case_of("accepted-count-zero"), related=[entry]))
+    text = report(structs.replace(case_of("accepted-count-zero"), related=entry))
     assert text.partition("\n")[0] == "# Wrong tokens with speculative decoding: a key too early (hybrid model)"
     assert "## Cause\n\n**A key too early**.\n\n`f` publishes before it writes.\n" in text
     assert "**Public reports**, as of the time when the cause was found: #7 (open).\n" in text and "#9" not in text
@@ -410,7 +410,7 @@ def test_controls_stand_beside_what_is_wrong() -> None:
     case = case_of("accepted-count-zero")
     text = report(structs.replace(case, controls=["without r1", "without --x_y"]))
     section = text.partition("## Expected behavior")[2].partition("<details>")[0]
-    assert "**Controls.** Each differs from the script in one thing only, and passes:" in section
+    assert "**Controls.** Each differs from the trace in one thing only, and passes:" in section
     assert "* without r1\n* without --x_y\n" in section
     assert "Controls" not in report(case)
 
@@ -442,16 +442,14 @@ def test_known_reports_are_listed_and_a_search_is_named() -> None:
     assert text.startswith("# [Bug]: ")
     assert "**Public reports**: none is recorded.\n" in text
     assert "Search the issues in `https://example.org/issues` for `mamba dummy run data parallel`.\n" in text
-    text = report(structs.replace(case, related=[RelatedEntry("entry", "engine #123, not #abc")]))
+    text = report(structs.replace(case, related=RelatedEntry("entry", "engine #123, not #abc")))
     assert "**Public reports** of this or a related bug: #123.\n" in text
     assert "Known to hybridfuzz as `entry`: engine #123, not \\#abc\n" in text
 
 
 def test_an_entry_of_ours_is_no_public_report() -> None:
     """ "Related reports: ... not searched" listed our own entry as if it were one."""
-    case = structs.replace(
-        case_of("finished-row-not-cleared"), related=[RelatedEntry("entry", "Public: not searched.")]
-    )
+    case = structs.replace(case_of("finished-row-not-cleared"), related=RelatedEntry("entry", "Public: not searched."))
     text = report(case)
     assert text.index("none is recorded") < text.index("Known to hybridfuzz as `entry`")
 
@@ -497,7 +495,7 @@ def test_hostile_text_changes_neither_report_nor_drawing(tmp_path: Path, text: s
         versions={text: text},
         system=text,
         places=(Place(text, text, 1, 0.5),),
-        related=(RelatedEntry(text, text),),
+        related=RelatedEntry(text, text),
         fix=TriedFix(text, text, text, ScriptVerdict(True, 1, 0.1, text)),
         script=Script(f"{text}\n", text, text),
         verdict=ScriptVerdict(False, 0, 0.1, text),
