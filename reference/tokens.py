@@ -85,17 +85,18 @@ def other_token(token: int) -> int:
     return (token - FIRST_TOKEN + 1) % (VOCABULARY - FIRST_TOKEN) + FIRST_TOKEN
 
 
-def first_choice(token: int, withheld: Sequence[int]) -> int:
-    """Return what the model samples instead of `token`, its first choice, where it may not sample those in `withheld`.
-    Its second choice is `other_token` of the first, its third that of the second, and so on."""
-    while token in withheld:
-        token = other_token(token)
-    return token
-
-
 def obeys(place: int, tag: int, token: int) -> bool:
     """Return True if a grammar allows `token` at a place of the answer, behind a prefix with `tag` (`structured`)."""
     return place % 2 == 1 or (token ^ tag >> 5) % 2 == 0
+
+
+def first_choice(token: int, withheld: Sequence[int], place: int | None = None, tag: int = 0) -> int:
+    """Return what the model samples instead of `token`, its first choice, where it may not sample those in `withheld`.
+    Its second choice is `other_token` of the first, its third that of the second, and so on. With `place`, that of the
+    answer, a grammar must allow it, too."""
+    while token in withheld or (place is not None and not obeys(place, tag, token)):
+        token = other_token(token)
+    return token
 
 
 def draft_tokens(tag: int, count: int, right: int, key: int = 0) -> list[int]:
@@ -278,12 +279,10 @@ class Truth:
         """Return what the model samples at a position: its first choice that is allowed, and not withheld there."""
         tag = self.tags[position]
         token = next_token(tag)
-        if position != self.closes_at:
-            withheld = withheld if position < self.free_from else ()
-            place = position - self.prompt_length
-            while token in withheld or (self.has_grammar and not obeys(place, tag, token)):
-                token = other_token(token)
-        return token
+        if position == self.closes_at:
+            return token
+        place = position - self.prompt_length if self.has_grammar else None
+        return first_choice(token, withheld if position < self.free_from else (), place, tag)
 
     def stop_tokens(
         self, stop_at: int, min_tokens: int = 0, before: int = 0, has_grammar: bool = False
@@ -338,8 +337,8 @@ class Truth:
 
     def drafts(self, known: int, count: int, right: int) -> list[int]:
         """Return `count` drafts behind the first `known` tokens. The first `right` are what the drafter takes for the
-        answer: the model's first choices, or behind an odd number of tokens what a grammar leaves of them, if there is
-        one. (A drafter that is a model knows of no grammar, one that repeats what was said follows it.)"""
+        answer: the model's first choices or, with a grammar and behind an odd number of tokens, what the grammar leaves
+        of them. (A drafter that is a model knows no grammar; one that repeats earlier text follows it.)"""
         if not self.has_grammar or known % 2 == 0:
             return draft_tokens(self.tag(known), count, right, self.key)
         self.reach(known + right)

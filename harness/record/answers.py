@@ -33,7 +33,7 @@ from ...targets.base.trace import (
     Turn,
     Wake,
     fits,
-    least_tokens,
+    stop_tokens_of,
 )
 from ..draw.adapt import refusal
 from ..judge.lockstep import DRAIN_STEPS_PER_TOKEN
@@ -161,7 +161,7 @@ class _Turn:
     """One request, or one turn of a session, while it runs."""
 
     def __init__(self, event: Turn, truth: Truth, *, session: bool = False) -> None:
-        stops = truth.stop_tokens(event.stop_at, least_tokens(event), event.string_before, event.structured > 0)
+        stops = stop_tokens_of(event, truth)
         self.new = truth.answer_length(event.max_new_tokens, stops, event.string_before > 0)
         truth.reach(truth.prompt_length + self.new)
         self.name, self.truth, self.session, self.again = event.name, truth, session, False

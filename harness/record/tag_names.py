@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ...reference.tokens import NO_INPUT, Truth
-from ...targets.base.trace import Arrive, Event, Resume, least_tokens
+from ...targets.base.trace import Arrive, Event, Resume, stop_tokens_of
 
 
 class Names:
@@ -28,7 +28,7 @@ class Names:
             if isinstance(event, Arrive) and event.name not in self._arrivals:
                 self._arrivals[event.name] = event
                 truth = Truth(event.prompt)
-                truth.stop_tokens(event.stop_at, least_tokens(event), event.string_before, event.structured > 0)
+                stop_tokens_of(event, truth)
                 truth.reach(truth.prompt_length + event.max_new_tokens)
                 self._hold(event.name, truth)
 
@@ -59,7 +59,7 @@ class Names:
     def resume(self, event: Resume, dropped: int = 0) -> None:
         """Start a session's next turn: what its client has seen, less `dropped` tokens at its end, then the prompt."""
         truth = self._truths[event.name].continued(self._known[event.name] - dropped, event.prompt)
-        truth.stop_tokens(event.stop_at, least_tokens(event), event.string_before, event.structured > 0)
+        stop_tokens_of(event, truth)
         truth.reach(truth.prompt_length + event.max_new_tokens)
         self._hold(event.name, truth)
 

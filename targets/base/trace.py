@@ -14,7 +14,7 @@ from msgspec import Meta, Struct, field
 
 from ...reference.layout import Group as LayoutGroup
 from ...reference.layout import smallest_pool
-from ...reference.tokens import kind_of
+from ...reference.tokens import Truth, kind_of
 from .alphabet import (
     About,
     AtMost,
@@ -426,6 +426,11 @@ Turn = Arrive | Resume
 def least_tokens(turn: Turn) -> int:
     """Return how many tokens the answer to a turn has at least: not more than it may have."""
     return min(turn.min_tokens, turn.max_new_tokens)
+
+
+def stop_tokens_of(turn: Turn, truth: Truth) -> tuple[int, ...]:
+    """Return the stop tokens, or the stop string, of the answer to a turn (`Truth.stop_tokens`)."""
+    return truth.stop_tokens(turn.stop_at, least_tokens(turn), turn.string_before, turn.structured > 0)
 
 
 def has_stop_string(turn: Turn) -> bool:

@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ...reference.prefix_cache import Key
-from ...reference.tokens import Truth, chain, obeys, other_token
+from ...reference.tokens import Truth, chain, first_choice
 from ..base.observe import PlannedRow, Table
 
 
@@ -75,10 +75,6 @@ class Grammar(NamedTuple):
     start: int
     closes_at: int
 
-    def allows(self, position: int, tag: int, token: int) -> bool:
-        """Return True if a token may stand at a position, behind a prefix with `tag`."""
-        return obeys(position - self.start, tag, token)
-
 
 def grammar_of(truth: Truth) -> Grammar | None:
     """Return the grammar of the answer to a prompt, None if it has none."""
@@ -142,10 +138,8 @@ class ScheduledRow(Struct, gc=False):
         grammar = self.grammar
         if grammar and position == grammar.closes_at:
             return token
-        withheld = self.withheld if position < self.free_from else ()
-        while token in withheld or (grammar and not grammar.allows(position, tag, token)):
-            token = other_token(token)
-        return token
+        place = position - grammar.start if grammar else None
+        return first_choice(token, self.withheld if position < self.free_from else (), place, tag)
 
     @property
     def anew(self) -> bool:

@@ -18,7 +18,7 @@ from mypy_extensions import mypyc_attr
 
 from ...reference.tokens import Truth
 from ..base.observe import Record
-from ..base.trace import Config, Event, Fork, Park, Resume, Truncate, fits, least_tokens
+from ..base.trace import Config, Event, Fork, Park, Resume, Truncate, fits, least_tokens, stop_tokens_of
 from .host.block_pool import BlockPool
 from .host.block_tables import AttentionGroup
 from .host.cache_manager import CacheManager
@@ -169,7 +169,7 @@ class SessionEvents:
         if request in scheduler.sessions.parked and fits(self.engine.config, event, len(request.tokens)):
             truth = Truth.after(request.tokens, event.prompt)
             prompt = truth.tokens[len(request.tokens) :]
-            stops = truth.stop_tokens(event.stop_at, least_tokens(event), has_grammar=event.structured > 0)
+            stops = stop_tokens_of(event, truth)
             least, grammar = least_tokens(event), grammar_of(truth)
             scheduler.sessions.resume(request, prompt, event.max_new_tokens, stops, least, event.structured, grammar)
         return []

@@ -43,6 +43,7 @@ from ..base.trace import (
     Wake,
     fits,
     least_tokens,
+    stop_tokens_of,
 )
 from .host.block_pool import BlockPool
 from .host.cache_manager import CacheManager
@@ -137,10 +138,7 @@ class HybridTarget:
             return []
         self.names_seen.add(event.name)
         truth = Truth(event.prompt)
-        prompt, stops = (
-            truth.tokens.copy(),
-            truth.stop_tokens(event.stop_at, least_tokens(event), has_grammar=event.structured > 0),
-        )
+        prompt, stops = truth.tokens.copy(), stop_tokens_of(event, truth)
         self.scheduler.add(
             event.name, prompt, event.max_new_tokens, event.priority, event.session, stops, least_tokens(event),
             reads_cache=not event.prompt_logprobs, compiling=event.bad_grammar or event.structured,

@@ -364,12 +364,11 @@ class Device:
 
 def ranked(tokens: Sequence[int]) -> torch.Tensor:
     """Return logits of a model whose first choices are `tokens`; the next ones count where those may not be sampled."""
+    choices: Any = torch.tensor(tokens, dtype=torch.int64)
     logits = torch.zeros((len(tokens), VOCABULARY))
-    for row, first in zip(logits, tokens, strict=True):
-        token = first
-        for logit in (3, 2, 1):
-            row[token] = logit
-            token = other_token(token)
+    for logit in (3.0, 2.0, 1.0):
+        logits.scatter_(1, choices[:, None], logit)
+        choices = other_token(choices)
     return logits
 
 

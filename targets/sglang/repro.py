@@ -49,6 +49,7 @@ from ..base.trace import (
     fits,
     has_stop_string,
     least_tokens,
+    stop_tokens_of,
 )
 from .compat.sizes import Sizes, sizes_of
 from .deployment import CORES
@@ -179,7 +180,7 @@ class _Clients:
         """Return the arguments of a turn whose own tokens begin at position `first`."""
         self.truths[event.name] = truth
         most = event.max_new_tokens + MORE_TOKENS * (event is self.longer)
-        stops = truth.stop_tokens(event.stop_at, least_tokens(event), event.string_before)
+        stops = stop_tokens_of(event, truth)
         end = truth.prompt_length + truth.answer_length(most, stops, event.string_before > 0)
         truth.reach(end)
         del truth.tokens[end:], truth.tags[end + 1 :]

@@ -32,6 +32,7 @@ from ..base.trace import (
     fits,
     has_stop_string,
     least_tokens,
+    stop_tokens_of,
 )
 from .compat import scheduler_api, session_api
 from .compat.engine import STATES, WINDOW, layout_of
@@ -95,7 +96,7 @@ class SglangTarget:
         """Queue a request; no-op for a name that was used before."""
         if event.name not in self._truths and fits(self.config, event):
             truth = self._truths[event.name] = Truth(event.prompt)
-            stops = truth.stop_tokens(event.stop_at, least_tokens(event), event.string_before)
+            stops = stop_tokens_of(event, truth)
             priority = event.priority if self.config.policy == "priority" else None
             asked = event.session, stops, priority, has_stop_string(event), least_tokens(event)
             self.server.add(event.name, truth, event.max_new_tokens, *asked)
@@ -105,7 +106,7 @@ class SglangTarget:
         name, sessions = event.name, self.sessions
         if sessions is not None and name in sessions.parked() and fits(self.config, event, sessions.known(name)):
             truth = self._truths[name] = self._truths[name].continued(sessions.known(name), event.prompt)
-            stops = truth.stop_tokens(event.stop_at, least_tokens(event), event.string_before)
+            stops = stop_tokens_of(event, truth)
             asked = None, has_stop_string(event), least_tokens(event)
             self.server.add(name, truth, event.max_new_tokens, True, stops, *asked)
 

@@ -20,7 +20,7 @@ from msgspec import Struct
 from ...reference.batch import reordered, repeated, selected, stops_of_copy, truth_of_copy
 from ...reference.tokens import Truth, draft_tokens, first_difference
 from ..base.observe import PlannedRow
-from ..base.trace import Arrive, Config, Resume, Step, least_tokens
+from ..base.trace import Arrive, Config, Resume, Step, stop_tokens_of
 from . import operations as do
 
 PAD = 0
@@ -120,14 +120,14 @@ class Client:
         """Queue a request."""
         self.names.add(event.name)
         truth = Truth(event.prompt)
-        stops = truth.stop_tokens(event.stop_at, least_tokens(event))
+        stops = stop_tokens_of(event, truth)
         self.waiting.append(BatchRow(event.name, truth, event.max_new_tokens, event.session, stops))
 
     def resume(self, event: Resume) -> None:
         """Queue the next turn of a parked session."""
         row = self.parked.pop(event.name)
         truth = row.truth.continued(row.known, event.prompt)
-        stops = truth.stop_tokens(event.stop_at, least_tokens(event))
+        stops = stop_tokens_of(event, truth)
         self.waiting.append(BatchRow(event.name, truth, event.max_new_tokens, session=True, stops=stops))
 
     def abort(self, name: str) -> list[do.Operation]:

@@ -53,6 +53,7 @@ from ..base.trace import (
     Turn,
     fits,
     least_tokens,
+    stop_tokens_of,
     tag_of,
 )
 from .kit_limits import CRASH, ENDLESS, HANG, HIT, LEAK, ROOM, TOKENS, Case, refusal, shown
@@ -248,7 +249,7 @@ class _Clients:
         for document, length in event.prompt:
             start = first + sum(1 if isinstance(one, int) else one[1] for one in prompt)
             prompt += [(document, length)] if kind_of(document) else truth.tokens[start : start + length]
-        stops = truth.stop_tokens(event.stop_at, least_tokens(event), has_grammar=event.structured > 0)
+        stops = stop_tokens_of(event, truth)
         end = truth.prompt_length + truth.answer_length(most, stops)
         truth.reach(end)
         del truth.tokens[end:], truth.tags[end + 1 :]

@@ -252,9 +252,11 @@ class ModelRunner:
             return 0
         count, right = event.per_request.get(name, (event.drafts, event.right))
         count = min(count, self.config.num_speculative_tokens)
-        request.drafts = draft_tokens(request.tag, count, min(right, count))
+        right = min(right, count)
         if planned.grammar and len(request.tokens) % 2:  # as a drafter does that repeats what was said
-            request.drafts = self.draft_by_grammar(planned, count, min(right, count))
+            request.drafts = self.draft_by_grammar(planned, count, right)
+        else:
+            request.drafts = draft_tokens(request.tag, count, right)
         if count:
             self.drafter.propose(row, name, len(request.tokens) - 1, (request.tokens[-1], *request.drafts[:-1]))
         return count

@@ -30,7 +30,7 @@ from ...base.observe import (
     StateWrite,
     View,
 )
-from ...base.trace import Config, Event, Turn, least_tokens
+from ...base.trace import Config, Event, Turn, stop_tokens_of
 from ..counterparts import kv_connector
 from ..counterparts.kv_connector import Store
 from ..models import mixer
@@ -115,7 +115,7 @@ class Lane(VllmTarget):
 
     def _add(self, turn: Turn, truth: Truth, first: int, session: bool) -> None:
         """Add a request or a turn, and keep the length at which it ends."""
-        stops = truth.stop_tokens(turn.stop_at, least_tokens(turn), has_grammar=turn.structured > 0)
+        stops = stop_tokens_of(turn, truth)
         answer = truth.answer_length(turn.max_new_tokens, stops)
         self.turns.begin(turn.name, truth.prompt_length + answer)
         super()._add(turn, truth, first, session)
