@@ -20,8 +20,8 @@ class Output(Oracle):
             "A request's inputs and outputs are those of the language model on its prompt, regardless of caching, "
             "chunked prefill, speculative decoding and the rest of the batch; exactly the correct drafts are "
             "accepted, or only those up to the request's last token; with structured output an engine may also "
-            "refuse right drafts that its grammar has not checked. A drafter gets the right inputs: what it guesses "
-            "right from them is in the verification. A request ends with an error if its grammar does "
+            "refuse right drafts that its grammar has not checked. A drafter gets the right inputs, and each right "
+            "draft that it makes from them is verified. A request ends with an error if its grammar does "
             "not compile, and then gets no token; else only if a load for it breaks off. After its end it gets "
             "nothing.",
             subject="device",

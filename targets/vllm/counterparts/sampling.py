@@ -11,7 +11,7 @@ from zlib import crc32
 from vllm.sampling_params import SamplingParams
 
 from ....reference.tokens import FIRST_TOKEN, VOCABULARY, Truth
-from ...base.trace import Config, Turn, stop_tokens_of
+from ...base.trace import Config, Turn, least_tokens
 from ..options import varies_sampling
 
 BEYOND = 3
@@ -21,7 +21,8 @@ BEYOND = 3
 def sampling_parameters(config: Config, turn: Turn, truth: Truth) -> SamplingParams:
     """Return the parameters of a request, or of a session's turn, whose prompt is that of `truth`."""
     most = max_new_tokens = turn.max_new_tokens
-    stops = list(stop_tokens_of(turn, truth)) or None
+    # In a script, too, whose turns have no stop strings.
+    stops = list(truth.stop_tokens(turn.stop_at, least_tokens(turn), has_grammar=turn.structured > 0)) or None
     if truth.prompt_length + max_new_tokens == config.max_model_len:
         most += BEYOND  # the context ends the answer there, whatever its client asks for
     least = min(turn.min_tokens, most)
