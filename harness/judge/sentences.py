@@ -342,6 +342,14 @@ RELATIONS: Mapping[str, Sentence] = {
         "the same bits",
         "others",
     ),
+    "draft-fills": Sentence(
+        "{request}: what the draft model computes for draft {number} of the step depends on unused memory",
+        "the same bits",
+        "others",
+    ),
+    "draft-nan": Sentence(
+        "{request}: what the draft model computes for draft {number} of the step is NaN", "finite numbers", "NaN"
+    ),
     "state-bits": Sentence(
         "{request}, after {tokens} tokens: the state of layer {layer} of group {group} has other bits than after the "
         "same steps alone (batch-invariant kernels, tolerance 0)",

@@ -304,6 +304,20 @@ class RealRow(Struct, frozen=True, gc=False):
     agrees: bool
 
 
+class RealDraft(Struct, frozen=True, gc=False):
+    """What a real draft model computed for one draft of a request.
+
+    number  of the draft in its step, from 0
+    agrees  False if other bytes in unused memory change a bit of it
+    is_nan  True if it is NaN
+    """
+
+    request: str
+    number: int
+    agrees: bool
+    is_nan: bool
+
+
 class RealForward(Struct, frozen=True, gc=False):
     """A real model was executed once; it comes before the `Forward` that tells its tags.
 
@@ -311,6 +325,7 @@ class RealForward(Struct, frozen=True, gc=False):
     states     (group, layer, block) of states that were written and whose bits depend on unused memory
     exact      True if `expected` comes from the same steps alone under batch-invariant kernels: rows of a request
                that finished, in which every bit has to be the same
+    drafts     what the draft model behind the forward computed, if there is one
     moved      (request, tokens, group, layer) of states after so many tokens that have other bits than those alone
     arrived    requests that were sent before the answer to another one had come
     cancelled  requests whose clients left before their answer had come, and before that to another one had
@@ -320,6 +335,7 @@ class RealForward(Struct, frozen=True, gc=False):
     rows: Sequence[RealRow]
     tolerance: float
     states: Sequence[tuple[int, int, int]] = ()
+    drafts: Sequence[RealDraft] = ()
     exact: bool = False
     moved: Sequence[tuple[str, int, int, int]] = ()
     arrived: int = 0

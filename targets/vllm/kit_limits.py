@@ -17,7 +17,18 @@ from ...reference.layout import Mode
 from ..base.kits import Limit, Row, first_reason, in_words
 from ..base.repro import Failure
 from ..base.trace import Config, Group
-from .models import ADAPTED, KEY_VALUE, NO_DRAFTS, STATE_KIND, WINDOWED, WITH_EAGLE, has_layers, layer_kinds, mixer
+from .models import (
+    ADAPTED,
+    HEADED,
+    KEY_VALUE,
+    NO_DRAFTS,
+    STATE_KIND,
+    WINDOWED,
+    WITH_EAGLE,
+    has_layers,
+    layer_kinds,
+    mixer,
+)
 from .options import (
     PLAIN,
     Options,
@@ -192,17 +203,17 @@ ROWS: tuple[Row[Case], ...] = (
     # The drafter's own group.
     Row("shadow", "the drafter's group", lambda c: c.drafting and not c.release.draft_groups,
         "the drafter of this release has no group of its own here"),
-    Row("shadow", "the drafter's group",
+    *_both("the drafter's group",
         lambda c: c.drafting and (len(c.drafting) > 1 or not c.drafts or not is_v2(c.config)),
         "the V2 runner has one drafter with a group, if there are drafts"),
-    Row("shadow", "the drafter's group", lambda c: c.drafting and c.options.graphs != "none",
+    *_both("the drafter's group", lambda c: c.drafting and c.options.graphs != "none",
         "the drafter's own graphs are not driven"),
-    Row("shadow", "the drafter's group", lambda c: any(group.window or group.chunk for group in c.drafting),
+    *_both("the drafter's group", lambda c: any(group.window or group.chunk for group in c.drafting),
         "the drafter attends to everything"),
-    Row("shadow", "the drafter's group",
+    *_both("the drafter's group",
         lambda c: c.drafting and not any(not group.draft for group in c.of_kind("attention")),
         "the model needs attention of its own"),
-    Row("shadow", "the drafter's group", lambda c: c.drafting and _shares_a_group(c),
+    *_both("the drafter's group", lambda c: c.drafting and _shares_a_group(c),
         "vLLM would put the drafter's layer into a group of the model's"),
     # What the release has.
     Row("shadow", "conv_width", lambda c: c.config.conv_width not in CONV_WIDTHS,
@@ -294,7 +305,16 @@ ROWS: tuple[Row[Case], ...] = (
         "the pages of other engines are computed without adapters"),
     Row("real", "inputs", lambda c: c.options.inputs == "adapters" and c.options.ranks > 1,
         "the requests of other ranks have no adapters"),
-    Row("real", "the drafter's group", lambda c: c.drafting, "the drafter has no layer"),
+    Row("real", "the drafter's group", lambda c: c.drafting and c.options.mixer not in HEADED,
+        "an MTP head is driven beside Qwen3-Next only (mixer=gdn)"),
+    Row("real", "the drafter's group", lambda c: c.drafting and len(c.sizes) > 1,
+        "the head's blocks are as large as those of the model"),
+    Row("real", "the drafter's group", lambda c: c.drafting and c.options.connector != PLAIN.connector,
+        "the pages of other engines are computed without the head"),
+    Row("real", "the drafter's group", lambda c: c.drafting and has_peer(c.config),
+        "the head is not driven among data-parallel ranks"),
+    Row("real", "the drafter's group", lambda c: c.drafting and c.options.inputs != PLAIN.inputs,
+        "the head is not driven with adapters"),
     Row("real", "chunked-local attention", lambda c: any(group.chunk for group in c.local),
         "no hybrid model has chunked-local attention"),
     Row("real", "local attention", lambda c: c.local and c.options.mixer not in WINDOWED,

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 from ...reference.layout import Group, Layout
 from ..base.protocol import TargetError
 from ..base.trace import Config
-from .options import DRAFT_LAYER, DROPPED_TOKENS, asks_for_lookahead, multiplies_masked, options_of, state_parts
+from .options import DRAFT_LAYER, DROPPED_TOKENS, HEAD, asks_for_lookahead, multiplies_masked, options_of, state_parts
 from .shadow_config import drafts_as_eagle
 from .sizes import hash_unit
 
@@ -72,7 +72,7 @@ def layout_of(config: Config, is_v2: bool, cache_config: Any) -> Layout:
         spec = one.kv_cache_spec
         kind: Literal["mamba", "attention"] = "mamba" if type(spec).__name__ == "MambaSpec" else "attention"
         inner = kind == "mamba" and getattr(spec, "num_prefill_checkpoint_blocks", 0) > 0
-        draft = DRAFT_LAYER in one.layer_names
+        draft = any(name == DRAFT_LAYER or name.startswith(HEAD) for name in one.layer_names)
         window, chunk = getattr(spec, "sliding_window", 0) or 0, getattr(spec, "attention_chunk_size", 0) or 0
         groups.append(
             Group(

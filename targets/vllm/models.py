@@ -83,6 +83,8 @@ WINDOWED = ("mamba2", "nemotron_h")
 """Mixers with windows beside full attention: those of Nemotron-H."""
 WITH_EAGLE = ("gdn", "mamba2", "nemotron_h")
 """Mixers of which a model has an MTP head: vLLM then has EAGLE's rules."""
+HEADED = ("gdn",)
+"""Mixers of models beside which vLLM's own MTP head is driven."""
 ADAPTED = ("gdn", "mamba2")
 """Models that are driven with LoRA adapters."""
 NO_DRAFTS = ("short_conv", "mamba1")
@@ -153,13 +155,14 @@ def model_folder(name: str, kinds: str) -> str:
     return folder
 
 
-def fill_weights(model: Any, name: str) -> None:
-    """Random weights, the same in every engine and process."""
+def fill_weights(model: Any, name: str, *, apart: bool = False) -> None:
+    """Random weights, the same in every engine and process; `apart`, others than those of the same names."""
     import torch
 
+    prefix = "apart." if apart else ""
     with torch.no_grad():
         for title, parameter in model.named_parameters():
-            parameter.data.copy_(_weights(title, tuple(parameter.shape), name))
+            parameter.data.copy_(_weights(prefix + title, tuple(parameter.shape), name))
 
 
 @cache

@@ -11,6 +11,8 @@ from ..base.trace import Config, TraceError
 
 DRAFT_LAYER = "draft.layers.100.mixer"
 """Name of the drafter's own layer. vLLM orders caches by the number in it."""
+HEAD = "mtp."
+"""How the names of a real MTP head's layers begin."""
 
 DROPPED_TOKENS = 1
 """Tokens at the end of a session's turn that vLLM drops when the next one begins: the one that was sampled last."""

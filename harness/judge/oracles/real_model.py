@@ -12,12 +12,15 @@ from __future__ import annotations
 import numpy as np
 
 from ....reference.request import Life
-from ....targets.base.observe import RealForward, RealRow
+from ....targets.base.observe import RealDraft, RealForward, RealRow
 from ..violation import Violation
 from .base import Context, Oracle
 from .rules import Consequence, Rule
 
-FIELDS = frozenset({"logprobs", "logprobs-nan", "logprobs-fills", "logprobs-bits", "state-fills", "state-bits"})
+FIELDS = frozenset(
+    {"logprobs", "logprobs-nan", "logprobs-fills", "logprobs-bits", "state-fills", "state-bits", "draft-nan"}
+    | {"draft-fills"}
+)
 """Fields of the violations: only a real model's numbers show them."""
 
 WRONG_NUMBERS = Consequence(
@@ -32,13 +35,13 @@ class RealNumbers(Oracle):
     rules = (
         Rule(
             "S7",
-            "No log-probability is NaN.",
-            fields=frozenset({"logprobs-nan"}),
+            "No log-probability is NaN, of the model or of its draft model.",
+            fields=frozenset({"logprobs-nan", "draft-nan"}),
         ),
         Rule(
             "S4",
-            "Log-probabilities and stored states have the same bits whatever unused memory holds.",
-            fields=frozenset({"logprobs-fills", "state-fills"}),
+            "Log-probabilities, of drafts too, and stored states have the same bits whatever unused memory holds.",
+            fields=frozenset({"logprobs-fills", "state-fills", "draft-fills"}),
         ),
         Rule(
             "S6",
@@ -68,10 +71,22 @@ class RealNumbers(Oracle):
             life = context.facts.lives.get(row.request) if context.facts else None
             if life is not None and (violation := self._row(context, forward, row, life)):
                 return violation
+        for draft in forward.drafts:
+            if context.facts and draft.request in context.facts.lives and (violation := self._draft(context, draft)):
+                return violation
         for group, layer, block in forward.states:
             return self.violation(context, "state-fills", layer=layer, group=group, block=block, oracle="S4")
         self.count("S4", 1)
         return None
+
+    def _draft(self, context: Context, draft: RealDraft) -> Violation | None:
+        """What a draft is does not matter: it is verified. What it was computed from does."""
+        self.count("S7")
+        self.count("S4")
+        field, oracle = ("draft-nan", "S7") if draft.is_nan else ("draft-fills", "S4")
+        if draft.agrees and not draft.is_nan:
+            return None
+        return self.violation(context, field, number=draft.number, request=draft.request, oracle=oracle)
 
     def _exact(self, context: Context, forward: RealForward) -> Violation | None:
         for request, tokens, group, layer in forward.moved:

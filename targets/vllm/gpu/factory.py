@@ -56,6 +56,7 @@ class GpuFactory:
             max_async_depth=1,
             policies=("fcfs", "priority"),
             eagle_block_drop=True,
+            draft_block_sizes=(16, 32),
             windows=(5, 20, 40),
             conv_widths=CONV_WIDTHS,
             max_model_len=160,

@@ -121,6 +121,8 @@ class RealKit:
         self.recorder = MirrorRecorder()
         self.layers: Sequence[MirrorMamba | MirrorAttention] = ()
         self.jitter = jitter.Jitter() if is_jittered(config) else None
+        self.head: Any = None
+        """The speculator with a real MTP head, if the drafter is one (`draft_head`)."""
 
     def configure(self) -> VllmConfig:
         """Return vLLM's configuration of this engine."""
@@ -133,24 +135,32 @@ class RealKit:
 
     def model(self, vllm_config: VllmConfig) -> Any:
         """Return the model, with weights that we generate."""
-        from vllm.model_executor.model_loader.utils import initialize_model, process_weights_after_loading
-        from vllm.utils.torch_utils import set_default_torch_dtype
-
-        model_config = vllm_config.model_config
         if vllm_config.lora_config:
             adapters.prepare_kernels()
-        with set_default_torch_dtype(model_config.dtype), self.device:
-            model = initialize_model(vllm_config=vllm_config)
-        fill_weights(model, mixer(self._config))
-        process_weights_after_loading(model, model_config, self.device)
-        _strip_loaders(model)
-        model = model.eval()
+        model = self._initialized(vllm_config, vllm_config.model_config)
         self.real = RealModel(model)
         return model
 
+    def _initialized(self, vllm_config: VllmConfig, model_config: Any) -> Any:
+        """Return a model of vLLM's with weights that we generate, in place of `get_model`."""
+        from vllm.model_executor.model_loader.utils import initialize_model, process_weights_after_loading
+        from vllm.utils.torch_utils import set_default_torch_dtype
+
+        with set_default_torch_dtype(model_config.dtype), self.device:
+            model = initialize_model(vllm_config=vllm_config, model_config=model_config)
+        fill_weights(model, mixer(self._config), apart=model_config is not vllm_config.model_config)
+        process_weights_after_loading(model, model_config, self.device)
+        _strip_loaders(model)
+        return model.eval()
+
     def speculator(self, vllm_config: VllmConfig) -> Any:
-        """Return the V2 runner's drafter."""
-        return SpeculatorOn(self.drafter)
+        """Return the V2 runner's drafter: our own, or vLLM's MTP head in a group of its own."""
+        if not any(group.draft for group in self._config.groups):
+            return SpeculatorOn(self.drafter)
+        from .draft_head import RealMtp
+
+        self.head = RealMtp(vllm_config, self.device, self.drafter, self.recorder, self._initialized)
+        return self.head
 
     def runner_v2(self) -> Any:
         """Return vLLM's runner for the device."""
@@ -227,7 +237,12 @@ class RealKit:
                     layer = MirrorAttention(name, storage, form, place, contexts[name])
                 layers[name] = self.recorder.layers[place] = layer
         self.layers = [layers[name] for name in contexts if name in layers]
-        self.real.mirror = Mirror(self.recorder, self.layers)
+        drafting = self.head.draft_attn_layer_names if self.head else ()
+        own = [one for one in self.layers if one.layer_name not in drafting]
+        self.real.mirror = mirror = Mirror(self.recorder, own)
+        if self.head:
+            self.head.layer = next(one for one in self.layers if one.layer_name in drafting)
+            self.head.target_tags = lambda: mirror.tags
 
     def capture(self, runner: Any) -> None:
         """Capture the runner's graphs."""

@@ -126,7 +126,7 @@ class SameSteps:
 
 def plain(config: Config) -> Config:
     """The configuration with only what `SameSteps` depends on."""
-    groups = tuple(Group(group.kind, group.block_size, group.layers) for group in config.groups)
+    groups = tuple(Group(group.kind, group.block_size, group.layers) for group in config.groups if not group.draft)
     return Config(
         num_blocks=64,
         groups=groups,

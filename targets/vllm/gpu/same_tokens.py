@@ -162,7 +162,9 @@ def plain(config: Config) -> Config:
     """The configuration with only what `SameTokens` depends on."""
     return Config(
         num_blocks=64,
-        groups=tuple(Group(one.kind, one.block_size, one.layers, window=one.window) for one in config.groups),
+        groups=tuple(
+            Group(one.kind, one.block_size, one.layers, window=one.window) for one in config.groups if not one.draft
+        ),
         conv_width=config.conv_width,
         options=model_options(config),
     )

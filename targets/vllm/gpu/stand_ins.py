@@ -160,6 +160,13 @@ def _stand_in_operators(device: str) -> None:
     if device == "cuda":
         compiled.get_cuda_view_from_cpu_tensor = _cuda_view
     for name in (
+        "rotary_embedding", "silu_and_mul_quant", "static_scaled_fp8_quant", "dynamic_scaled_fp8_quant",
+        "dynamic_per_token_scaled_fp8_quant", "fused_qk_norm_rope", "rms_norm_static_fp8_quant",
+        "fused_add_rms_norm_static_fp8_quant", "rms_norm_dynamic_per_token_quant", "silu_and_mul_per_block_quant",
+    ):  # fmt: skip
+        # Named by passes of the compiler, which a speculator imports and nothing here runs.
+        operator(f"{name}() -> ()", _absent)
+    for name in (
         "cutlass_group_gemm_supported", "cutlass_scaled_mm_supports_block_fp8", "cutlass_scaled_mm_supports_fp4",
         "cutlass_scaled_mm_supports_fp8", "mxfp4_experts_quant_supported", "cutlass_sparse_scaled_mm_supported",
     ):  # fmt: skip

@@ -24,6 +24,7 @@ from ...base.observe import (
     Effect,
     Forward,
     Planned,
+    RealDraft,
     RealForward,
     RealRow,
     Record,
@@ -62,6 +63,7 @@ class Computed(NamedTuple):
     segments  (request, what the step computed of it)
     ends    (request, group, layer, block) of the states at the ends of those segments
     others  `logprobs` of each other memory
+    drafts  what the draft model computed behind the step
     """
 
     step: int
@@ -71,6 +73,7 @@ class Computed(NamedTuple):
     writes: Sequence[tuple[int, int, int]]
     segments: Sequence[tuple[str, Segment]]
     ends: Sequence[tuple[str, int, int, int]]
+    drafts: Sequence[RealDraft] = ()
 
 
 class Lane(VllmTarget):
@@ -143,6 +146,8 @@ class Lane(VllmTarget):
             if isinstance(record, Planned):
                 self.turns.planned(record.step, [row.name for row in record.rows])
         forwards = [one for one in records if isinstance(one, Forward) and not one.dummy]
+        head = self.real_engine.kit.head
+        drafts = dict(head.reads) if head else {}
         for forward, read in zip(forwards, reads, strict=True):
             by_row = self.turns.places(forward)
             places = [place for row in by_row for place in row]
@@ -166,8 +171,11 @@ class Lane(VllmTarget):
             ]  # fmt: skip
             own, parts = [place for _, place in live], list(segments.values())
             found = [one[rows] for one in (read.logprobs, *read.others)]
-            self.computed.append(Computed(forward.step, own, found[0], found[1:], sorted(writes), parts, ends))
+            guessed = drafts[forward.step] if head else ()
+            self.computed.append(Computed(forward.step, own, found[0], found[1:], sorted(writes), parts, ends, guessed))
         reads.clear()
+        if head:
+            head.reads.clear()
 
     def fill_freed(self) -> None:
         """Fill blocks that were freed and have no key; nothing may read them once no step is under way."""
@@ -318,7 +326,8 @@ class RealTarget:
                 turns, found_there = self.lane.turns, one.logprobs[index]
                 expected = self.comparison.expected(turns.tokens(name), position, found_there, turns.adapter(name))
                 rows.append(RealRow(name, position, one.logprobs[index], expected, agrees))
-            found.append(RealForward(one.step, rows, self.comparison.tolerance, self.lane.differing_states(one.writes)))
+            states = self.lane.differing_states(one.writes)
+            found.append(RealForward(one.step, rows, self.comparison.tolerance, states, one.drafts))
         return found
 
     def view(self) -> View:

@@ -15,35 +15,18 @@ from vllm.forward_context import get_forward_context
 from vllm.v1.worker.gpu.spec_decode import speculator as base
 from vllm.v1.worker.gpu.spec_decode.mtp.speculator import MTPSpeculator
 
-from ....reference.tokens import mix
 from ...base.trace import Group
 from ..options import DRAFT_LAYER
 from ..versions.wrapping import replaced
 from .drafter import Drafter
-from .forward import ModelForward
 from .layers import ShadowAttention
 from .recorder import Recorder
-
-
-class ShadowDraftLayer(ShadowAttention):
-    """Attention of the drafter: its output at a position does not depend on its context, which is read and checked."""
-
-    def draft(self, forward: ModelForward, hidden: list[int], ids: list[int]) -> list[int]:
-        """Store the tags of all rows, then read all contexts; return a tag for each token."""
-        rows, _ = forward.slot_rows(self)
-        contents = forward.next_contents(rows, ids)
-        out = [mix(tag, content) for tag, content in zip(hidden, contents, strict=True)]
-        for row in rows:
-            self._store(forward, row, out[row.tokens.start : row.tokens.stop])
-        for row in rows:
-            self._read_context(forward, row)
-        return out
 
 
 class ShadowDraftModel(nn.Module):
     """A draft model of one layer; `hidden_states` and the result are [tokens, 1] tags."""
 
-    def __init__(self, layer: ShadowDraftLayer, recorder: Recorder) -> None:
+    def __init__(self, layer: ShadowAttention, recorder: Recorder) -> None:
         super().__init__()
         self.layer = layer
         self.recorder = recorder
@@ -60,7 +43,7 @@ class ShadowDraftModel(nn.Module):
 class ShadowMtp(MTPSpeculator):
     """vLLM's MTP speculator with a shadow draft model and the trace's drafts."""
 
-    layer: ShadowDraftLayer
+    layer: ShadowAttention
 
     def __init__(self, config: Any, device: Any, drafter: Drafter, recorder: Recorder, form: Group, words: int) -> None:
         # The target's class, which vLLM would import to look for a method, is never built.
@@ -75,7 +58,7 @@ class ShadowMtp(MTPSpeculator):
     def load_draft_model(self, target_model: nn.Module, target_attn_layer_names: set[str]) -> nn.Module:
         """Return the shadow draft model; its layer enters vLLM's forward context now."""
         recorder, form, words = self._made
-        self.layer = ShadowDraftLayer(DRAFT_LAYER, self.vllm_config, words, form)
+        self.layer = ShadowAttention(DRAFT_LAYER, self.vllm_config, words, form)
         return ShadowDraftModel(self.layer, recorder)
 
     def propose(self, input_batch: Any, *arguments: Any, dummy_run: bool = False, **keywords: Any) -> torch.Tensor:

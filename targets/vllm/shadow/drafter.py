@@ -41,6 +41,11 @@ class Drafter:
         possible = truth is not None and 0 <= known <= self.longest
         return truth.drafts(known, count, right) if truth and possible else [0] * count
 
+    def right(self, name: str) -> int:
+        """The number of proposals that are right by the event."""
+        _, right = self.event.per_request.get(name, (self.event.drafts, self.event.right))
+        return right if name in self.truths else 0
+
     def wanted(self, name: str) -> int:
         """The number of proposals that the event specifies."""
         count, _ = self.event.per_request.get(name, (self.event.drafts, self.event.right))

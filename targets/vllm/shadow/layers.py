@@ -20,7 +20,7 @@ from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 from vllm.v1.attention.backends.triton_attn import TritonAttentionBackend
 
 from ....reference.layout import first_attended
-from ....reference.tokens import EMPTY, FIRST_TOKEN, VOCABULARY, chain, next_token, other_token
+from ....reference.tokens import EMPTY, FIRST_TOKEN, VOCABULARY, chain, mix, next_token, other_token
 from ...base.observe import SlotContent, SlotRead, SlotWrite
 from ...base.shadow import combine, join
 from ...base.trace import Config, Group
@@ -134,6 +134,21 @@ class ShadowAttention(nn.Module, AttentionLayerBase):
             if row.is_first:  # else its context is what the row itself has just stored
                 self._read_context(forward, row)
         return tuple(out)
+
+    def draft(self, forward: ModelForward, hidden: Sequence[int], ids: Sequence[int]) -> list[int]:
+        """Run all rows of a drafter's layer: store their tags, then read all contexts; return a tag for each token.
+
+        A tag follows from the target's at its position, `hidden`, and from the next token, as an EAGLE head has it. It
+        does not depend on the context, which is read and checked.
+        """
+        rows, _ = forward.slot_rows(self)
+        contents = forward.next_contents(rows, ids)
+        out = [mix(tag, content) for tag, content in zip(hidden, contents, strict=True)]
+        for row in rows:
+            self._store(forward, row, out[row.tokens.start : row.tokens.stop])
+        for row in rows:
+            self._read_context(forward, row)
+        return out
 
     def _store(self, forward: ModelForward, row: SlotRow, tags: Sequence[int]) -> None:
         """Store the tags of those of the row's tokens that have slots."""
