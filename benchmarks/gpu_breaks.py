@@ -30,6 +30,8 @@ COPIES, ZEROS = "vllm/v1/worker/mamba_utils.py", "vllm/v1/worker/utils.py"
 REPLAY = f"{MAMBA}/selective_state_update_replayssm_output_only.py"
 SCHEDULER, TABLES = "vllm/v1/core/sched/scheduler.py", "vllm/v1/worker/gpu/block_table.py"
 ADAPTERS, KEYS = "vllm/lora/ops/triton_ops/lora_kernel_metadata.py", "vllm/v1/core/kv_cache_utils.py"
+TRITON, HEAD_METADATA = "vllm/v1/attention/backends/triton_attn.py", "vllm/v1/worker/gpu/spec_decode/speculator.py"
+HEAD_STEPS = "vllm/v1/worker/gpu/spec_decode/target_dependent_ar/speculator.py"
 SHARED = "vllm/v1/attention/backends/gdn_attn.py"
 LOADS_V1, LOADS_V2 = "vllm/v1/worker/kv_connector_model_runner_mixin.py", "vllm/v1/worker/gpu/kv_connector.py"
 RUNNER_V1, RUNNER_V2 = "vllm/v1/worker/gpu_model_runner.py", "vllm/v1/worker/gpu/async_utils.py"
@@ -45,6 +47,7 @@ class Break:
     file: str
     old: str
     new: str
+    workload: str = ""
 
 
 BREAKS = (
@@ -407,7 +410,69 @@ RANKS = (
 )
 """Of what data-parallel ranks agree on, and of their dummy runs. Each engine is rank 0 of two processes: two GPUs. The
 last two change nothing where the other rank is a stand-in."""
-SETS = {"kernels": BREAKS, "breadth": BREADTH, "races": RACES, "ranks": RANKS}
+
+_HEAD = "mixer=gdn,runner=v2,num_speculative_tokens=3,connector=none,inputs=tokens,graphs=none"
+_ALWAYS = "drafter=100"
+HEADS = (
+    Break(
+        "the head's attention reads a slot beyond its context",
+        _HEAD,
+        TRITON,
+        "        seqused_k = attn_metadata.seq_lens\n        max_seqlen_q",
+        '        seqused_k = attn_metadata.seq_lens + int(getattr(layer, "is_draft_layer", False))\n'
+        "        max_seqlen_q",
+        _ALWAYS,
+    ),
+    Break(
+        "the head's keys and values are stored a slot late",
+        _HEAD,
+        TRITON,
+        "            value_cache,\n            slot_mapping,\n            self.kv_cache_dtype,",
+        "            value_cache,\n"
+        '            slot_mapping + int(getattr(layer, "is_draft_layer", False)),\n'
+        "            self.kv_cache_dtype,",
+        _ALWAYS,
+    ),
+    Break(
+        "the head's later drafts attend to rejected ones",
+        _HEAD,
+        HEAD_STEPS,
+        "    seq_len = target_seq_len - num_rejected\n",
+        "    seq_len = target_seq_len\n",
+        _ALWAYS,
+    ),
+    Break(
+        "the head's later drafts are stored where the first one was",
+        _HEAD,
+        HEAD_STEPS,
+        "                self.block_tables.compute_slot_mappings(\n"
+        "                    idx_mapping,\n"
+        "                    query_start_loc,\n"
+        "                    positions,\n"
+        "                    num_tokens_padded,\n"
+        "                )\n",
+        "",
+        _ALWAYS,
+    ),
+    Break(
+        "the head's later drafts read the tables of another group",
+        _HEAD,
+        HEAD_METADATA,
+        "            x[:num_reqs_padded] for x in self.block_tables.input_block_tables\n",
+        "            x[:num_reqs_padded] for x in reversed(self.block_tables.input_block_tables)\n",
+        _ALWAYS,
+    ),
+    Break(
+        "a dummy run of the head stores into the blocks of requests",
+        _HEAD,
+        HEAD_METADATA,
+        "        if dummy_run:\n            self.idx_mapping.fill_(-1)\n        else:\n",
+        "        if True:\n",
+        _ALWAYS,
+    ),
+)
+"""Of an MTP head behind the model. The first two leave all metadata as they are."""
+SETS = {"kernels": BREAKS, "breadth": BREADTH, "races": RACES, "ranks": RANKS, "heads": HEADS}
 
 DRIVEN = {
     CONV: "causal_conv1d_update",
@@ -454,7 +519,7 @@ def main() -> int:
             number, one = waiting.pop(0)
             tree, out = broken_tree(options.tree, one, folder / f"tree-{number}"), folder / f"{number}.json"
             config = ",".join(filter(None, (one.config, options.more)))
-            driver, more = "gpu_engines.py", ["--config", config, "--until-violation"]
+            driver, more = "gpu_engines.py", ["--config", config, "--workload", one.workload, "--until-violation"]
             if options.kernels:
                 driver, more = "gpu_kernels.py", ["--only", DRIVEN[one.file], "--until-wrong"]
             command = [

@@ -50,14 +50,20 @@ def tree_of(options: argparse.Namespace) -> Path | None:
     return tree
 
 
+def settings(text: str) -> dict[str, str]:
+    """Return key=value,... as a dictionary."""
+    return dict(pair.split("=", 1) for pair in text.split(",") if pair)  # type: ignore[misc]
+
+
 def campaign(options: argparse.Namespace, factory: Any) -> dict[str, Any]:
     """Random traces for a while."""
     from hybridfuzz.harness.draw.grammar import draw_trace
     from hybridfuzz.harness.draw.trace_files import save_trace
+    from hybridfuzz.harness.draw.workload import with_ratios
     from hybridfuzz.targets.base.protocol import TargetError
     from hybridfuzz.targets.base.trace import TraceError
 
-    overrides = dict(pair.split("=", 1) for pair in options.config.split(",")) if options.config else {}
+    overrides, workload = settings(options.config), with_ratios(settings(options.workload))
     found: Counter[str] = Counter()
     reached: Counter[str] = Counter()
     messages: dict[str, str] = {}
@@ -79,7 +85,8 @@ def campaign(options: argparse.Namespace, factory: Any) -> dict[str, Any]:
         }  # fmt: skip
 
     while time.monotonic() - started < options.seconds:
-        trace = draw_trace(factory.capabilities, options.seed, traces * options.stride, overrides, factory.supports)
+        number = traces * options.stride
+        trace = draw_trace(factory.capabilities, options.seed, number, overrides, factory.supports, workload=workload)
         try:
             outcome, seen = run(factory, trace, None)
         except (TargetError, TraceError) as error:  # a configuration that vLLM refuses
@@ -204,7 +211,7 @@ def proof(options: argparse.Namespace, factory: Any) -> dict[str, Any]:
     from hybridfuzz.harness.draw.grammar import draw_trace
     from hybridfuzz.targets.vllm.gpu.engines_of_process import kept
 
-    overrides = dict(pair.split("=", 1) for pair in options.config.split(",")) if options.config else {}
+    overrides = settings(options.config)
     traces = [
         draw_trace(factory.capabilities, options.seed, index * options.stride, overrides, factory.supports)
         for index in range(options.proof)
@@ -373,6 +380,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--config", default="", help="key=value,... as for `hybridfuzz fuzz`")
+    parser.add_argument("--workload", default="", help="key=value,... as for `hybridfuzz fuzz`")
     parser.add_argument("--fills", default="random,nan")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--tolerance", type=float, help="of S6 in float32; a row beyond it is compared with rounding")

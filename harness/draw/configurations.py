@@ -170,8 +170,8 @@ def _plain(settings: Settings, capabilities: Capabilities) -> Settings:
         plain["window"] = (False, *settings["window"][1:])
     if settings["chunk"][0]:
         plain["chunk"] = (False, settings["chunk"][1])
-    if settings["drafter's group"][1]:
-        plain["drafter's group"] = (PARTS, 0)
+    if settings["drafter's group"][1] is not None:
+        plain["drafter's group"] = (PARTS, None)
     if settings["block drop"]:
         plain["block drop"] = False
     for name, usual in capabilities.usual_options.items():
@@ -204,7 +204,7 @@ def _draws(choices: Choices, capabilities: Capabilities, workload: Workload) -> 
             chance(workload.window_small_blocks),
         ),
         "chunk": lambda: (chance(workload.attention_chunk), pick(capabilities.attention_chunks or (0,))),
-        "drafter's group": lambda: (integer(0, PARTS - 1), pick(capabilities.draft_block_sizes or (0,))),
+        "drafter's group": lambda: (integer(0, PARTS - 1), pick(capabilities.draft_block_sizes or (None,))),
         "depth": lambda: integer(1, max(capabilities.max_async_depth, 1)) if chance(workload.async_scheduling) else 0,
         "block drop": lambda: chance(workload.block_drop),
         "conv width": lambda: pick(capabilities.conv_widths),
@@ -274,6 +274,6 @@ def _extra_attention(settings: Settings, size: int, layers: int, drafter: int) -
     if on and blocks:
         extra.append(Group("attention", size, layers, chunk=size * blocks))
     part, own = settings["drafter's group"]
-    if own and part < PARTS * drafter // 100:
-        extra.append(Group("attention", own, draft=True))
+    if own is not None and part < PARTS * drafter // 100:
+        extra.append(Group("attention", own or size, draft=True))
     return extra

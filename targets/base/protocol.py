@@ -68,7 +68,8 @@ class Capabilities(Struct, frozen=True):
                  plain caches: the chunk sizes of the kernels, at whose multiples something may change
     group_counts (mamba groups, attention groups) pairs to draw from
     layers_per_group  numbers of layers to draw from
-    draft_block_sizes  for an attention group of the drafter's own, () where a target has none
+    draft_block_sizes  for an attention group of the drafter's own, 0 for that of the model's attention; () where a
+                 target has none
     windows      tokens that a sliding-window attention group reaches back, () where a target has none
     attention_chunks  chunks of a chunked-local attention group, in blocks, () where a target has none
     conv_widths  tokens that a convolution sees, its own included, to draw from

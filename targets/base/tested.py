@@ -53,7 +53,7 @@ def _words(has: Capabilities) -> Iterator[str]:
     yield from (f"option {name}={value}" for name, values in taken for value in values)
     yield from (f"state blocks of {mamba} tokens beside attention blocks of {size}" for mamba, size in has.block_sizes)
     yield from (f"state groups and attention groups: {mamba} and {attention}" for mamba, attention in has.group_counts)
-    yield from (f"drafter's group in blocks of {size}" for size in has.draft_block_sizes)
+    yield from (f"drafter's group in blocks of {size or 'the same size'}" for size in has.draft_block_sizes)
     yield from (f"window of {size}" for size in has.windows)
     yield from (f"attention chunks of blocks: {size}" for size in has.attention_chunks)
     yield from (f"drafts per step: {count}" for count in range(1, has.max_speculative_tokens + 1))

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from vllm.config import CUDAGraphMode
 from vllm.forward_context import get_forward_context
 from vllm.v1.worker.gpu.spec_decode.eagle import utils
 from vllm.v1.worker.gpu.spec_decode.mtp.speculator import MTPSpeculator
@@ -46,6 +47,8 @@ class RealMtp(MTPSpeculator):
         self.reads: list[tuple[int, list[RealDraft]]] = []
         """The drafts of each step."""
         self._build = build
+        self._step = 0
+        """Of the drafts that are made, behind one step of the model."""
         self._names: Sequence[str] = ()
         self._wanted = torch.empty((0, 0), dtype=torch.int64)
         self._right: Sequence[int] = ()
@@ -61,6 +64,13 @@ class RealMtp(MTPSpeculator):
         self._forward = head.forward
         head.forward = self.run
         return head  # type: ignore[no-any-return]
+
+    def init_cudagraph_manager(self, cudagraph_mode: CUDAGraphMode) -> None:
+        """The head's forwards are eager, also behind a replay of the model: what each of them computes is read."""
+        super().init_cudagraph_manager(CUDAGraphMode.NONE)
+
+    def capture(self) -> None:
+        """No graphs of the head."""
 
     def propose(self, input_batch: Any, *arguments: Any, dummy_run: bool = False, **keywords: Any) -> torch.Tensor:
         """Return [requests, k] token ids."""

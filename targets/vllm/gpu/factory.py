@@ -9,7 +9,7 @@ from ...base.protocol import Capabilities, Target
 from ...base.trace import Config
 from ..capabilities import CONNECTED, CONV_LAYOUTS, DOCUMENTS, LIMITED_CONNECTORS, REPLAYS, SAMPLING
 from ..kit_limits import CONV_WIDTHS, REAL_MODES, Case, refusal
-from ..models import WINDOWED
+from ..models import HEADED, WINDOWED
 from ..options import SERVING, options_of
 
 _EVENTS = frozenset(
@@ -24,6 +24,7 @@ _FEATURES = frozenset(
         "failing-grammars", "min-tokens", "adapters", "lookahead-hashes",
     }
 )  # fmt: skip
+_HEAD = frozenset({"draft-group"})
 FILLS: tuple[Literal["zero", "random", "nan"], ...] = ("random", "nan")
 """What unused memory holds in the engines of one target."""
 
@@ -56,7 +57,7 @@ class GpuFactory:
             max_async_depth=1,
             policies=("fcfs", "priority"),
             eagle_block_drop=True,
-            draft_block_sizes=(16, 32),
+            draft_block_sizes=(0,),
             windows=(5, 20, 40),
             conv_widths=CONV_WIDTHS,
             max_model_len=160,
@@ -94,9 +95,11 @@ class GpuFactory:
             traces_per_configuration=24,
             features=_FEATURES.union(*CONNECTED.values()),
             features_with={
-                "mixer": dict.fromkeys(WINDOWED, frozenset({"sliding-window"})),
+                "runner": {"v2": _HEAD},
+                "mixer": dict.fromkeys(WINDOWED, frozenset({"sliding-window"})) | dict.fromkeys(HEADED, _HEAD),
+                "inputs": {"tokens": _HEAD, "adapters": frozenset({"adapters"})},
                 "prefix_match_unit": {"8": frozenset({"partial-hits"})},
-                "connector": CONNECTED | {"none": frozenset({"lookahead-hashes"})},
+                "connector": CONNECTED | {"none": frozenset({"lookahead-hashes"}) | _HEAD},
                 "hashing": {"lookahead": frozenset({"lookahead-hashes"})},
                 "load_failure": {"fail": frozenset({"failing-loads"})},
             },

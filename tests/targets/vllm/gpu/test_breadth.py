@@ -1,5 +1,5 @@
-"""Real models with sliding windows, adapters, EAGLE's rules and least numbers of tokens: sound traces are silent and
-reach what they are for, and causes are met. Kernels are interpreted; with a GPU and a vLLM, compiled, too."""
+"""Real models with sliding windows, adapters, EAGLE's rules, an MTP head and least numbers of tokens: sound traces are
+silent and reach what they are for, and causes are met. Kernels are interpreted; with a GPU and a vLLM, compiled."""
 
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -11,7 +11,7 @@ import torch
 from hybridfuzz.harness.draw.trace_files import load_trace
 from hybridfuzz.harness.workers.worker_client import WorkerClient
 from hybridfuzz.targets.base.registry import prepare
-from hybridfuzz.targets.base.trace import Arrive, Config, Group, Step, Trace
+from hybridfuzz.targets.base.trace import Arrive, Config, DummyRun, Group, Step, Trace
 
 pytestmark = [pytest.mark.xdist_group("engine")]
 CORPUS = Path(__file__).parents[4] / "corpus" / "vllm"
@@ -86,6 +86,32 @@ def test_the_last_block_of_a_hit_is_computed_again_by_eagle_s_rules(
     outcome = worker.run(Trace(config, (*first, Arrive("r1", (("a", 34), ("b", 2)), 3), Step(drafts=2), Step())))
     assert outcome.violation is None, outcome.violation.message
     assert "hit by keys that name the token behind their block" in outcome.reached
+
+
+@pytest.mark.parametrize("graphs", ["none", "decode"])
+def test_an_mtp_head_drafts_from_blocks_of_its_own(worker: WorkerClient, graphs: str) -> None:
+    """vLLM's speculator runs the head behind each step: chunks of prompts, verifications, rows of both kinds."""
+    config = Config(
+        num_blocks=40,
+        groups=(*BOTH, Group("attention", 16, draft=True)),
+        max_model_len=64,
+        max_num_seqs=3,
+        max_num_batched_tokens=64,
+        num_speculative_tokens=3,
+        graph_sizes=(1, 2),
+        options={"runner": "v2", "mixer": "gdn", "hashing": "lookahead", "graphs": graphs},
+    )
+    first = (Arrive("r0", (("a", 36),), 12), Step(drafts=3, right=1), Step(drafts=3, right=3))
+    beside = (Arrive("r1", (("a", 34), ("b", 2)), 6), Step(drafts=3), Step(drafts=3, right=2), Step(drafts=3, right=3))
+    outcome = worker.run(Trace(config, (*first, *beside, DummyRun(2), Step(drafts=3, right=1), Step())))
+    assert outcome.violation is None, outcome.violation.message
+    states = {
+        "proposals written by the drafter",
+        "draft rejected",
+        "all drafts accepted",
+        "prompts and drafts in one step",
+    }
+    assert states | {"hit by keys that name the token behind their block"} <= set(outcome.reached)
 
 
 @pytest.mark.parametrize("cause", ["min-tokens-of-a-bonus-token", "min-tokens-counts-drafts"])

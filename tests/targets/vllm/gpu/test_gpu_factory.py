@@ -26,6 +26,26 @@ def test_inputs_that_the_models_lack_are_refused() -> None:
     assert "captured graphs" in supports(config(inputs="adapters", graphs="decode"))
 
 
+def test_an_mtp_head_has_a_group_of_its_own_beside_qwen3_next_on_the_v2_runner() -> None:
+    def headed(*more: Group, **options: str) -> Config:
+        groups = (Group("mamba", 16), Group("attention", 16), *more, Group("attention", 16, draft=True))
+        return structs.replace(config(**options), groups=groups, num_speculative_tokens=2, num_blocks=60)
+
+    factory = GpuFactory("vllm", "cuda", (), gpus=2)
+    supports = factory.supports
+    assert supports(headed()) == supports(headed(graphs="decode")) == supports(headed(data_parallel="2")) == ""
+    assert "mixer=gdn" in supports(headed(mixer="mamba2"))
+    assert "the V2 runner" in supports(headed(runner="v1"))
+    assert "without the head" in supports(headed(connector="store"))
+    assert "with adapters" in supports(headed(inputs="adapters"))
+    assert "full graphs of the model only" in supports(headed(graphs="piecewise"))
+    assert "ranks in processes" in supports(headed(ranks="2"))
+    assert "a group of the model's" in supports(headed(Group("mamba", 16)))
+    larger = (*config().groups, Group("attention", 32, draft=True))
+    assert "as large as those of full" in supports(structs.replace(headed(), groups=larger))
+    assert factory.capabilities.extra_groups >= {"draft-group"}
+
+
 def test_windows_beside_full_attention_are_those_of_nemotron_h() -> None:
     def windowed(mixer: str, **window: int) -> Config:
         made = config(mixer=mixer)

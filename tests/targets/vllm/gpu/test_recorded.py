@@ -12,7 +12,7 @@ from hybridfuzz.harness.judge.oracles.base import Context
 from hybridfuzz.harness.judge.oracles.real_model import RealNumbers
 from hybridfuzz.harness.judge.violation import Violation
 from hybridfuzz.reference.layout import Group, Layout
-from hybridfuzz.targets.base.observe import RealForward, RealRow
+from hybridfuzz.targets.base.observe import RealDraft, RealForward, RealRow
 
 RECORDED = Path(__file__).parent / "recorded"
 LAYOUT = Layout((Group("mamba", 16), Group("attention", 16)), 12, 4, "align", True)
@@ -73,6 +73,9 @@ def changed(**fields: Any) -> RealForward:
     (changed(agrees=False), "logprobs-fills"),
     (changed(logprobs=np.full(128, np.nan, dtype=np.float32)), "logprobs-nan"),
     (changed(states=[(0, 0, 3)]), "state-fills"),
+    (changed(drafts=[RealDraft("r0", 0, True, False)]), ""),
+    (changed(drafts=[RealDraft("r0", 0, True, False), RealDraft("r0", 1, False, False)]), "draft-fills"),
+    (changed(drafts=[RealDraft("r0", 2, False, True)]), "draft-nan"),
     (changed(expected=None), ""),
     (changed(expected=np.full(128, -4.85, dtype=np.float32)), "logprobs"),
 ])  # fmt: skip
