@@ -19,7 +19,6 @@ from ..base.repro import Failure
 from ..base.trace import Config, Group
 from .models import (
     ADAPTED,
-    HEADED,
     KEY_VALUE,
     NO_DRAFTS,
     STATE_KIND,
@@ -305,8 +304,10 @@ ROWS: tuple[Row[Case], ...] = (
         "the pages of other engines are computed without adapters"),
     Row("real", "inputs", lambda c: c.options.inputs == "adapters" and c.options.ranks > 1,
         "the requests of other ranks have no adapters"),
-    Row("real", "the drafter's group", lambda c: c.drafting and c.options.mixer not in HEADED,
-        "an MTP head is driven beside Qwen3-Next only (mixer=gdn)"),
+    Row("real", "the drafter's group", lambda c: c.drafting and c.options.mixer not in WITH_EAGLE,
+        "vLLM has no MTP head for the model with mixer={options.mixer}"),
+    Row("real", "the drafter's group", lambda c: c.drafting and c.local,
+        "Nemotron-H's head asks for the window of a layer that the model lacks"),
     Row("real", "the drafter's group", lambda c: c.drafting and c.options.graphs == "piecewise",
         "the head's forwards are eager, beside full graphs of the model only"),
     Row("real", "the drafter's group", lambda c: c.drafting and c.options.connector != PLAIN.connector,

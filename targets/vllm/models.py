@@ -52,7 +52,7 @@ _MODELS |= {
         "mamba_num_heads": 4, "mamba_head_dim": 32, "ssm_state_size": 16, "n_groups": 1, "conv_kernel": 4,
         "chunk_size": 16, "use_conv_bias": True, "use_bias": False, "mlp_bias": False, "layer_norm_epsilon": 1e-06,
         "mlp_hidden_act": "relu2", "mamba_hidden_act": "silu", "residual_in_fp32": False,
-        "n_routed_experts": 0, "num_nextn_predict_layers": 1,
+        "n_routed_experts": 0, "num_nextn_predict_layers": 1, "mtp_hybrid_override_pattern": "*",
     },
     "short_conv": {
         "architectures": ["Lfm2ForCausalLM"], "model_type": "lfm2",
@@ -83,8 +83,6 @@ WINDOWED = ("mamba2", "nemotron_h")
 """Mixers with windows beside full attention: those of Nemotron-H."""
 WITH_EAGLE = ("gdn", "mamba2", "nemotron_h")
 """Mixers of which a model has an MTP head: vLLM then has EAGLE's rules."""
-HEADED = ("gdn",)
-"""Mixers of models beside which vLLM's own MTP head is driven."""
 ADAPTED = ("gdn", "mamba2")
 """Models that are driven with LoRA adapters."""
 NO_DRAFTS = ("short_conv", "mamba1")

@@ -9,7 +9,7 @@ from ...base.protocol import Capabilities, Target
 from ...base.trace import Config
 from ..capabilities import CONNECTED, CONV_LAYOUTS, DOCUMENTS, LIMITED_CONNECTORS, REPLAYS, SAMPLING
 from ..kit_limits import CONV_WIDTHS, REAL_MODES, Case, refusal
-from ..models import HEADED, WINDOWED
+from ..models import WINDOWED
 from ..options import SERVING, options_of
 
 _EVENTS = frozenset(
@@ -96,7 +96,7 @@ class GpuFactory:
             features=_FEATURES.union(*CONNECTED.values()),
             features_with={
                 "runner": {"v2": _HEAD},
-                "mixer": dict.fromkeys(WINDOWED, frozenset({"sliding-window"})) | dict.fromkeys(HEADED, _HEAD),
+                "mixer": {"gdn": _HEAD} | dict.fromkeys(WINDOWED, _HEAD | {"sliding-window"}),
                 "inputs": {"tokens": _HEAD, "adapters": frozenset({"adapters"})},
                 "prefix_match_unit": {"8": frozenset({"partial-hits"})},
                 "connector": CONNECTED | {"none": frozenset({"lookahead-hashes"}) | _HEAD},

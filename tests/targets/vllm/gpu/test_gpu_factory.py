@@ -26,7 +26,7 @@ def test_inputs_that_the_models_lack_are_refused() -> None:
     assert "captured graphs" in supports(config(inputs="adapters", graphs="decode"))
 
 
-def test_an_mtp_head_has_a_group_of_its_own_beside_qwen3_next_on_the_v2_runner() -> None:
+def test_an_mtp_head_has_a_group_of_its_own_on_the_v2_runner() -> None:
     def headed(*more: Group, **options: str) -> Config:
         groups = (Group("mamba", 16), Group("attention", 16), *more, Group("attention", 16, draft=True))
         return structs.replace(config(**options), groups=groups, num_speculative_tokens=2, num_blocks=60)
@@ -34,7 +34,10 @@ def test_an_mtp_head_has_a_group_of_its_own_beside_qwen3_next_on_the_v2_runner()
     factory = GpuFactory("vllm", "cuda", (), gpus=2)
     supports = factory.supports
     assert supports(headed()) == supports(headed(graphs="decode")) == supports(headed(data_parallel="2")) == ""
-    assert "mixer=gdn" in supports(headed(mixer="mamba2"))
+    assert supports(headed(mixer="mamba2")) == supports(headed(mixer="nemotron_h")) == ""
+    assert mixer(headed(mixer="mamba2")) == "nemotron_h"
+    assert "no MTP head" in supports(headed(mixer="short_conv"))
+    assert "the window of a layer" in supports(headed(Group("attention", 16, window=20), mixer="mamba2"))
     assert "the V2 runner" in supports(headed(runner="v1"))
     assert "without the head" in supports(headed(connector="store"))
     assert "with adapters" in supports(headed(inputs="adapters"))
