@@ -415,6 +415,24 @@ _HEAD = "mixer=gdn,runner=v2,num_speculative_tokens=3,connector=none,inputs=toke
 _ALWAYS = "drafter=100"
 HEADS = (
     Break(
+        "the head's attention reads the blocks behind its own",
+        _HEAD,
+        TRITON,
+        "        block_table = attn_metadata.block_table\n",
+        '        block_table = attn_metadata.block_table + int(getattr(layer, "is_draft_layer", False))\n',
+        _ALWAYS,
+    ),
+    Break(
+        "the head's keys and values are stored in the block behind",
+        _HEAD,
+        TRITON,
+        "            value_cache,\n            slot_mapping,\n            self.kv_cache_dtype,",
+        "            value_cache,\n"
+        '            slot_mapping + 16 * int(getattr(layer, "is_draft_layer", False)),\n'
+        "            self.kv_cache_dtype,",
+        _ALWAYS,
+    ),
+    Break(
         "the head's attention reads a slot beyond its context",
         _HEAD,
         TRITON,
@@ -471,7 +489,7 @@ HEADS = (
         _ALWAYS,
     ),
 )
-"""Of an MTP head behind the model. The first two leave all metadata as they are."""
+"""Of an MTP head behind the model. The first four leave all metadata as they are."""
 SETS = {"kernels": BREAKS, "breadth": BREADTH, "races": RACES, "ranks": RANKS, "heads": HEADS}
 
 DRIVEN = {
