@@ -8,7 +8,7 @@ than its arguments say is therefore not seen here but in the real model's number
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -136,6 +136,8 @@ class MirrorRecorder(Recorder):
         self.layers: dict[tuple[int, int], MirrorMamba | MirrorAttention] = {}
         self.kernels: dict[int, str] = {}
         """Rows of the last forward: what computed them."""
+        self.behind_zeroing: Callable[[Sequence[int]], None] = lambda blocks: None
+        """Told of blocks that were zeroed in all memories."""
 
     def copied(self, name: str | None, group: int, columns: tuple[int, int], offset: int, table: Sequence[int]) -> None:
         """An align copy: temporal state and shifted window of every layer of the group."""
@@ -158,6 +160,7 @@ class MirrorRecorder(Recorder):
             return
         held = torch.stack([layer.real.kv_cache[there].flatten(1).any(1) for layer in layers]).any(0).tolist()
         jitter.behind_read()
+        self.behind_zeroing(there)
         done = [block for block, has_content in zip(there, held, strict=True) if not has_content]
         if done:
             self.note(Zeroed(self.step, done))

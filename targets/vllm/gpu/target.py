@@ -93,6 +93,8 @@ class Lane(VllmTarget):
             for pages in self._pages[-1][1]:
                 pages[:] = fill_bytes(pages.shape[1], engine.device, fill)
         self._states: dict[tuple[int, int], Sequence[torch.Tensor]] = {}
+        if engine.kit.head:
+            engine.recorder.behind_zeroing = self._unlike_zeros
 
     def connect(self, alone: SameTokens) -> None:
         """Let a KV connector, if there is one, save and load real pages; `alone` computes those of other engines."""
@@ -137,6 +139,7 @@ class Lane(VllmTarget):
     def close(self) -> None:
         """Stop recording, and let go of the other memories."""
         super().close()
+        self.real_engine.recorder.behind_zeroing = lambda blocks: None
         self.memories = Memories((), 0)
         self._pages, self._states = [], {}
 
@@ -176,6 +179,14 @@ class Lane(VllmTarget):
         reads.clear()
         if head:
             head.reads.clear()
+
+    def _unlike_zeros(self, blocks: Sequence[int]) -> None:
+        """Let zeroed blocks hold finite numbers in the other memories. A draft that is computed from zeros which nobody
+        has stored has no reference that would show it; numbers that a kernel masks change nothing."""
+        where = torch.tensor(blocks, device=self.real_engine.device)
+        for _, all_pages in self._pages[1:]:
+            for pages in all_pages:
+                pages[where] = fill_bytes(pages.shape[1], self.real_engine.device, "random")
 
     def fill_freed(self) -> None:
         """Fill blocks that were freed and have no key; nothing may read them once no step is under way."""
