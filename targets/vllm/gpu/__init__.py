@@ -9,6 +9,7 @@ steps on a CPU and on a GPU. The real model is observed by its log-probabilities
     real_config       a trace's configuration as a `VllmConfig` for a GPU
     mirror            tags on the host, moved as vLLM's metadata and copies move states
     real_model        vLLM's model: runs the mirror, chooses the tag model's tokens, keeps its own log-probabilities
+    draft_head        vLLM's own MTP head and speculator behind the model, on each memory
     replay            the same for captured CUDA graphs
     real_kit          the model, its runner and its graphs, for `targets.vllm.engine`; the mirror beside them
     real_engine       one such engine, kept for several traces and reset between them

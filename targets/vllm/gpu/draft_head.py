@@ -76,7 +76,7 @@ class RealMtp(MTPSpeculator):
         """Return [requests, k] token ids."""
         names, count = input_batch.req_ids, self.drafter.most
         self._names = () if dummy_run else names
-        self._step, drafts = 0, self.drafter
+        self._step, self._tags, drafts = 0, [], self.drafter
         if not dummy_run:
             known = drafts.runner.req_states.total_len.gpu[input_batch.idx_mapping].tolist()
             jitter.behind_read()
@@ -109,11 +109,11 @@ class RealMtp(MTPSpeculator):
         count, step = len(hidden_states), self._step
         self._step += 1
         own: torch.Tensor = super().sample_draft(hidden_states, *arguments, **keywords)
-        where = slice(count)
+        where: Any = slice(count)
         if not step:
-            where = self.last_token_indices[:count]  # type: ignore[assignment]
+            where = self.last_token_indices[:count]
             if self._tags:
-                self._tags = [self._tags[index] for index in where.tolist()]  # type: ignore[attr-defined]
+                self._tags = [self._tags[index] for index in where.tolist()]
         if not self._names:
             return own
         self._keep(hidden_states, [one[where] for one in self._others], step)

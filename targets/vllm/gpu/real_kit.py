@@ -238,8 +238,8 @@ class RealKit:
                 layers[name] = self.recorder.layers[place] = layer
         self.layers = [layers[name] for name in contexts if name in layers]
         drafting = self.head.draft_attn_layer_names if self.head else ()
-        own = [one for one in self.layers if one.layer_name not in drafting]
-        self.real.mirror = mirror = Mirror(self.recorder, own)
+        of_model = [one for one in self.layers if one.layer_name not in drafting]
+        self.real.mirror = mirror = Mirror(self.recorder, of_model)
         if self.head:
             self.head.layer = next(one for one in self.layers if one.layer_name in drafting)
             self.head.target_tags = lambda: mirror.tags
