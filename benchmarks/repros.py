@@ -49,54 +49,8 @@ COUNTS = """\
 """
 """The head of the table of counts; a row begins with what was counted."""
 PAGE = ROOT / "docs/reference/reproducers.md"
-HEAD = """\
-# Reproducers
-
-Each was made by `hybridfuzz repro` from a trace of the corpus and run: on the code with the bug, where it has to fail
-as promised, and on good code, where it has to pass. Lines are those of the script. Seconds are wall time on 2 shared
-cores, imports included.
-
-Written by `python benchmarks/repros.py`; its table has the built-in target. Those of engines are counted by
-
-<!-- not run: needs engines -->
-```console
-$ python benchmarks/repros.py --count vllm@0.33.0 --run                           # the packaged traces of a release
-$ python benchmarks/repros.py --count vllm@0.33.0 --run --findings out/findings   # those of a campaign
-```
-
-A script counts if it fails as promised on the release and passes on a copy of it with the packaged fix of its cause;
-for a finding, and for a trace that meets another cause behind its fix, with all packaged fixes. How many of the good
-ones pass only with all fixes has a column; a row without that number is older than the column. With `--tests` each also
-runs as a test of the engine's own tree (`repro --kind pytest`). Without `--run` the scripts are made and not run.
-
-Each row is written by such a command with `--write`. Findings, few of them reduced, are those of a stock campaign
-(`hybridfuzz fuzz --target TARGET --time TIME --seed SEED`). A cause counts if one of its traces has a good script.
-With `--forked` the scripts run in processes that are forked behind the imports of torch and of what else the engine
-needs (`benchmarks/forked_scripts.py`): of the 20 s of CPU time that a script of vLLM takes, 16 are for these.
-
-{counts}
-
-Of vLLM's 23 findings, 21 were good in the first run. The other two have requests with a grammar; they were counted by
-themselves when their scripts mended Triton's interpreter. What is not good:
-
-| finding | reason |
-| --- | --- |
-| SGLang S5-step-mamba-never-written | the state is written before a client that sends the tokens again is admitted |
-| transformers S6-step-logprobs (Bamba) | fails as promised; its fix is packaged for 5.23.0 and does not fit 5.24.0 |
-
-One cause has no script: that of vLLM which only a GPU shows (`resampled-count-race`). The rows of packaged traces
-were counted before causes 32 and 33 of vLLM and causes 7 to 12 of llama.cpp were packaged; scripts of these are
-written, too.
-
-The rows were counted when a script was good that failed with the promised message at any place.
-
-One script of each of vLLM, SGLang and transformers also ran in a new virtual environment that has the engine's release
-and `targets/ENGINE/requirements.txt` (`pip install --no-deps`) and nothing of ours, in an empty folder, with `env -i`:
-each fails as promised. With all requirements of vLLM, which are CUDA's, none was run.
-
-| target | finding | lines | bad code | seconds | good code | seconds |
-| --- | --- | ---: | --- | ---: | --- | ---: |
-"""
+BEGIN, END = "<!-- repros.py: begin -->", "<!-- repros.py: end -->"
+"""The marks around what is said of the built-in target."""
 
 
 class Row(NamedTuple):
@@ -109,8 +63,13 @@ class Row(NamedTuple):
     good_name: str
     good: ScriptVerdict
 
+    @property
+    def is_good(self) -> bool:
+        """True for a script that fails as promised on the bad code and passes on the good one."""
+        return self.bad.promised and self.good.status == 0
+
     def text(self) -> str:
-        """A line of the table."""
+        """A line to print."""
         bad = "fails as promised" if self.bad.promised else f"**does not fail as promised** ({self.bad.status})"
         good = "passes" if self.good.status == 0 else f"**does not pass** ({self.good.status})"
         lines = self.script.text.count("\n")
@@ -153,19 +112,31 @@ def mutants(folder: Path) -> Iterator[Row]:
         yield Row(spec, signature, script, bad, "`hybrid`", run_script(folder / "repro.py", script, launch))
 
 
-def counts() -> str:
-    """Return the table of counts as it is on the page."""
-    _, head, rest = PAGE.read_text(encoding="utf-8").partition(COUNTS)
-    return f"{head or COUNTS}{rest.partition(f'{chr(10)}{chr(10)}')[0]}".rstrip("\n")
+def summary(rows: Sequence[Row]) -> str:
+    """Say in a sentence what the scripts of all mutants did."""
+    lines = [row.script.text.count("\n") for row in rows]
+    seconds = [took for row in rows for took in (row.bad.seconds, row.good.seconds)]
+    fail, good = sum(row.bad.promised for row in rows), sum(row.is_good for row in rows)
+    return (
+        f"Of the {len(rows)} traces of mutants of the built-in target {fail} have a script that fails as promised, and {good} "
+        f"of these scripts pass on `hybrid`. They have {min(lines)} to {max(lines)} lines and take {min(seconds):.1f} to "
+        f"{max(seconds):.1f} s."
+    )
+
+
+def write_summary(rows: Sequence[Row]) -> None:
+    """Write to the page what the scripts of all mutants did."""
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+    PAGE.write_text(f"{before}{BEGIN}\n{summary(rows)}\n{END}{rest.partition(END)[2]}", encoding="utf-8")
 
 
 def write_count(counted: str, numbers: Sequence[object]) -> None:
-    """Write a row of the table of counts, in place of an earlier one."""
-    before = counts()
+    """Write a row of the page's table of counts, in place of an earlier one."""
+    before, head, rest = PAGE.read_text(encoding="utf-8").partition(COUNTS)
+    old, gap, after = rest.partition("\n\n")
     row = " | ".join(["", counted, f"{datetime.date.today()}", *map(str, numbers), ""]).strip()
-    rows = [line for line in before.splitlines() if not line.startswith(f"| {counted} |")]
-    text = PAGE.read_text(encoding="utf-8")
-    PAGE.write_text(text.replace(before, "\n".join([*rows, row])), encoding="utf-8")
+    rows = [line for line in old.splitlines() if not line.startswith(f"| {counted} |")]
+    PAGE.write_text("".join([before, head, "\n".join([*rows, row]), gap, after]), encoding="utf-8")
 
 
 def counted_of(spec: str, findings: Path | None) -> str:
@@ -332,10 +303,10 @@ def main() -> int:
         for row in mutants(Path(folder)):
             rows.append(row)
             print(row.text(), flush=True)
-            if not (row.bad.promised and row.good.status == 0):
+            if not row.is_good:
                 print(row.bad.tail, row.good.tail, sep="\n", flush=True)
-    PAGE.write_text(HEAD.format(counts=counts()) + "\n".join(row.text() for row in rows) + "\n", encoding="utf-8")
-    return int(not all(row.bad.promised and row.good.status == 0 for row in rows))
+    write_summary(rows)
+    return int(not all(row.is_good for row in rows))
 
 
 if __name__ == "__main__":

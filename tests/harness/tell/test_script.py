@@ -42,7 +42,7 @@ def scripts_of(name: str) -> tuple[str, list[Script]]:
     return slug, list(write_scripts(f"hybrid:{slug}", trace, failure_of(trace, history, outcome.violation)))
 
 
-@pytest.mark.parametrize("name", one_for_each_oracle())
+@pytest.mark.parametrize("name", [*one_for_each_oracle(), "session-close-leak--M1-abort-free.json"])
 def test_fails_on_the_mutant_and_passes_on_the_correct_target(tmp_path: Path, name: str) -> None:
     slug, scripts = scripts_of(name)
     path = tmp_path / "repro.py"
