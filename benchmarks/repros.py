@@ -118,9 +118,9 @@ def summary(rows: Sequence[Row]) -> str:
     seconds = [took for row in rows for took in (row.bad.seconds, row.good.seconds)]
     fail, good = sum(row.bad.promised for row in rows), sum(row.is_good for row in rows)
     return (
-        f"Of the {len(rows)} traces of mutants of the built-in target {fail} have a script that fails as promised, and {good} "
-        f"of these scripts pass on `hybrid`. They have {min(lines)} to {max(lines)} lines and take {min(seconds):.1f} to "
-        f"{max(seconds):.1f} s."
+        f"Of the {len(rows)} traces of mutants of the built-in target {fail} have a script that fails as promised,\n"
+        f"and {good} of these scripts pass on `hybrid`. They have {min(lines)} to {max(lines)} lines and take\n"
+        f"{min(seconds):.1f} to {max(seconds):.1f} s."
     )
 
 

@@ -1,10 +1,10 @@
-"""The tables of docs/reference/kits.md: what the kits of each engine cannot do, and what its adapter sets behind the front
-door, from `targets/ENGINE/kit_limits.py` and `targets/ENGINE/front_door.py`.
+"""The tables of docs/reference/kits.md: what the kits of each engine cannot do, and what its adapter sets behind the
+front door, from `targets/ENGINE/kit_limits.py` and `targets/ENGINE/front_door.py`.
 
     python docs/kit_limits.py    # prints the tables
 
-They are not kept, since `hybridfuzz targets ENGINE` prints them, too: MkDocs loads this module as a hook, which puts them
-into the page of the site.
+They are not kept, since `hybridfuzz targets ENGINE` prints them, too: MkDocs loads this module as a hook, which puts
+them into the page of the site.
 """
 
 from __future__ import annotations

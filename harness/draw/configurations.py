@@ -48,10 +48,10 @@ PARTS = 1 << 10
 Settings = dict[str, Any]
 
 
-def draw_config(choices: Choices, capabilities: Capabilities, workload: Workload = DEFAULT) -> Config:
+def draw_config(choices: Choices, capabilities: Capabilities) -> Config:
     """Return a configuration that the capabilities allow, with a tight pool."""
-    draws = _draws(choices, capabilities, workload)
-    return _build({name: draw() for name, draw in draws.items()}, capabilities, workload)
+    draws = _draws(choices, capabilities, DEFAULT)
+    return _build({name: draw() for name, draw in draws.items()}, capabilities, DEFAULT)
 
 
 def draw_valid_config(

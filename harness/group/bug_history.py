@@ -66,11 +66,6 @@ class Bug(Struct, frozen=True):
         """Number of failing traces over all runs."""
         return sum(self.counts.values())
 
-    @property
-    def rate(self) -> str:
-        """The reproduction rate, as k/n."""
-        return f"{self.shown}/{self.tried}"
-
 
 BugHistory = dict[str, Bug]
 """Bugs by key (`bug_key`)."""
@@ -114,9 +109,9 @@ def without(history: BugHistory, summary: Summary, name: str) -> BugHistory:
     return {**rest, key: structs.replace(bug, counts=counts)} if counts else rest
 
 
-def _seen(bug: Bug | None, finding: Finding, summary: Summary, now: str) -> Bug:
-    run = run_name(summary)
-    fresh = Bug(
+def bug_of(finding: Finding, summary: Summary, seen: tuple[str, str], counts: Mapping[str, int]) -> Bug:
+    """Return a finding of a campaign as a bug; `seen`: when it was seen first and last."""
+    return Bug(
         target=summary.target,
         version=summary.version,
         signature=finding.signature,
@@ -124,13 +119,18 @@ def _seen(bug: Bug | None, finding: Finding, summary: Summary, now: str) -> Bug:
         message=finding.message,
         trace=finding.trace,
         events=finding.events,
-        first_seen=now,
-        last_seen=now,
-        counts={run: finding.count},
+        first_seen=seen[0],
+        last_seen=seen[1],
+        counts=counts,
         shown=finding.shown,
         tried=finding.tried,
         name=finding.name,
     )
+
+
+def _seen(bug: Bug | None, finding: Finding, summary: Summary, now: str) -> Bug:
+    run = run_name(summary)
+    fresh = bug_of(finding, summary, (now, now), {run: finding.count})
     if bug is None:
         return fresh
     again = bug.counts.get(run) == finding.count

@@ -50,6 +50,7 @@ from .bug_history import (
     Bug,
     BugHistory,
     bug_key,
+    bug_of,
     judged,
     load_bug_history,
     run_name,
@@ -81,6 +82,8 @@ DIGEST_LENGTH = 16
 """Of the digest in the name of a part's folder, if it would be too long."""
 _WORST_FIRST = ("error", None, "interrupted", "steps", "time", "risk", "traces")
 _CANARY_FIRST = ("silent", "found", "unfinished", "none")
+_COUNTED = ("index", "count", "symptoms", "unsorted", "reproduced", "shown", "tried", "known")
+"""Fields of a finding that come from the campaign itself, whichever copy has its files."""
 _TRACE = ".json"
 
 
@@ -343,19 +346,8 @@ def _restored(part: _Part, copies: Sequence[_Part]) -> _Part:
     for one in part.saved:
         others = [other for copy in copies for other in copy.saved if other.finding.id == one.finding.id]
         best = max(others, key=lambda other: other.health) if one.damage else one
-        ours = one.finding
-        counted = structs.replace(
-            best.finding,
-            index=ours.index,
-            count=ours.count,
-            symptoms=ours.symptoms,
-            unsorted=ours.unsorted,
-            reproduced=ours.reproduced,
-            shown=ours.shown,
-            tried=ours.tried,
-            known=ours.known,
-        )
-        saved.append(structs.replace(best, finding=counted))
+        counted = {name: getattr(one.finding, name) for name in _COUNTED}
+        saved.append(structs.replace(best, finding=structs.replace(best.finding, **counted)))
     findings = [one.finding for one in saved]
     return structs.replace(part, saved=saved, summary=structs.replace(part.summary, findings=findings))
 
@@ -536,21 +528,8 @@ def _history(
             counts |= Counter({run: count for run, count in bug.counts.items() if run not in runs})
         for one in group.saved:
             counts[_whole(by_name[one.part].summary)] += one.finding.count
-        bug = Bug(
-            target=first.target,
-            version=first.version,
-            signature=finding.signature,
-            oracle=finding.oracle,
-            message=finding.message,
-            trace=finding.trace,
-            events=finding.events,
-            first_seen=min(bug.first_seen for bug in bugs),
-            last_seen=max(bug.last_seen for bug in bugs),
-            counts=dict(sorted(counts.items())),
-            shown=finding.shown,
-            tried=finding.tried,
-            name=finding.name,
-        )
+        seen = min(bug.first_seen for bug in bugs), max(bug.last_seen for bug in bugs)
+        bug = bug_of(finding, first, seen, dict(sorted(counts.items())))
         merged[bug_key(first.target, finding.id)] = judged(bug, known, seen=True)
     met = {bug_key(first.target, one.finding.id) for part in parts for one in part.saved}
     for key in sorted({key for part in parts for key in part.history} - met - merged.keys()):

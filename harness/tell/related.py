@@ -8,17 +8,14 @@ from pathlib import Path
 
 from msgspec import Struct, structs
 
-from ...targets.base.patches import PATCH_BYTES_MAX
 from ...targets.base.trace import Trace, TraceError
-from ..draw.trace_files import read_regular
-from ..group.known.cause_text import CauseText, parse_cause_text
+from ..group.known.cause_text import CauseText, read_cause_text
 from ..group.known.fixes import BUILTIN, read_fixes
-from ..group.known.known_toml import Known, fitting
+from ..group.known.known_toml import Known, fitting, patch_text
 
 _NUMBER = re.compile(r"#\d+")
 _LINK = re.compile(r"\[([^]]+)\]\((?!https?:)[^)]*\)")
 """A link to a page beside the text."""
-TEXT_BYTES_MAX = 1 << 16
 
 
 class RelatedEntry(Struct, frozen=True):
@@ -42,7 +39,7 @@ def related(target: str, version: str, trace: Trace, name: str = "") -> RelatedE
         return None
     known = fitting(every, target, version, datetime.date.today())
     if exact := next((entry for entry in (*known, *every) if name == entry.title or _lists(entry, trace)), None):
-        patch = _patch(exact) if exact in known else ""
+        patch = patch_text(Path(exact.folder) / exact.patch) if exact.patch and exact in known else ""
         return RelatedEntry(exact.title, exact.reason, patch=patch, cause=_cause(exact))
     return None
 
@@ -52,17 +49,11 @@ def public_reports(entry: RelatedEntry) -> list[str]:
     return [*dict.fromkeys(_NUMBER.findall(entry.reason))]
 
 
-def _patch(entry: Known) -> str:
-    if not entry.patch:
-        return ""
-    return read_regular(Path(entry.folder) / entry.patch, PATCH_BYTES_MAX, "a patch").decode("utf-8", "replace")
-
-
 def _cause(entry: Known) -> CauseText | None:
     path = entry.text_path
     if not path or not path.exists():
         return None
-    found = parse_cause_text(read_regular(path, TEXT_BYTES_MAX, "a text").decode("utf-8", "replace"))
+    found = read_cause_text(path)
     heading = found.heading.replace("`", "")  # a title is pasted, and shows them
     return structs.replace(found, heading=heading, body=_LINK.sub(r"\1", found.body).strip())
 

@@ -143,6 +143,7 @@ def _without_unmade(parts: Sequence[Part], used: str) -> list[Part]:
     classes = {node.name: node for tree in trees for node in tree.body if isinstance(node, ast.ClassDef)}
     nodes = [one for tree in [*trees, ast.parse(used)] for one in ast.walk(tree)]
     asked = {id(name) for node in nodes for name in _asked(node)}
+    asked |= {id(name) for tree in trees for annotation in _annotations(tree) for name in ast.walk(annotation)}
     made = {node.id for node in nodes if isinstance(node, ast.Name) and id(node) not in asked}
     while bases := {name for one in made & classes.keys() for name in map(_name_of, classes[one].bases)} - made:
         made |= bases
@@ -152,7 +153,7 @@ def _without_unmade(parts: Sequence[Part], used: str) -> list[Part]:
 
 
 def _asked(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the names by which a node asks for the class of an object, or that are never evaluated to make one."""
+    """Yield the names by which a node asks for the class of an object."""
     match node:
         case ast.MatchClass(cls=asked):
             yield asked
@@ -162,10 +163,6 @@ def _asked(node: ast.AST) -> Iterator[ast.AST]:
             yield from filter(None, keys)
         case ast.ClassDef(bases=bases):
             yield from bases
-        case ast.FunctionDef(returns=asked) if asked:
-            yield from ast.walk(asked)
-        case ast.arg(annotation=asked) | ast.AnnAssign(annotation=asked) if asked:
-            yield from ast.walk(asked)
 
 
 def _dead(node: ast.AST, unmade: Collection[str]) -> Iterator[tuple[int, int]]:

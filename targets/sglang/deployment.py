@@ -104,7 +104,7 @@ def deployment(variant: str, trace: Trace, version: str, device: str = "") -> De
         scaled=tuple(_scaled(config)),
         implementations=cores if core in CORES and not variant else (),
         own=OWN,
-        replaced=(*REPLACED, *([DRAFTS[_drafter(config)]] if config.num_speculative_tokens else ())),
+        replaced=(*REPLACED, *([DRAFTS[sizes_of(config).drafter]] if config.num_speculative_tokens else ())),
         packages=("torch", "triton", "transformers", "numpy"),
         environment=("-m", "sglang.check_env"),
         tracker="https://github.com/sgl-project/sglang/issues",
@@ -130,7 +130,7 @@ def _variables(trace: Trace, core: str) -> Mapping[str, str]:
 def _flags(trace: Trace) -> Iterator[str]:
     config = trace.config
     sizes = {group.kind: group.block_size for group in config.groups}
-    options, page = config.options, sizes["attention"]
+    options, page, drafter = config.options, sizes["attention"], sizes_of(config).drafter
     if config.enable_prefix_caching:
         yield from ("--mamba-radix-cache-strategy", options.get("strategy", "no_buffer"))
         track = max(sizes.values()) * int(options.get("track", "1"))
@@ -161,7 +161,6 @@ def _flags(trace: Trace) -> Iterator[str]:
     if config.num_speculative_tokens:
         # A verification has the last token and the drafts.
         steps, drafts = str(config.num_speculative_tokens), str(config.num_speculative_tokens + 1)
-        drafter = _drafter(config)
         yield from ("--speculative-algorithm", drafter.upper(), "--speculative-num-draft-tokens", drafts)
         if drafter == "ngram":
             yield from ("--speculative-ngram-max-bfs-breadth", "1")  # a chain of drafts
@@ -173,13 +172,9 @@ def _flags(trace: Trace) -> Iterator[str]:
         yield from ADAPTERS
     if any(isinstance(event, Arrive) and event.session for event in trace.events):
         yield "--enable-streaming-session"
-    has_ranks = not config.num_speculative_tokens or _drafter(config) == "eagle"
+    has_ranks = not config.num_speculative_tokens or drafter == "eagle"
     if has_ranks and any(isinstance(event, DummyRun) for event in trace.events):
         yield from RANKS
-
-
-def _drafter(config: Config) -> str:
-    return config.options.get("drafter", "ngram")
 
 
 def _limits(config: Config) -> dict[str, tuple[str, ...]]:
@@ -260,5 +255,5 @@ def _scaled(config: Config) -> Iterator[str]:
     for window in [group.window for group in config.groups if group.window]:
         yield f"sliding window of {window} tokens, given back in batches of one page; a server's has hundreds, in 128"
     if config.num_speculative_tokens:
-        source = "n-gram corpus" if _drafter(config) == "ngram" else "draft model"
+        source = "n-gram corpus" if sizes_of(config).drafter == "ngram" else "draft model"
         yield f"how many drafts are right is the scenario's choice; a server's come from its {source}"

@@ -131,7 +131,6 @@ class TargetModel:
             req_to_token_pool=engine.rows,
             model_config=parts.hybrid_model_config(),
         )
-        self._launch: KernelLaunch
 
     def launch(
         self, staged: Any, promised: Any, forward: Callable[[], Any], guessed: Sequence[int] = ()
@@ -159,7 +158,7 @@ class TargetModel:
 
     def _run(self, result: Any, launch: KernelLaunch, metadata: Any, forward: Callable[[], Any]) -> Any:
         """Run forward, acceptance and commit."""
-        self._launch = self.commit.launch = launch
+        self.commit.launch = launch
         self.commit.linear_attn_backend.forward_metadata = metadata
         done = forward()
         for name in RESULTS:
@@ -176,13 +175,14 @@ class TargetModel:
 
     def forward_batch_generation(self, batch: Any = None, is_verify: bool = False, **more: Any) -> Any:
         """Return the model's logits after every draft, or the token after every prompt."""
-        rows = sum(row.name is not None for row in self._launch.rows)
-        said = self.device.compute(self._launch)[:rows]
+        launch = self.commit.launch
+        rows = sum(row.name is not None for row in launch.rows)
+        said = self.device.compute(launch)[:rows]
         logits = ranked([token for tokens in said for token in tokens]) if is_verify else None
         if not is_verify and scheduler_api.is_penalized(batch):
             said = penalized(said, batch.sampling_info)
         last = torch.tensor([tokens[-1] for tokens in said], dtype=torch.int64)
-        hidden = torch.tensor([tag for tags in self._launch.hidden[:rows] for tag in tags], dtype=torch.int64)
+        hidden = torch.tensor([tag for tags in launch.hidden[:rows] for tag in tags], dtype=torch.int64)
         output = LogitsProcessorOutput(next_token_logits=logits, hidden_states=hidden[:, None])
         return GenerationBatchResult(logits_output=output, next_token_ids=last, can_run_cuda_graph=False)
 

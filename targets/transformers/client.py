@@ -195,7 +195,8 @@ class Client:
         """
         config, batch, start = self.config, self.batch, self.columns
         budget = min(event.budget or config.max_num_batched_tokens, config.max_num_batched_tokens)
-        left = batch[0].pad + batch[0].known - start
+        row = batch[0]
+        left = row.pad + row.known - start
         limits = [left, max(budget // len(batch), 1)]
         limits += [event.chunks[row.name] for row in batch if row.name in event.chunks]
         limits += [config.long_prefill_token_threshold or left]
@@ -206,18 +207,17 @@ class Client:
             count = min(max(count, 2), left)
         drafts = right = kept = 0
         drafted: tuple[int, ...] = ()
-        if count == left == 1 and len(batch) == 1 and batch[0].delivered:
-            name = batch[0].name or ""
-            drafts, right = event.per_request.get(name, (event.drafts, event.right))
+        if count == left == 1 and len(batch) == 1 and row.delivered:
+            drafts, right = event.per_request.get(row.name or "", (event.drafts, event.right))
             drafts = min(drafts, config.num_speculative_tokens)
             if self.config.options.get("client") != "loop":
                 # `generate` drafts no further than the end that it foresees, and past a stop token.
-                drafts = min(drafts, batch[0].foreseen - batch[0].known - 1)
-            drafted = tuple(draft_tokens(batch[0].truth.tag(batch[0].known), drafts, min(right, drafts)))
+                drafts = min(drafts, row.foreseen - row.known - 1)
+            drafted = tuple(draft_tokens(row.truth.tag(row.known), drafts, min(right, drafts)))
             # A right draft is the model's first choice, where the answer may need another token (`min_new_tokens`).
-            known = batch[0].known
-            right = first_difference(batch[0].tokens(known + batch[0].pad, known + batch[0].pad + drafts), drafted)
-            kept = min(right, batch[0].total - known - 1)
+            first = row.known + row.pad
+            right = first_difference(row.tokens(first, first + drafts), drafted)
+            kept = min(right, row.total - row.known - 1)
         stop = start + count
         tokens = [row.tokens(start, stop) for row in batch]
         tokens[0] += drafted

@@ -296,13 +296,10 @@ def tried_fix(given: Path | None, subject: Subject, folder: Path, case: ReproCas
 
 def chosen_patch(given: Path | None, entry: RelatedEntry | None) -> tuple[str, str]:
     """Return a patch and its source in words: the one given, or that of the known bug; else "", ""."""
-    from ....targets.base.patches import PATCH_BYTES_MAX
-    from ...draw.trace_files import read_regular
+    from ...group.known.known_toml import patch_text
     from ...tell.reproduce import packaged_patch
 
-    if given:
-        return read_regular(given, PATCH_BYTES_MAX, "a patch").decode("utf-8", "replace"), "a patch for this failure"
-    return packaged_patch(entry)
+    return (patch_text(given), "a patch for this failure") if given else packaged_patch(entry)
 
 
 def places(trace: Path) -> Sequence[Place]:

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 
 from msgspec import Struct
+
+from ...draw.trace_files import read_regular
+
+TEXT_BYTES_MAX = 1 << 20
 
 
 class CauseText(Struct, frozen=True):
@@ -30,6 +35,11 @@ class CauseText(Struct, frozen=True):
     def public(self) -> str:
         """What is known in public, "" if the text does not say."""
         return self.fields.get("public", "")
+
+
+def read_cause_text(path: Path) -> CauseText:
+    """Return the text in a file. Raises TraceError if it cannot be read."""
+    return parse_cause_text(read_regular(path, TEXT_BYTES_MAX, "a text").decode("utf-8", "replace"))
 
 
 def parse_cause_text(text: str) -> CauseText:

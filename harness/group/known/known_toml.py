@@ -124,12 +124,14 @@ class Known(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         return [load_trace(Path(self.folder) / trace) for trace in self.traces]
 
 
-def patch_from(path: Path, name: str) -> Patch:
-    """Return the patch in a file that a user names. Raises TraceError or PatchError, in one line, if it cannot be used.
+def patch_text(path: Path) -> str:
+    """Return the text of a patch. Raises TraceError. What is not UTF-8 is replaced: it may not be applied."""
+    return read_regular(path, PATCH_BYTES_MAX, "a patch").decode("utf-8", "replace")
 
-    What is not UTF-8 is replaced: it may be in text that is not applied.
-    """
-    return parse_patch(read_regular(path, PATCH_BYTES_MAX, "a patch").decode("utf-8", "replace"), name)
+
+def patch_from(path: Path, name: str) -> Patch:
+    """Return the patch in a file that a user names. Raises TraceError or PatchError, in one line."""
+    return parse_patch(patch_text(path), name)
 
 
 class _File(Struct, frozen=True, forbid_unknown_fields=True):

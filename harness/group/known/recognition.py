@@ -31,11 +31,11 @@ from ....targets.base.launch import Launch
 from ....targets.base.patched_copy import patched
 from ....targets.base.trace import Trace, TraceError
 from ...campaign_summary import Cause, Severity
-from ...draw.trace_files import read_json, read_regular
+from ...draw.trace_files import read_json
 from ...judge.violation import Violation
 from ...workers.worker_client import WorkerClient
 from ..reduction.reduce import until
-from .cause_text import parse_cause_text
+from .cause_text import read_cause_text
 from .fixes import Fixes
 from .known_toml import TEXT_MAX, Known
 
@@ -43,7 +43,6 @@ FINDING_WEIGHT = 3
 """A finding speaks for the next test as much as so many further failures."""
 FURTHER_SECONDS = 10.0
 """A test runs further failures of a symptom for this long at least."""
-TEXT_BYTES_MAX = 1 << 20
 SEVERITIES = "severity.json"
 """How much the bugs matter whose patches lie in the same folder, by name (`hybridfuzz known severity`)."""
 
@@ -233,8 +232,7 @@ def cause_of(entry: Known) -> Cause:
     beside = Path(entry.folder, entry.patch or entry.text).with_name(SEVERITIES)
     severity = (read_json(beside, dict[str, Severity], "severities") or {}).get(entry.title)
     try:
-        text = read_regular(path, TEXT_BYTES_MAX, "a text")
+        found = read_cause_text(path)
     except TraceError:
         return Cause(entry.title, severity=severity)
-    found = parse_cause_text(text.decode("utf-8", "replace"))
     return Cause(entry.title, found.number, found.title[:TEXT_MAX], severity)

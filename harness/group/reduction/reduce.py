@@ -345,10 +345,9 @@ def reduce_trace(
     *,
     seconds: float,
     on_better: Callable[[Trace], None] = lambda trace: None,
-    accepts: Accepts | None = None,
 ) -> Trace:
-    """Return the smallest trace found within `seconds` that still fails with `signature` and that `accepts` agrees to.
+    """Return the smallest trace found within `seconds` that still fails with `signature`.
 
     `on_better` gets each improvement at once, so that the best so far can be kept on disk.
     """
-    return Reducer(trace, signature, run, seconds, on_better, accepts).reduce()
+    return Reducer(trace, signature, run, seconds, on_better).reduce()
