@@ -118,7 +118,7 @@ class Grammar:
         self.samples = self._is_asked("samples", workload.samples_used)
         drafts = config.num_speculative_tokens > 0
         self.is_exact = drafts and "least-beside-drafts" in capabilities.lacks
-        """True if an answer with a least number of tokens must have all that it may have."""
+        """True if an answer with a minimum number of tokens must have all that it may have."""
         # What a step in flight behind such an end samples then depends on how the engine counts.
         unknown_behind_the_end = self.is_exact and config.async_depth > 0
         self.has_least = self.stops and "min-tokens" in capabilities.features and not unknown_behind_the_end
@@ -325,7 +325,7 @@ class Grammar:
         return length + min(self.choices.pick(self.workload.beyond_stop), room), length
 
     def ending(self, event: OneTurn, room: int) -> OneTurn:
-        """Return a turn whose stop token may be found in the text of the answer, or may have a least number of tokens
+        """Return a turn whose stop token may be found in the text of the answer, or may have a minimum number of tokens
         before it. `room`: tokens that the context holds behind the longest answer."""
         choices, workload, stop_at = self._asking, self.workload, event.stop_at
         if self.has_least and not room and choices.chance(workload.beyond_context):

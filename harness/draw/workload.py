@@ -93,7 +93,7 @@ class Workload(Struct, frozen=True, forbid_unknown_fields=True):
     full_length: Annotated[int, percent("arrivals that may run up to max_model_len and do")] = 45
     stop_token: Annotated[int, percent("answers that end by a stop token, where there is room for more")] = 75
     beyond_stop: Annotated[tuple[Number, ...], numbers("tokens that such an answer was allowed further")] = (1, 2, 8, 4)
-    min_tokens: Annotated[int, percent("such answers that have a least number of tokens")] = 30
+    min_tokens: Annotated[int, percent("such answers that have a minimum number of tokens")] = 30
     exact_length: Annotated[int, percent("other answers that must have all their tokens")] = 15
     beyond_context: Annotated[int, percent("answers to the end of the context that must have more tokens")] = 10
     min_behind_stop: Annotated[int, percent("such numbers that are behind the place of the stop token")] = 30

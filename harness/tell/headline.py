@@ -38,7 +38,7 @@ ASKED = {
     "structured": "structured output",
     "bad_grammar": "a grammar that does not compile",
     "stop_string": "stop strings",
-    "min_tokens": "a least number of new tokens",
+    "min_tokens": "a minimum number of new tokens",
 }
 """Field of a request -> what its client asks for."""
 

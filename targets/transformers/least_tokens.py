@@ -1,4 +1,4 @@
-"""Answers with a least number of tokens (`min_new_tokens`): the library's own processor holds stop tokens back."""
+"""Answers with a minimum number of tokens (`min_new_tokens`): the library's own processor holds stop tokens back."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class Release:
     inputs         requests may have images, adapters and salts
     sampling       requests on the V1 runner may have sampling parameters
     stop_tokens    requests may end by a stop token
-    min_tokens     they may not before a least number of tokens
+    min_tokens     they may not before a minimum number of tokens
     prompt_logprobs  requests may ask for the log-probabilities of their prompts, and then read no prefix cache
     structured_output  answers may have a grammar
     samples        clients may want several samples of a prompt

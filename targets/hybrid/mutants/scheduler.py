@@ -97,7 +97,7 @@ class StopTokenAmongDrafts(Scheduler):
 
 
 class StopTokenBeforeMinTokens(Scheduler):
-    """A stop token ends the answer before its least number of tokens.
+    """A stop token ends the answer before its minimum number of tokens.
 
     A class of bugs: the sampler must not choose a stop token there, and nothing else looks at the number. vLLM #47489,
     #49521 and #51299 changed what its scheduler does about it.

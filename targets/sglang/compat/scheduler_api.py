@@ -230,7 +230,7 @@ def tokenizer_for(sampling: Any) -> Words | None:
 
 
 def has_least_tokens() -> bool:
-    """Return True if answers may have a least number of tokens (0.5.23): earlier releases were not run with it."""
+    """Return True if answers may have a minimum number of tokens (0.5.23): earlier releases were not run with it."""
     return finds_strings()
 
 
