@@ -44,6 +44,7 @@ From a finding to a report:
     front_door        compares what ran with what the engine's parser makes of that server's command
     confirmation      what a real model shows of a failing trace
     repro             stand-alone reproducers
+    client_turn       what a client of a script receives, and what it should receive
     client_script     the text of scripts that show what clients ask for and receive
     engine_tests      the same scripts as tests for an engine's own tree
     inlined           copies definitions of ours into scripts

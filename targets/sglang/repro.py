@@ -261,7 +261,9 @@ def write_test(trace: Trace, script: Script, name: str) -> EngineTest:
 
 STAND_INS, CLIENTS = "repro_engine/stand_ins.py", "repro_engine/clients.py"
 _OWN = Sources(__package__)
-INNER = frozenset({"../../reference/tokens.py", "../../reference/layout.py", "compat/sizes.py", "serving.py"})
+INNER = frozenset({
+    "../../reference/tokens.py", "../../reference/layout.py", "../base/client_turn.py", "compat/sizes.py", "serving.py",
+})  # fmt: skip
 """Files of whose classes SGLang has no object."""
 SOURCES = Sources(__package__, _OWN.names(STAND_INS) | _OWN.names(CLIENTS), INNER)
 

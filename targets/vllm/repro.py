@@ -317,7 +317,8 @@ _OWN = Sources(__package__)
 SOURCES = Sources(__package__, _OWN.names(STAND_INS))
 INNER = frozenset({
     "../../reference/tokens.py", "../../reference/layout.py", "../../reference/prefix_cache.py", "../base/observe.py",
-    "target.py", "host_view.py", "pool_reader.py", "shadow/recorder.py", "shadow/forward.py", "rows/kernel_reads.py",
+    "../base/client_turn.py", "target.py", "host_view.py", "pool_reader.py", "shadow/recorder.py", "shadow/forward.py",
+    "rows/kernel_reads.py",
 })  # fmt: skip
 """Files of whose classes vLLM has no object."""
 _MAMBA2 = ("mamba1", "mamba2", "short_conv")

@@ -4,6 +4,7 @@
 """
 
 from ....reference.tokens import EMPTY, chain, first_choice, next_token
+from ...base.client_turn import ClientTurn
 from ..compat import old_releases, scheduler_api, tree_api
 from ..compat.engine import ATTENTION, STATES
 from ..serving import Server
@@ -31,37 +32,15 @@ class Truth:
         return (EMPTY, *chain(EMPTY, tuple(self.tokens[:depth])))[-1]
 
 
-class Turn:
-    """One request, or one turn of a session: what its client received and should have received."""
-
-    def __init__(self, name, truth, new_tokens, stops, is_string):
-        truth.tag(truth.prompt_length + new_tokens)
-        self.name, self.prompt = name, truth.tokens[: truth.prompt_length]
-        self.received, self.end, self.wrong_since = [], "still waits for tokens", None
-        self.expected = truth.tokens[truth.prompt_length :][:new_tokens]
-        for end in range(1, new_tokens):
-            last = tuple(self.expected[:end][-len(stops) if is_string else -1 :])
-            if stops and (last == stops if is_string else last[0] in stops):
-                del self.expected[end:]
-                break
-
-    def is_right(self):
-        """Return True if the client got its tokens, as far as it got any: one that aborts gets the first of them."""
-        return self.received == self.expected[: None if self.end == "ended" else len(self.received)]
-
-    def note(self, step):
-        """Remember the first step that delivered something wrong."""
-        if self.wrong_since is None and not self.is_right():
-            self.wrong_since = step
-
-    def fault(self):
-        """Return whose tokens are wrong, and since when."""
-        return f"{self.name} (since step {self.wrong_since})"
-
-    def __str__(self):
-        waits = self.end.startswith("still waits")
-        verdict = "right" if self.is_right() and not waits else f"expected {self.expected}"
-        return f"{self.name}: prompt {self.prompt}, received {self.received}, {verdict}; {self.end}"
+def answer_of(truth, new_tokens, stops, is_string):
+    """Return the answer that a client should receive."""
+    truth.tag(truth.prompt_length + new_tokens)
+    answer = truth.tokens[truth.prompt_length :][:new_tokens]
+    for end in range(1, new_tokens):
+        last = tuple(answer[:end][-len(stops) if is_string else -1 :])
+        if stops and (last == stops if is_string else last[0] in stops):
+            return answer[:end]
+    return answer
 
 
 class Engine:
@@ -79,7 +58,8 @@ class Engine:
         more important.
         """
         truth = Truth(prompt, stops, min(min_tokens, new_tokens))
-        self.last[name] = Turn(name, truth, new_tokens, stops, is_string)
+        expected = answer_of(truth, new_tokens, stops, is_string)
+        self.last[name] = ClientTurn(name, truth.tokens[: truth.prompt_length], expected)
         self.turns.append(self.last[name])
         self.server.add(name, truth, new_tokens, session, stops, priority, is_string, min_tokens)
 

@@ -7,6 +7,7 @@ from functools import partial
 from itertools import groupby
 
 from ....reference.tokens import EMPTY, NO_INPUT, chain
+from ...base.client_turn import ClientTurn
 from ...base.observe import (
     Delivered,
     Forward,
@@ -37,37 +38,6 @@ IDLE_MAX = 8
 """Steps in a row that may schedule nothing while requests wait."""
 STEPS_PER_TOKEN = 3
 """Steps that a token may take when nothing but plain steps happens."""
-
-
-class Turn:
-    """One request, or one turn of a session: what its client received and should have received."""
-
-    def __init__(self, name, truth, new_tokens, stop_at, min_tokens, structured):
-        stops = truth.stop_tokens(stop_at, min(min_tokens, new_tokens), has_grammar=structured > 0)
-        end = truth.prompt_length + truth.answer_length(new_tokens, stops)
-        truth.reach(end)
-        self.name, self.prompt = name, truth.tokens[: truth.prompt_length]
-        self.received, self.expected = [], truth.tokens[truth.prompt_length : end]
-        self.end, self.wrong_since = "still waits for tokens", None
-
-    def is_right(self):
-        """Return True if the client got its tokens; one whose request was aborted gets the first of them."""
-        count = len(self.expected) if self.end == "ended" else len(self.received)
-        return self.received == self.expected[:count]
-
-    def note(self, step):
-        """Remember the first step that delivered something wrong."""
-        if self.wrong_since is None and not self.is_right():
-            self.wrong_since = step
-
-    def fault(self):
-        """Return whose tokens are wrong, and since when."""
-        return f"{self.name} (since step {self.wrong_since})"
-
-    def __str__(self):
-        waits = self.end.startswith("still waits")
-        verdict = "right" if self.is_right() and not waits else f"expected {self.expected}"
-        return f"{self.name}: prompt {self.prompt}, received {self.received}, {verdict}; {self.end}"
 
 
 def path_of(prompt):
@@ -157,7 +127,12 @@ class Serving:
             self._begin_turn(name, new_tokens, stop_at, min_tokens, structured)
 
     def _begin_turn(self, name, new_tokens, stop_at, min_tokens, structured):
-        self.last[name] = Turn(name, self.truths[name], new_tokens, stop_at, min_tokens, structured)
+        truth = self.truths[name]
+        stops = truth.stop_tokens(stop_at, min(min_tokens, new_tokens), has_grammar=structured > 0)
+        end = truth.prompt_length + truth.answer_length(new_tokens, stops)
+        truth.reach(end)
+        prompt, expected = truth.tokens[: truth.prompt_length], truth.tokens[truth.prompt_length : end]
+        self.last[name] = ClientTurn(name, prompt, expected)
         self.turns.append(self.last[name])
 
     def step(self, budget=0, drafts=0, right=0, per_request=(), pad_to=0):

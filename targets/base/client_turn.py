@@ -1,0 +1,31 @@
+"""What a client of a script receives in one turn, and what it should receive. Copied into the scripts of engines."""
+
+from __future__ import annotations
+
+
+class ClientTurn:
+    """One request, or one turn of a session."""
+
+    def __init__(self, name: str, prompt: list[int], expected: list[int]) -> None:
+        self.name, self.prompt, self.expected = name, prompt, expected
+        self.received: list[int] = []
+        self.end = "still waits for tokens"
+        self.wrong_since: int | None = None
+
+    def is_right(self) -> bool:
+        """Return True if the client got its tokens, as far as it got any: one that aborts gets the first of them."""
+        return self.received == self.expected[: None if self.end == "ended" else len(self.received)]
+
+    def note(self, step: int) -> None:
+        """Remember the first step that delivered something wrong."""
+        if self.wrong_since is None and not self.is_right():
+            self.wrong_since = step
+
+    def fault(self) -> str:
+        """Return whose tokens are wrong, and since when."""
+        return f"{self.name} (since step {self.wrong_since})"
+
+    def __str__(self) -> str:
+        waits = self.end.startswith("still waits")
+        verdict = "right" if self.is_right() and not waits else f"expected {self.expected}"
+        return f"{self.name}: prompt {self.prompt}, received {self.received}, {verdict}; {self.end}"
