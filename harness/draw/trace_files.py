@@ -176,6 +176,11 @@ def _dotted(data: bytes) -> int:
     return next((number for number, line in enumerate(text.split(b"\n"), 1) if line.count(b".") > DOTS_MAX), 0)
 
 
+def encode_json(value: object) -> bytes:
+    """Return the content of a file that `read_json` reads, for people, too."""
+    return msgspec.json.format(msgspec.json.encode(value), indent=1)
+
+
 def read_json(path: Path, kind: type[T], what: str, cure: str = "", limit: int = STATE_BYTES_MAX) -> T | None:
     """Return the content of a state file of at most `limit` bytes; None if there is no file.
 

@@ -6,12 +6,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
-import msgspec
 from msgspec import Struct
 
 from ...targets.base.trace import AnyEvent, Trace, TraceError
 from ..campaign_summary import Cause
-from ..draw.trace_files import file_name, read_json, write_atomically
+from ..draw.trace_files import encode_json, file_name, read_json, write_atomically
 from ..judge.violation import Violation
 from ..quoting import one_line
 from ..units import plural
@@ -123,7 +122,7 @@ def load_certificate(path: Path) -> Certificate:
 
 def save_certificate(certificate: Certificate, folder: Path) -> None:
     """Write the certificate and its page. Raises OSError."""
-    data = msgspec.json.format(msgspec.json.encode(certificate), indent=1)
+    data = encode_json(certificate)
     write_atomically(folder / CERTIFICATE_FILE, data + b"\n")
     write_atomically(folder / PAGE_FILE, page(certificate).encode())
 

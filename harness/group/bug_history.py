@@ -14,12 +14,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
-import msgspec
 from msgspec import Struct, structs
 
 from ...targets.base.trace import TraceError
 from ..campaign_summary import Finding, Summary
-from ..draw.trace_files import read_json, write_atomically
+from ..draw.trace_files import encode_json, read_json, write_atomically
 from ..quoting import one_line
 from .findings.finding_store import trace_path
 from .known.known_toml import Known, reason_for
@@ -192,4 +191,4 @@ def _inside(folder: Path, bug: Bug) -> Bug:
 
 def save_bug_history(folder: Path, history: Mapping[str, Bug]) -> None:
     """Replace the bug history of a folder in one go. Raises OSError."""
-    write_atomically(folder / BUG_HISTORY_FILE, msgspec.json.format(msgspec.json.encode(history), indent=1))
+    write_atomically(folder / BUG_HISTORY_FILE, encode_json(history))

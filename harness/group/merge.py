@@ -34,6 +34,7 @@ from ..campaign_summary import Canary, Finding, KnownBug, Node, Seen, Summary
 from ..draw.trace_files import (
     NAME_LENGTH_MAX,
     STATE_BYTES_MAX,
+    encode_json,
     encode_trace,
     file_name,
     load_trace,
@@ -229,13 +230,9 @@ def _write(parts: Sequence[_Part], corpus: Mapping[str, bytes], out: Path, known
     history = _history(parts, groups, findings, known, out)
     _write_old(parts, history, out)
     save_bug_history(out, history)
-    write_atomically(out / STATE_FILE, _json(summary))
+    write_atomically(out / STATE_FILE, encode_json(summary))
     damaged = [f"{part.name}: {line}" for part in parts for one in part.saved for line in one.damage]
     return MergeResult(summary, _missing([part.summary for part in parts]), damaged)
-
-
-def _json(value: object) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(value), indent=1)
 
 
 def _read(folder: Path, now: str) -> list[_Part]:
@@ -337,7 +334,7 @@ def _distinct(parts: Iterable[_Part]) -> list[_Part]:
 def _progress(part: _Part) -> tuple[object, ...]:
     state = part.summary
     found = len(state.findings), len(part.history)
-    return state.traces, state.seconds, state.exit_reason is not None, found, _json((state, part.history))
+    return state.traces, state.seconds, state.exit_reason is not None, found, encode_json((state, part.history))
 
 
 def _restored(part: _Part, copies: Sequence[_Part]) -> _Part:
@@ -408,8 +405,8 @@ def _copy(part: _Part, out: Path, folder: Path) -> None:
             write_atomically(folder / FINDINGS_FOLDER / f"{file_name(one.finding.id)}{suffix}", data)
     if part.species:
         save_species(folder, part.species)
-    write_atomically(folder / BUG_HISTORY_FILE, _json(part.history))
-    write_atomically(folder / STATE_FILE, _json(part.summary))
+    write_atomically(folder / BUG_HISTORY_FILE, encode_json(part.history))
+    write_atomically(folder / STATE_FILE, encode_json(part.summary))
 
 
 def _grouped(saved: Sequence[_Saved]) -> list[_Group]:
@@ -508,7 +505,7 @@ def _write_finding(group: _Group, finding: Finding, target: str) -> None:
     if HISTORY_SUFFIX in best.files:
         write_atomically(path.with_suffix(HISTORY_SUFFIX), best.files[HISTORY_SUFFIX])
     if group.evidence:
-        write_atomically(path.with_suffix(EVIDENCE_SUFFIX), _json(group.evidence))
+        write_atomically(path.with_suffix(EVIDENCE_SUFFIX), encode_json(group.evidence))
     for number, data in enumerate(_extras(group), 1):
         write_atomically(path.with_suffix(EXTRA_SUFFIX.format(number)), data)
 
@@ -553,7 +550,7 @@ def _whole(part: Summary) -> str:
 
 
 def _recent(bug: Bug) -> tuple[object, ...]:
-    return bug.last_seen, -bug.events, _json(bug)
+    return bug.last_seen, -bug.events, encode_json(bug)
 
 
 def _write_old(parts: Sequence[_Part], history: BugHistory, out: Path) -> None:
@@ -620,7 +617,7 @@ def _seen(parts: Sequence[_Part]) -> Seen | None:
         counts.merge(saved)
         for one in draws:  # the histories of two parts may have the same campaigns
             ran[one.seed, one.shard] = max(ran.get((one.seed, one.shard), one), one, key=lambda each: each.traces)
-    return counts.seen(list(ran.values())) if len({_json(saved.stream) for saved, _ in kept}) == 1 else None
+    return counts.seen(list(ran.values())) if len({encode_json(saved.stream) for saved, _ in kept}) == 1 else None
 
 
 def _known_bugs(parts: Sequence[Summary]) -> list[KnownBug]:
@@ -631,7 +628,7 @@ def _known_bugs(parts: Sequence[Summary]) -> list[KnownBug]:
             met.setdefault(bug.name, []).append(bug)
     return [
         structs.replace(
-            min(bugs, key=lambda one: (not one.outdated, one.verdict == "not tested", _json(one))),
+            min(bugs, key=lambda one: (not one.outdated, one.verdict == "not tested", encode_json(one))),
             covered=sum(bug.covered for bug in bugs),
             warning="; ".join(dict.fromkeys(bug.warning for bug in bugs if bug.warning)),
         )

@@ -181,7 +181,7 @@ def severity(options: argparse.Namespace) -> int:
 
     from ....targets.base.trace import TraceError
     from ...campaign_summary import Severity
-    from ...draw.trace_files import read_json, write_atomically
+    from ...draw.trace_files import encode_json, read_json, write_atomically
     from ...exit_status import CLEAN
     from ...group.findings.finding_store import OutputError
     from ...group.findings.severity import joined, severity_words
@@ -206,7 +206,7 @@ def severity(options: argparse.Namespace) -> int:
             if measured:
                 found[entry.title] = measured
     in_order = {entry.title: found[entry.title] for entry in entries if entry.title in found}
-    data = msgspec.json.format(msgspec.json.encode(in_order), indent=1)
+    data = encode_json(in_order)
     try:
         write_atomically(options.out, data + b"\n")
     except OSError as error:

@@ -39,6 +39,7 @@ from ...campaign_summary import Cause, Finding, Severity, Summary
 from ...draw.trace_files import (
     ERROR_LENGTH_MAX,
     NAME_LENGTH_MAX,
+    encode_json,
     file_name,
     load_trace,
     read_json,
@@ -409,7 +410,7 @@ class FindingStore:
         """Write what is known about the cause of a finding."""
         self.evidence[name] = evidence
         path = _companion(str(self._path(name)), EVIDENCE_SUFFIX)
-        self._write(path, msgspec.json.format(msgspec.json.encode(evidence), indent=1))
+        self._write(path, encode_json(evidence))
 
     def improve(self, name: str, trace: Trace, violation: Violation | None) -> Finding:
         """Replace the trace of a finding. Without its violation the text is short."""
@@ -482,7 +483,7 @@ class FindingStore:
 
     def save_state(self, summary: Summary) -> None:
         """Write the state of the campaign."""
-        self._write(self.folder / STATE_FILE, msgspec.json.format(msgspec.json.encode(summary), indent=1))
+        self._write(self.folder / STATE_FILE, encode_json(summary))
 
     def _path(self, name: str) -> Path:
         return self.folder / FINDINGS_FOLDER / f"{file_name(name)}.json"

@@ -20,7 +20,7 @@ from coverage.plugin import CodeRegion, CoveragePlugin, FileReporter
 from coverage.plugin_support import Plugins
 from coverage.types import TSourceTokenLines
 
-from ...draw.trace_files import write_atomically
+from ...draw.trace_files import encode_json, write_atomically
 from ...record.engine_source import body_lines, files_of, functions, is_kernel
 from .report import (
     HTML_FOLDER,
@@ -154,7 +154,7 @@ def report(task: Task) -> CoverageReport:
         missing=[pattern for pattern in scope.modules if not any(fnmatchcase(name, pattern) for name in files)],
         unknown=[pattern for pattern, _ in scope.patterns() if not any(fnmatchcase(name, pattern) for name in names)],
     )
-    write_atomically(folder / JSON_FILE, msgspec.json.format(msgspec.json.encode(result), indent=1))
+    write_atomically(folder / JSON_FILE, encode_json(result))
     return result
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from ....targets.base.trace import TraceError
-from ...draw.trace_files import read_json, write_atomically
+from ...draw.trace_files import encode_json, read_json, write_atomically
 from ...group.findings.finding_store import OutputError
 from .matrix import Matrix
 from .statistics import Detection, MutantChange, MutantRow, Saved, overall, summarise
@@ -60,6 +60,6 @@ def save(path: Path, result: Mapping[str, object]) -> None:
     """Write the matrix to disk in one go."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, msgspec.json.format(msgspec.json.encode(result), indent=1))
+        write_atomically(path, encode_json(result))
     except OSError as error:
         raise OutputError(f"cannot write {path}: {error.strerror}") from error
