@@ -108,7 +108,7 @@ def without(history: BugHistory, summary: Summary, name: str) -> BugHistory:
     return {**rest, key: structs.replace(bug, counts=counts)} if counts else rest
 
 
-def bug_of(finding: Finding, summary: Summary, seen: tuple[str, str], counts: Mapping[str, int]) -> Bug:
+def bug_of(finding: Finding, summary: Summary, seen: tuple[str, str], counts: dict[str, int]) -> Bug:
     """Return a finding of a campaign as a bug; `seen`: when it was seen first and last."""
     return Bug(
         target=summary.target,
