@@ -1,4 +1,5 @@
-"""The text of a cause: `# 7. A state ...`, a table of fields, and how it comes about."""
+"""The text of a cause: `# 7. A state ...`, a table of fields, how it comes about, and behind the heading `## Notes`
+what a report to the engine leaves out: how it was found, our patch, the tokens of our traces."""
 
 from __future__ import annotations
 
@@ -7,6 +8,8 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
+NOTES = "\n## Notes\n"
+
 
 class CauseText(Struct, frozen=True):
     """A text in its parts. `heading` has the number, if there is one; `fields` are the rows of the first table."""
@@ -14,6 +17,7 @@ class CauseText(Struct, frozen=True):
     heading: str
     fields: Mapping[str, str]
     body: str
+    notes: str = ""
 
     @property
     def number(self) -> int:
@@ -27,13 +31,24 @@ class CauseText(Struct, frozen=True):
         return self.heading.partition(". ")[2] if self.number else self.heading
 
     @property
+    def whole(self) -> str:
+        """The body and the notes."""
+        return f"{self.body.rstrip()}\n{NOTES}{self.notes}" if self.notes else self.body
+
+    @property
     def public(self) -> str:
         """What is known in public, "" if the text does not say."""
         return self.fields.get("public", "")
+
+    @property
+    def same(self) -> str:
+        """The public report of this very defect, "#57580", "" without one: a report of ours is a comment there."""
+        return self.fields.get("same", "")
 
 
 def parse_cause_text(text: str) -> CauseText:
     """Return the parts of a text; what is missing is empty."""
     heading, table, body = [*text.split("\n\n", 2), "", ""][:3]
     fields = dict(re.findall(r"^\| (\w+) \| (.*) \|$", table, re.MULTILINE))
-    return CauseText(heading.partition("\n")[0].removeprefix("# "), fields, body)
+    body, _, notes = body.partition(NOTES)
+    return CauseText(heading.partition("\n")[0].removeprefix("# "), fields, body, notes)
