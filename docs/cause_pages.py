@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 DOCS = Path(__file__).resolve().parent
 CORPUS = DOCS.parent / "corpus"
 REQUIRED = ("client", "where", "needs", "public")
-OPTIONAL = ("severity", "GPU")
+OPTIONAL = ("severity", "GPU", "same")
 TABLES = re.compile(r"<!-- causes (\S+) (\S+): begin[^>]*-->\n.*?<!-- causes: end -->", re.DOTALL)
 LINK = re.compile(r"\]\((?:\.\./)+corpus/(\w+)/fixes/([\w.]+)/([\w-]+)\.md\)")
 CAPTION = {"vllm": "runner", "sglang": "where", "transformers": "families", "llamacpp": "part"}
@@ -115,7 +115,7 @@ def severities(folder: Path) -> dict[str, Severity]:
 def read(path: Path) -> Cause:
     """Read one text: `# title`, the rows of its first table as fields, and the rest."""
     found = parse_cause_text(path.read_text(encoding="utf-8"))
-    return Cause(path, found.heading, dict(found.fields), found.body)
+    return Cause(path, found.heading, dict(found.fields), found.whole)
 
 
 def causes(engine: str = "*", release: str = "*") -> list[Cause]:

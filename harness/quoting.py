@@ -45,6 +45,11 @@ def clean(text: str, limit: int = MESSAGE_MAX) -> str:
     return text if length <= limit else f"{text[:limit]} ... (cut: {length:,} characters)"
 
 
+def without_addresses(text: str) -> str:
+    """Return text without the addresses of objects that Python prints: each run has others."""
+    return re.sub(r" at 0x[0-9a-f]+(?=[>\s]|$)", "", text)
+
+
 def one_line(text: str, limit: int = MESSAGE_MAX) -> str:
     """Return the cleaned text with each run of white space as one space."""
     return " ".join(clean(text, limit).split())

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Literal
 
 from ...targets.base.protocol import EngineError, EngineStalled
-from ..quoting import DETAILS_MAX, clean, one_line
+from ..quoting import DETAILS_MAX, clean, one_line, without_addresses
 from .malformed import Fault
 from .oracles.base import Context
 from .verdict import Quoted, Value
@@ -202,9 +202,10 @@ def innermost(stack: TracebackType | None, module: str) -> traceback.FrameSummar
 
 
 def text_of(error: BaseException) -> str:
-    """Return an exception's message, also if its `__str__` fails."""
+    """Return an exception's message, also if its `__str__` fails; without addresses of objects, which each run has
+    others of."""
     try:
-        return str(error)
+        return without_addresses(str(error))
     except Exception as broken:
         return f"(its message cannot be printed: {type(broken).__name__})"
 

@@ -11,7 +11,7 @@ whatever the block, if k drafts are proposed, and as many tokens before the end 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
@@ -20,9 +20,13 @@ from msgspec import Struct, structs
 from ...reference.tokens import CONTINUATION
 from ...targets.base.deployment import Deployment, Scale
 from ...targets.base.trace import AnyEvent, Arrive, Config, Crop, ExternalLoad, Resume, Step, Trace, Truncate, Turn
+from ..record.history import History, RequestStep
 
 AMPLE = {"max_num_batched_tokens": 4096, "max_num_seqs": 64, "num_blocks": 4096}
 """Limits that limit no trace."""
+NO_HISTORY = History()
+EVENTS_MAX = 600
+"""Of a trace that is tried."""
 LENGTH_MAX = 4096
 """Tokens of a request that a trace may have, and so the longest that is tried."""
 
@@ -32,13 +36,21 @@ class Reading(NamedTuple):
 
     short_answers  an answer across a boundary has as many tokens as before, and its prompt ends elsewhere
     from_start     places that one step with drafts reaches from the start of a block are told from there
+    same           all lengths stay as they are, and only blocks are larger
     """
 
     short_answers: bool = True
     from_start: bool = False
+    same: bool = False
 
 
-READINGS = Reading(), Reading(from_start=True), Reading(short_answers=False), Reading(False, True)
+READINGS = (
+    Reading(),
+    Reading(from_start=True),
+    Reading(short_answers=False),
+    Reading(False, True),
+    Reading(same=True),
+)
 
 
 class Served(Struct, frozen=True):
@@ -56,8 +68,11 @@ class Served(Struct, frozen=True):
     tried: int = 0
 
 
-def serve(trace: Trace, describe: Callable[[Trace], Deployment], fails: Callable[[Trace], bool]) -> Served:
-    """Return the server of a failing trace. `fails` runs a trace and returns True if it fails in the same way."""
+def serve(
+    trace: Trace, describe: Callable[[Trace], Deployment], fails: Callable[[Trace], bool], history: History = NO_HISTORY
+) -> Served:
+    """Return the server of a failing trace. `fails` runs a trace and returns True if it fails in the same way;
+    `history` is that of the failure."""
     described = describe(trace)
     scaled = at_scale(trace, described.scale) if described.scale else None
     needs = _needed(trace, described.limits, fails)
@@ -66,11 +81,11 @@ def serve(trace: Trace, describe: Callable[[Trace], Deployment], fails: Callable
     assert described.scale is not None
     tried, seen = 0, list[Trace]()
     for reading in READINGS:
-        one = at_scale(trace, described.scale, reading)
+        one = at_scale(trace, described.scale, reading, history)
         if one is None or one in seen:
             continue
         seen.append(one)
-        if tried := _tried(trace, described.scale, fails, reading):
+        if tried := _tried(trace, described.scale, fails, reading, history):
             scaled = one
             break
     server = describe(scaled)
@@ -79,11 +94,11 @@ def serve(trace: Trace, describe: Callable[[Trace], Deployment], fails: Callable
 
 
 def _needed(trace: Trace, limits: Mapping[str, object], fails: Callable[[Trace], bool]) -> list[str]:
-    """Return the limits that a trace does not fail without; all of them if it needs one of several."""
-    plain = {name: AMPLE[name] for name in limits if name in AMPLE}
-    spared = [name for name, value in plain.items() if fails(_with(trace, {name: value}))]
-    if len(spared) > 1 and not fails(_with(trace, {name: plain[name] for name in spared})):
-        spared = []
+    """Return limits that a trace does not fail without: each is tried without all that could be spared before."""
+    spared: dict[str, int] = {}
+    for name in [name for name in AMPLE if name in limits]:
+        if fails(_with(trace, more := {**spared, name: AMPLE[name]})):
+            spared = more
     return [name for name in limits if name not in spared]
 
 
@@ -91,30 +106,34 @@ def _with(trace: Trace, fields: Mapping[str, int]) -> Trace:
     return structs.replace(trace, config=structs.replace(trace.config, **fields))
 
 
-def _tried(trace: Trace, scale: Scale, fails: Callable[[Trace], bool], reading: Reading) -> int:
+def _tried(trace: Trace, scale: Scale, fails: Callable[[Trace], bool], reading: Reading, history: History) -> int:
     """Return the largest block, up to a server's, with which a trace can be run, 0 if it does not fail there. Options
     keep their values: a target may take no others."""
     block, largest = scale.block, max(group.block_size for group in trace.config.groups)
     options = {name: int(trace.config.options.get(name, "0")) for name in scale.options}
     while block > largest:
-        one = at_scale(trace, Scale(block, options), reading)
-        if one and one.config.max_model_len <= LENGTH_MAX and one.config.max_num_batched_tokens <= LENGTH_MAX:
+        one = at_scale(trace, Scale(block, options), reading, history)
+        longest = max(one.config.max_model_len, one.config.max_num_batched_tokens) if one else 0
+        if one and longest <= LENGTH_MAX and len(one.events) <= EVENTS_MAX:
             return block if fails(one) else 0
         block //= 2
     return 0
 
 
-def at_scale(trace: Trace, scale: Scale, reading: Reading = READINGS[0]) -> Trace | None:
+def at_scale(trace: Trace, scale: Scale, reading: Reading = READINGS[0], history: History = NO_HISTORY) -> Trace | None:
     """Return a trace in the lengths of a server, None where its blocks do not divide each other.
 
     Each turn ends at the same place of its blocks. So does its prompt, or its answer has as many tokens as before:
-    where it crosses a boundary not both can be. Prompts that quote an answer keep their places.
+    where it crosses a boundary not both can be. A longer answer gets further steps, where the `history` says
+    when it crosses. Prompts that quote an answer keep their places.
     """
     documents = {document for event in trace.events if isinstance(event, Turn) for document, _ in event.prompt}
     short_answers = reading.short_answers and CONTINUATION not in documents
     lengths = _Lengths.of(trace.config, scale, reading.from_start)
     if lengths is None:
         return None
+    if reading.same:
+        return _with_blocks(trace, lengths, scale)
     config, tokens = trace.config, lengths.tokens
     groups = tuple(
         structs.replace(
@@ -124,7 +143,6 @@ def at_scale(trace: Trace, scale: Scale, reading: Reading = READINGS[0]) -> Trac
     )
     pages = [group.block_size for group in config.groups if group.kind == "attention"]
     is_of_tokens = config.mamba_cache_mode == "slots" and 1 in pages
-    chosen = {name: str(value) for name, value in scale.options.items() if int(config.options.get(name, "0"))}
     config = structs.replace(
         config,
         groups=groups,
@@ -132,11 +150,50 @@ def at_scale(trace: Trace, scale: Scale, reading: Reading = READINGS[0]) -> Trac
         max_model_len=tokens(config.max_model_len),
         max_num_batched_tokens=tokens(config.max_num_batched_tokens),
         long_prefill_token_threshold=tokens(config.long_prefill_token_threshold),
-        options={**config.options, **chosen},
+        options=_options(config, scale),
     )
     known: dict[str, tuple[int, int]] = {}
-    events = tuple(_event(one, lengths, known, short_answers) for one in trace.events)
+    more = {} if short_answers else _further_steps(history, tokens)
+    events = tuple(
+        each
+        for index, one in enumerate(trace.events)
+        for each in (*(Step() for _ in range(more.get(index, 0))), _event(one, lengths, known, short_answers))
+    )
     return structs.replace(trace, config=config, events=events)
+
+
+def _further_steps(history: History, tokens: Callable[[int], int]) -> dict[int, int]:
+    """Return event -> further steps before it, in which answers get as far as they are then in other lengths."""
+    found: dict[int, int] = {}
+    for own in _steps(history):
+        prompt = max(one.start + one.num_tokens for one in own if one.admitted)
+        for one, after in zip(own, [*(each.start for each in own[1:]), own[-1].start + 1], strict=True):
+            gained = max(after - one.start, 1)
+            if one.start >= prompt and not one.admitted:
+                more = tokens(one.start + gained) - gained - tokens(one.start)
+                found[one.moment] = max(found.get(one.moment, 0), more)
+    return found
+
+
+def _steps(history: History) -> Iterator[list[RequestStep]]:
+    """Yield the steps of each request that was admitted."""
+    for name in dict.fromkeys(one.request for one in history.request_steps if one.admitted):
+        yield sorted((one for one in history.request_steps if one.request == name), key=lambda one: one.step)
+
+
+def _options(config: Config, scale: Scale) -> dict[str, str]:
+    """Return the options of a trace, those that are a number of tokens as a server has them."""
+    chosen = {name: str(value) for name, value in scale.options.items() if int(config.options.get(name, "0"))}
+    return {**config.options, **chosen}
+
+
+def _with_blocks(trace: Trace, lengths: _Lengths, scale: Scale) -> Trace:
+    """Return a trace with a server's blocks, of which one step may compute at least one, and nothing else changed."""
+    config = trace.config
+    groups = tuple(structs.replace(one, block_size=lengths.block(one.block_size)) for one in config.groups)
+    step = max(config.max_num_batched_tokens, lengths.large[0])
+    config = structs.replace(config, groups=groups, max_num_batched_tokens=step, options=_options(config, scale))
+    return structs.replace(trace, config=config)
 
 
 def _event(event: AnyEvent, lengths: _Lengths, known: dict[str, tuple[int, int]], short_answers: bool) -> AnyEvent:

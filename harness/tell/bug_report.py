@@ -20,10 +20,11 @@ from typing import NamedTuple
 from msgspec import Struct, structs
 
 from ...reference.tokens import CONTINUATION
+from ...targets.base.client_script import AGAIN as AGAIN_IN_SCRIPT
 from ...targets.base.client_script import RECEIVED
 from ...targets.base.deployment import Deployment
 from ...targets.base.engine_tests import EngineTest
-from ...targets.base.issue_form import Part, Section
+from ...targets.base.issue_form import COMMENT, Form, Part, Section
 from ...targets.base.launch import Launch
 from ...targets.base.repro import Script
 from ...targets.base.trace import Config, Prompt, Trace
@@ -63,8 +64,10 @@ PATCH_LINES_SHOWN = 25
 """A longer patch is collapsed."""
 SCRIPT_LINES_SHOWN = 80
 """A longer script is collapsed."""
-OUTPUT_LINES_SHOWN = 12
-"""Of a script that fails in another way than with a plain assertion."""
+OUTPUT_LINES_SHOWN = 60
+"""Of a script that fails in another way than with a plain assertion: trackers ask for the whole traceback."""
+PRINTED_LINES_SHOWN = 12
+"""Of what another script prints, where that is no table of what clients receive."""
 EVENTS_MAX = 100
 """Of a longer scenario the middle is left out."""
 ANOTHER_ANSWER = "What shows the failure is an answer that is not that of the same request sent alone to a new server."
@@ -75,12 +78,18 @@ SHOWN_BY: Mapping[str, str] = {
     "dead engine": "What shows the failure is the exception in the server's log.",
 }
 """By what a client gets."""
+NO_ANSWER = "**no answer: the engine has ended**"
+"""Of a client whose request was not over when the engine raised."""
 SETTINGS_IN_TITLE = 2
+TITLE_MAX = 200
+"""Characters; a longer title does without the class of the model. GitHub takes 256."""
 FLAG_LENGTH_MAX = 60
 """A longer flag is named without its value."""
 TOKENS_SHOWN = 12
 PLACES_SHOWN = 5
 ISSUE = re.compile(r"\\#(?=\d)")
+GREEDY = re.compile(r"greedy tokens (\[.*?\]), alone (\[.*?\]);")
+"""In a line that a script prints for a forward."""
 
 
 class OtherRun(Struct, frozen=True):
@@ -112,8 +121,17 @@ class TriedFix(Struct, frozen=True):
     @property
     def good(self) -> bool:
         """True if the trace passes, and the script and the test if there are any."""
-        ran = [one for one in (self.script, self.test) if one]
-        return self.result == PASSES and all(one.status == 0 for one in ran)
+        return self.result == PASSES and all(one.status == 0 for one in self._ran)
+
+    @property
+    def passes_script(self) -> bool:
+        """True if the script passes, and the test if there is one, and the trace no longer fails like this."""
+        is_other = not self.result.startswith("fails, too") and bool(self._ran)
+        return is_other and all(one.status == 0 for one in self._ran)
+
+    @property
+    def _ran(self) -> list[ScriptVerdict]:
+        return [one for one in (self.script, self.test) if one]
 
 
 class ReproCase(Struct, frozen=True):
@@ -164,8 +182,21 @@ class ReproCase(Struct, frozen=True):
 
     @property
     def server(self) -> Deployment:
-        """The server of the trace, in its own lengths if that is known."""
-        return self.served.deployment if self.served else self.deployment
+        """The server of the trace, in its own lengths if that is known; with captured graphs if it fails with them,
+        too."""
+        server = self.served.deployment if self.served else self.deployment
+        spared = {server.eager} if self.graphs and all(self.graphs.values()) else set()
+        return structs.replace(server, flags=tuple(flag for flag in server.flags if flag not in spared))
+
+    @property
+    def release(self) -> str:
+        """The engine with its version, as its tracker names it."""
+        return self.deployment.release or f"{self.deployment.title} {self.launch.version}".strip()
+
+    @property
+    def crashes(self) -> bool:
+        """True if the engine raises: every client gets an error then, and no rule has to be told."""
+        return self.violation.oracle == "CRASH"
 
     @property
     def cause(self) -> CauseText | None:
@@ -173,8 +204,14 @@ class ReproCase(Struct, frozen=True):
         return self.related.cause if self.related else None
 
     @property
+    def form(self) -> Form:
+        """The form of the tracker; of a defect that is public already, that of a comment."""
+        return COMMENT if self.cause and self.cause.same else self.deployment.form
+
+    @property
     def title(self) -> str:
-        """What a client gets, with which settings and why, and the class of the model."""
+        """What a client gets, with which settings and why, and the class of the model if a state layer is wrong: only
+        then is the model known to matter."""
         headline, current = self.headline, next((run for run in self.runs if run.current), None)
         reach = self.severity.reach if self.severity else None
         flags = _flags(self) if reach else list(headline.settings)
@@ -182,15 +219,15 @@ class ReproCase(Struct, frozen=True):
         needs = [*flags, *asked][:SETTINGS_IN_TITLE]
         usual = " with default settings" if reach and not reach.needs else ""
         where = f" with {listed(needs)}" if needs else usual
-        is_hybrid = any(group.kind == "mamba" for group in self.trace.config.groups)
-        kind = ": ".join(filter(None, (self.deployment.model, self.deployment.architecture)))
-        kind = kind or "hybrid model" * is_hybrid
+        kind = ": ".join(filter(None, (self.deployment.model, self.deployment.architecture))) or "hybrid model"
+        kind = kind if self.violation.group_kind == "mamba" or not self.deployment.has_sizes else ""
         on = current.title if current and any(run.result == PASSES for run in self.runs) else ""
         said = f"{headline.situation}{where}"
         if self.cause:
             said = f"{headline.what}{where}: {_in_a_sentence(self.cause.title)}"
         last = ", ".join(filter(None, (kind, on)))
-        return f"{said} ({last})" if last else said
+        whole = f"{said} ({last})" if last else said
+        return whole if len(whole) <= TITLE_MAX else said
 
     @property
     def headline(self) -> Headline:
@@ -233,24 +270,45 @@ OWNER = """\
 >
 > - [ ] Run the script.
 > - [ ] Read the code that it is about.
-> - [ ] Search the issues{}.
+> - [ ] {}
+{}"""
+SEARCH = "Search the issues{}."
+COMPARE = "Read {}: is it still open, and does this add to it?"
+ATTACH = """\
+> - [ ] Attach `repro.py`, or put it into a gist and link it where this text calls it attached.
 """
+SAME = "This is the defect of {}, met in {}; it is no new issue. {}"
+
+
+def _adds(case: ReproCase) -> str:
+    """Return what a comment adds to the report that is there."""
+    adds = [*(["a script that shows it on a CPU"] if case.script else []),
+            *(["a patch with which that passes"] if case.script and case.fix and case.fix.good else [])]  # fmt: skip
+    return f"Below: {listed([*adds, 'how it comes about'])}."
 
 
 def _lines(page: _Page) -> Iterator[str]:
-    form = page.case.deployment.form
-    yield f"# {form.title}{markdown_text(page.case.title)}\n"
-    yield OWNER.format(_search(page.case))
+    case = page.case
+    form, same = case.form, case.cause.same if case.cause else ""
+    is_attached = case.script and (case.script.scenario or not page.with_script)
+    before, title = (f"Comment on {same}: ", case.cause.title) if same and case.cause else (form.title, case.title)
+    yield f"# {before}{markdown_text(title)}\n"
+    yield OWNER.format(COMPARE.format(same) if same else SEARCH.format(_search(case)), ATTACH if is_attached else "")
+    if same:
+        yield f"{SAME.format(same, markdown_text(case.release), _adds(case))}\n"
     for section in form.sections:
         yield from _section(section, page)
 
 
 def _section(section: Section, page: _Page) -> Iterator[str]:
     """Yield a section of the form; of several parts under one heading each but the first has a smaller one."""
-    yield f"## {section.heading}\n"
+    found = {part: list(PARTS[part](page)) for part in section.parts}
+    if section.parts and not section.text and not any(found.values()):
+        return
+    if section.heading:
+        yield f"## {section.heading}\n"
     if section.text:
         yield f"{section.text}\n"
-    found = {part: list(PARTS[part](page)) for part in section.parts}
     written = [part for part, lines in found.items() if lines]
     for part in written:
         if part in HEADINGS and part != written[0] and HEADINGS[part] != section.heading:
@@ -271,13 +329,19 @@ HEADINGS: Mapping[Part, str] = {
 def _bug(page: _Page) -> Iterator[str]:
     """Yield what a client gets, and what has to be set for it."""
     case = page.case
-    lead = f"{case.headline.situation}. {case.headline.impact} {_shown(case)}".rstrip()
-    yield f"{markdown_text(lead)}\n"
+    client = case.cause.fields.get("client", "") if case.cause else ""  # Markdown of ours
+    told = markdown_text(case.headline.what if client else case.headline.situation)
+    impact = "" if client and case.crashes else case.headline.impact
+    more = markdown_text(f"{impact} {_shown(case)}".strip())
+    if client:
+        told += f". {client[0].upper()}{client[1:]}" if ":" in client else f": {client}"
+    yield f"{told}. {more}".rstrip() + "\n"
     if case.severity and case.severity.reach:
         words = reach_words(_as_served(case.severity.reach, case.server), NOTHING)
         reach = markdown_text("; ".join([words, *where(case.graphs, "")]))
         yield f"**When** (found by changing one setting at a time; another trace may need less): {reach}.\n"
     yield from _implementations(case)
+    yield from _related(case)
     if case.fixes:
         yield "**Run with patches.** Without them the scenario meets another bug first; the patches are in "
         yield f"{markdown_code(f'{FIXES}/{FILES}')}:\n"
@@ -286,12 +350,13 @@ def _bug(page: _Page) -> Iterator[str]:
 
 
 def _flags(case: ReproCase) -> list[str]:
-    """Return flags without which the trace does not fail, those first that few servers have; values that are words."""
+    """Return flags without which the trace does not fail, those first that few servers have; values that are names."""
     if not (case.severity and case.severity.reach):
         return []
-    flags = [one.split(" ") for one in case.severity.reach.needs if one.startswith("--")]
+    needs = _as_served(case.severity.reach, case.server).needs
+    flags = [one.split(" ") for one in needs if one.startswith("--")]
     flags.sort(key=lambda one: one[0] not in case.deployment.unusual)
-    return [" ".join([flag, *(one for one in value if one.isalpha())]) for flag, *value in flags]
+    return [" ".join([flag, *(one for one in value if re.fullmatch(r"[A-Za-z_-]+", one))]) for flag, *value in flags]
 
 
 def _as_served(reach: Reach, server: Deployment) -> Reach:
@@ -311,6 +376,10 @@ def _shown(case: ReproCase) -> str:
     """Return what the script shows if no client of the run does."""
     if _shows_tokens(case) and case.answers.rows and all(one.wrong_from < 0 for one in case.answers.rows):
         return "In repro.py, a client that sends the same tokens again, or asks for more, receives wrong ones."
+    told = case.verdict.told if case.verdict and case.verdict.promised else ()
+    greedy = [found.groups() for line in told if (found := GREEDY.search(line))]
+    if greedy and all(one == other for one, other in greedy):
+        return "In repro.py no greedy token differs from those of the same tokens alone, but log-probabilities do."
     return ""
 
 
@@ -320,8 +389,7 @@ def _implementations(case: ReproCase) -> Iterator[str]:
         return
     told = []
     for run in sorted(case.runs, key=lambda run: not run.default):
-        other = "fails in another way" if run.result.startswith("fails in another way") else run.result
-        result = "**fails** (this report)" if run.current else markdown_text(other)
+        result = "**fails** (this report)" if run.current else markdown_text(_without_event(run.result))
         told.append(f"{markdown_text(run.title)}{' (the default)' * run.default}: {result}")
     yield f"{'; '.join(told)}.\n"
 
@@ -333,15 +401,25 @@ def _server(page: _Page) -> Iterator[str]:
         return
     scale = server.scale if served else None
     yield markdown_fence(" \\\n  ".join(server.shell), "bash")
-    sizes = f", with blocks of {plural(scale.block, 'token')}" if scale else ""
+    sizes = ""
+    if scale:
+        sizes = (
+            f" in lengths of a server, {scale.what} of {plural(scale.block, 'token')}; flags of sizes only fit these"
+        )
     ran = "the script" if page.case.script else "the trace in hybridfuzz"
-    yield f"\nThis server has the settings and limits of the scenario{sizes}. It was not started; only {ran} was run."
-    if served and served.tried:
-        yield f"With blocks of {served.tried} tokens and prompts as much longer its requests fail in the same way."
+    yield f"\nThis command has the settings of the script{sizes}. No server was started; {ran} was run."
+    if scale and served and served.tried:
+        how = f"with {scale.what} of {plural(served.tried, 'token')}"
+        yield f"The requests below were run like it, {how}, and fail in the same way."
     elif scale:
-        yield "In larger blocks it was not seen to fail: if it depends on positions within blocks, adjust the lengths."
+        yield (
+            f"Requests in such lengths were not seen to fail, so none are given: what was seen to fail are those of "
+            f"{ran}, with its shorter {scale.what}."
+        )
     yield ""
-    clients = list(client_lines(served, page.case.trace, page.case.history)) if served else []
+    again = _meets_a_wrong_cache(page.case)
+    is_seen = served and (served.tried or not scale)
+    clients = list(client_lines(served, page.case.trace, page.case.history, again)) if served and is_seen else []
     lines = [f"* {markdown_text(note)}" for note in server.notes]
     if server.client.forced:
         lines += ["", "What no flag and no field of a request says:", ""]
@@ -354,6 +432,13 @@ def _server(page: _Page) -> Iterator[str]:
         yield from _collapsed("The model and clients of such a server", lines)
 
 
+def _meets_a_wrong_cache(case: ReproCase) -> bool:
+    """Return True if only a client that sends the same tokens again receives wrong ones."""
+    told = [found for line in case.verdict.told if (found := RECEIVED.fullmatch(line))] if case.verdict else []
+    wrong = [one["name"] for one in told if one["expected"]]
+    return bool(wrong) and all(name.startswith(AGAIN_IN_SCRIPT) for name in wrong)
+
+
 def _cause(page: _Page) -> Iterator[str]:
     """Yield why it fails where that is known, and in any case where the run first deviates."""
     case, cause, fix = page.case, page.case.cause, page.case.fix
@@ -364,16 +449,23 @@ def _cause(page: _Page) -> Iterator[str]:
     if fix:
         yield from _fix(case, fix)
     unknown = "" if cause or fix else "Not known. "
-    yield f"{unknown}First deviation in this run: {markdown_text(case.violation.sentence)}."
+    first = "The exception" if case.crashes else "First deviation in this run"
+    yield f"{unknown}{first}: {markdown_text(_without_event(case.violation.sentence))}."
 
 
+def _without_event(sentence: str) -> str:
+    """Return what an engine raised without the number of the event in the trace."""
+    return re.sub(r" \(event \d+, \w+\)$", "", sentence)
+
+
+BEHIND = "no longer fails like this; it meets another defect, which is not reported here"
 ABOUT = ("where", "needs")
 """Fields of the text of a cause."""
 
 
 def _fix(case: ReproCase, fix: TriedFix) -> Iterator[str]:
     """Yield what fails without the patch and passes with it, and the patch."""
-    shown = [line for line in fix.text.splitlines() if not line.startswith("#")]
+    shown = fix.text.splitlines()
     lines, count = len(shown), plural(len(shown), "line")
     about = f"`fix.patch`, {markdown_text(fix.source)}, shows the cause; it was not written for review."
     if fix.places:
@@ -388,8 +480,9 @@ def _fix(case: ReproCase, fix: TriedFix) -> Iterator[str]:
     if case.test and case.tested and fix.test:
         words = ("fails" if case.tested.status else "passes"), ("fails" if fix.test.status else "passes")
         yield f"| {markdown_code(case.test.path)} | {words[0]} | {words[1]} |"
-    yield f"| the trace, in hybridfuzz | fails | {markdown_text(fix.result)} |\n"
-    if not fix.good:
+    is_other = not fix.good and fix.passes_script
+    yield f"| the trace, in hybridfuzz | fails | {BEHIND if is_other else markdown_text(fix.result)} |\n"
+    if not (fix.good or is_other):
         yield "**The patch does not fix this failure.**\n"
     text = markdown_fence("\n".join(shown), "diff")
     if lines <= PATCH_LINES_SHOWN:
@@ -430,7 +523,8 @@ def _reproduction(page: _Page) -> Iterator[str]:
     else:
         yield from _collapsed(f"repro.py ({lines} lines)", [markdown_fence(script.text.rstrip("\n"), "python")])
     raised = verdict.raised if verdict.promised and verdict.raised.startswith("AssertionError") else ""
-    shown = [raised] if raised else verdict.tail.splitlines()[-OUTPUT_LINES_SHOWN:]
+    printed = [] if any(map(RECEIVED.fullmatch, verdict.told)) else verdict.told[-PRINTED_LINES_SHOWN:]
+    shown = [*printed, raised] if raised else verdict.tail.splitlines()[-OUTPUT_LINES_SHOWN:]
     yield markdown_fence("\n".join(["$ python repro.py", *shown]), "console")
 
 
@@ -447,6 +541,18 @@ def _expected(page: _Page) -> Iterator[str]:
         yield from (f"| {' | '.join(cells)} |" for cells in rows)
         varied = f"; {markdown_text(case.answers.variation)}" if case.answers.variation and not received else ""
         yield f"\nToken ids of a stand-in model: each token is a function of all tokens before it{varied}.\n"
+    if not case.crashes:
+        yield from _inside(violation)
+        if not case.deployment.has_sizes:
+            yield f"{ROWS}\n"
+    if case.controls:
+        ran = "the script" if case.script else "the trace"
+        yield f"**Controls.** Each differs from {ran} in one thing only, and passes:\n"
+        yield from (f"* {markdown_text(control)}" for control in case.controls)
+
+
+def _inside(violation: Violation) -> Iterator[str]:
+    """Yield what is wrong inside the engine, and the rule."""
     who = violation.request or (f"block {violation.block}" if violation.block >= 0 else "engine")
     observed = violation.observed_words.splitlines()
     seen = observed[0] if len(observed) == 1 else violation.sentence
@@ -456,11 +562,11 @@ def _expected(page: _Page) -> Iterator[str]:
     at = f", step {violation.step}" if violation.step >= 0 else ""
     yield "| inside the engine | expected | observed |\n| --- | --- | --- |"
     yield f"| {markdown_text(who + at)} | {markdown_text(wanted or 'see the rule')} | {markdown_text(seen)} |\n"
-    yield f"**What must hold.** {rule_of(violation.oracle, violation.field)}\n"
-    if case.controls:
-        ran = "the script" if case.script else "the trace"
-        yield f"**Controls.** Each differs from {ran} in one thing only, and passes:\n"
-        yield from (f"* {markdown_text(control)}" for control in case.controls)
+    rule, dot, _ = rule_of(violation.oracle, violation.field).partition(". ")
+    yield f"**What must hold.** {rule}{dot.strip()}\n"
+
+
+ROWS = "Requests are the rows of the batch: r0 is the first prompt of the script, r1 the second, and so on."
 
 
 def _received(case: ReproCase) -> Iterator[list[str]]:
@@ -468,8 +574,12 @@ def _received(case: ReproCase) -> Iterator[list[str]]:
     told = case.verdict.told if case.verdict and case.verdict.promised else ()
     for client in (found for line in told if (found := RECEIVED.fullmatch(line))):
         wanted, got, end = client["expected"] or client["received"], client["received"], client["end"]
-        grade = "right" if not client["expected"] else "**wrong**" if end == "ended" else f"**{markdown_text(end)}**"
+        grade = GRADES.get(end, f"**{markdown_text(end)}**") if client["expected"] else "right"
         yield [markdown_text(client["name"]), _numbers(wanted), _numbers(got), grade]
+
+
+GRADES = {"ended": "**wrong**", "aborted": "**wrong**, aborted"}
+"""How a request ended that received something else than it should -> what is said of it."""
 
 
 def _numbers(tokens: str) -> str:
@@ -491,7 +601,7 @@ def _answers(case: ReproCase) -> Iterator[list[str]]:
         if answer.again:
             name = f"{answer.request.removesuffix(AGAIN)} (its prompt and answer sent again)"
         cells = [name, _tokens(answer.expected), _tokens(answer.observed)]
-        yield [*map(markdown_text, cells), _grade(answer)]
+        yield [*map(markdown_text, cells), NO_ANSWER if case.crashes and answer.end else _grade(answer)]
 
 
 def _tokens(tokens: Sequence[int]) -> str:
@@ -506,13 +616,11 @@ def _grade(answer: Answer) -> str:
 
 
 def _more(page: _Page) -> Iterator[str]:
-    """Yield what is read later, and public reports."""
+    """Yield what is read later."""
     case = page.case
-    yield from _related(case)
-    yield ""
     yield from _collapsed("Every request and event", list(_scenario(case)))
     explanation = explain(case.history)
-    if explanation and explanation.story and case.violation.field not in FIELDS_OF_A_MODEL:
+    if explanation and explanation.story and case.violation.field not in FIELDS_OF_A_MODEL and not case.crashes:
         yield from _collapsed("What happens, step by step", list(_story(page, explanation)))
     if case.places:
         told = [
@@ -633,10 +741,9 @@ def _story(page: _Page, explanation: Explanation) -> Iterator[str]:
 
 def _environment(page: _Page) -> Iterator[str]:
     case, deployment = page.case, page.case.deployment
-    release = deployment.release or f"{deployment.title} {case.launch.version}".strip()
-    yield f"* {markdown_text(release)}"
+    yield f"* {markdown_text(case.release)}"
     for run in case.runs:
-        if run.current:
+        if run.current and deployment.command:  # else it is the caller who chooses
             default = "the default of this release" if run.default else "not the default of this release"
             yield f"* {markdown_text(run.title)}, {default}"
     if case.versions:
@@ -671,14 +778,14 @@ def _search(case: ReproCase) -> str:
 def _related(case: ReproCase) -> Iterator[str]:
     # Numbers of issues become links in the repository where the report is filed.
     if case.cause and (public := case.cause.public):
-        yield f"**Public reports**, as of the time when the cause was found: {public}."
+        yield f"**Public reports**, when this was last looked for: {public}.\n"
     elif case.related and (numbers := public_reports(case.related)):
-        yield f"**Public reports** of this or a related bug: {', '.join(numbers)}."
+        yield f"**Public reports** of this or a related bug: {', '.join(numbers)}.\n"
     else:
-        yield "**Public reports**: none is recorded."
+        yield "**Public reports**: none is recorded.\n"
     if case.related and not case.cause:
         reason = re.sub(ISSUE, "#", markdown_text(case.related.reason))
-        yield f"\nKnown to hybridfuzz as {markdown_code(case.related.name)}: {reason}"
+        yield f"Known to hybridfuzz as {markdown_code(case.related.name)}: {reason}\n"
 
 
 def _collapsed(title: str, lines: Sequence[str]) -> Iterator[str]:

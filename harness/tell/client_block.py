@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from ...targets.base.client_requests import stops_of, variable
-from ...targets.base.trace import Abort, Arrive, Resume, Trace
+from ...targets.base.client_requests import prompt_of, stops_of, variable
+from ...targets.base.trace import Abort, Arrive, Resume, Step, Trace
 from ..record.history import History, RequestStep
 from ..units import listed
 from .at_scale import Served
@@ -16,31 +16,51 @@ from .scenario import requests_of, steps_of
 
 END = """\
     for name, task in list(locals().items()):
-        print(name, (await asyncio.gather(task, return_exceptions=True))[0])
+        if isinstance(task, asyncio.Task):
+            print(name, (await asyncio.gather(task, return_exceptions=True))[0])
 
 
 asyncio.run(main())"""
 
 
-def client_lines(served: Served, trace: Trace, history: History) -> Iterator[str]:
-    """Yield the lines of the script, nothing if no endpoint takes a request of the trace."""
+AGAIN = """\
+    # The cache holds wrong content by now. A client that sends the same tokens meets it, whose answer
+    # is to be compared with that of the same request to a new server.
+    known = {prompt}
+    known = known + answer(await send(known, {new}))
+    again = send(known, 4)"""
+
+
+def client_lines(served: Served, trace: Trace, history: History, again: bool = False) -> Iterator[str]:
+    """Yield the lines of the script, nothing if no endpoint takes a request of the trace. `again`: a client that sends
+    the same tokens once more is the one that receives wrong ones."""
     client, command = served.deployment.client, served.deployment.command
     if not any("send(" in line for lines in client.calls.values() for line in lines):
         return
-    model = f"MODEL = {command[-1].strip(chr(34))!r}"
+    named = command[-1].strip(chr(34))
+    model = 'MODEL = ""  # the checkpoint that the server has' if named.startswith("$") else f"MODEL = {named!r}"
     delay = "DELAY = 0.1  # seconds: adjust it until each request arrives when its comment says"
     yield f"{client.head}\n\n{model}\n{delay}"
     if stops := stops_of(trace.events):
         yield from ("STOP = {", *(f"    {name!r}: 0,  # put here {what}" for name, what in stops.items()), "}")
     yield "\n\nasync def main():"
-    before = -1
+    before, of_trace = -1, dict(zip(_calls(served.trace), _calls(trace), strict=True))
     for index in sorted(client.calls):
-        planned = _planned(history, index)
-        if planned > before >= 0 and (when := _when(trace, history, index, planned)):
+        event = of_trace[index]
+        planned = _planned(history, event)
+        if planned > before >= 0 and (when := _when(trace, history, event, planned)):
             yield f"    await asyncio.sleep(DELAY)  # until {when}"
         before = planned
         yield from (f"    {line}" for line in client.calls[index])
+    first = next((one for one in served.trace.events if isinstance(one, Arrive)), None)
+    if again and first:
+        yield AGAIN.format(prompt=prompt_of(first.prompt, {}), new=first.max_new_tokens)
     yield END
+
+
+def _calls(trace: Trace) -> list[int]:
+    """Return the indices of events that are no steps: in a server's lengths a trace has more steps."""
+    return [index for index, event in enumerate(trace.events) if not isinstance(event, Step)]
 
 
 def _planned(history: History, index: int) -> int:
@@ -59,6 +79,8 @@ def _when(trace: Trace, history: History, index: int, planned: int) -> str:
         if isinstance(event, Arrive) and event.name in rows and event.name not in gone | turns:
             row = rows[event.name]
             state = _state([one for one in steps.get(event.name, ()) if one.step < planned], row.prompt, row.new)
+            if state == "has ended" and event.name == getattr(trace.events[index], "name", ""):
+                state = "is in its last step"
             doing.setdefault(state, []).append(variable(event.name))
     return "; ".join(f"{listed(names)} {_plural(state, names)}" for state, names in doing.items())
 

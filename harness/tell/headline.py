@@ -130,7 +130,11 @@ def _seen(answers: Sequence[Answer], has_numbers: bool) -> Iterator[str]:
     if one := next((one for one in answers if one.wrong_from >= 0), None):
         at = one.wrong_from
         got = _token(one.observed, at)
-        again = "A later request with the same prefix" if one.again else f"The client of {one.request}"
+        again = (
+            "In the run below a later request with the same prefix"
+            if one.again
+            else f"In the run below the client of {one.request}"
+        )
         numbers = f": token {at + 1} is {got}, expected {_token(one.expected, at)}"
         which = numbers if has_numbers else f", from token {at + 1} on"
         yield f"{again} receives wrong tokens{which}. No error is raised."
@@ -180,7 +184,9 @@ def _situation(trace: Trace, history: History, violation: Violation) -> Iterator
     k = trace.config.num_speculative_tokens
     if subject:
         kind = "a request"
-        if subject.prompt == 1:
+        if any(one.step == violation.step and one.start >= subject.prompt for one in own):
+            kind = "a request that decodes"
+        elif subject.prompt == 1:
             kind = "a one-token prompt"
         elif k and subject.prompt == 1 + k:
             kind = "a prompt of 1 + k tokens"
@@ -188,7 +194,9 @@ def _situation(trace: Trace, history: History, violation: Violation) -> Iterator
             kind = "a prompt that is prefilled in chunks"
         others = [name for name, all_steps in steps.items() if name != subject.name and _has(all_steps, first)]
         resumed = sum(one.admitted for one in own) > 1
-        yield f"for {kind}" + (" that joins a running batch" if others and not resumed else "")
+        yield f"for {kind}" + (
+            " that joins a running batch" if others and not resumed and "decodes" not in kind else ""
+        )
         if any(isinstance(event, Resume) and event.name == subject.name for event in trace.events):
             yield "in a later turn of its session"
         elif resumed and not any(isinstance(event, Preempt | ResetPrefixCache) for event in trace.events):

@@ -13,20 +13,23 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from itertools import product
 from pathlib import Path
+from typing import Protocol
 
 from msgspec import Struct, structs
 
-from ...targets.base.deployment import Deployment
+from ...targets.base.deployment import Deployment, Implementation
 from ...targets.base.engine_tests import EngineTest
 from ...targets.base.launch import Launch
-from ...targets.base.patched_copy import changed_lines, patched
-from ...targets.base.patches import parse_patch
+from ...targets.base.patched_copy import as_applied, changed_lines, patched
+from ...targets.base.patches import PatchError, parse_patch
 from ...targets.base.protocol import Capabilities, TargetError
 from ...targets.base.registry import describe, write_scripts, write_test
 from ...targets.base.repro import Script, served
-from ...targets.base.trace import Trace, TraceError
+from ...targets.base.trace import Arrive, Step, Trace, TraceError
 from ..draw.near_stock import GRAPH_SIZES
 from ..draw.overrides import apply_overrides
 from ..draw.trace_files import write_atomically
@@ -36,6 +39,7 @@ from ..group.findings.measured_reach import answers_of, nearest_of
 from ..group.known.known_toml import Known
 from ..group.reduction.reduce import without_idle_events
 from ..group.reduction.still_fails import UNEXPLAINED
+from ..judge.oracles import client_of
 from ..judge.outcome import Outcome
 from ..judge.ranks import ranks_of
 from ..judge.violation import Violation
@@ -50,9 +54,11 @@ from .versions import collected, system, versions_of
 
 SCRIPT = "repro.py"
 FAILS_TOO = "fails, too"
+STEPS_BEFORE = 3
+"""Steps of a request that is put before the others."""
 IDLE_SECONDS = 20.0
 """Time for the events that the failure does not need any more."""
-SCALE_SECONDS = 20.0
+SCALE_SECONDS = 40.0
 """Time for the trace in the lengths of a server, and without its limits."""
 NAME_LENGTH_MAX = 72
 LEADS_ON = frozenset([
@@ -60,6 +66,14 @@ LEADS_ON = frozenset([
     "with",
 ])  # fmt: skip
 """Words that end no name."""
+
+
+class RunsTraces(Protocol):
+    """The part of a worker that most of this needs."""
+
+    def run(self, trace: Trace) -> Outcome:
+        """Run a trace."""
+        ...
 
 
 class Subject(Struct, frozen=True):
@@ -86,8 +100,13 @@ def observe(
 ) -> ReproCase | None:
     """Return the content of the report without a script, None for a trace that does not fail. `as_given`: nothing of
     the trace is changed."""
-    spec, launch, given = subject.spec, subject.launch, trace
-    with subject.worker() as worker:
+    spec, launch, entry = (
+        subject.spec,
+        subject.launch,
+        related(subject.spec, subject.launch.version, trace, subject.known),
+    )
+    with ExitStack() as stack:
+        worker = stack.enter_context(subject.worker())
         capabilities = worker.start().capabilities
         history = worker.explain(trace)[1]
         violation = history.violation
@@ -95,22 +114,30 @@ def observe(
             return None
         deployment, severity, wanted = describe(spec, trace, launch.version), None, _likeness(violation)
         if violation.oracle not in UNEXPLAINED and not as_given:
-            plain, signature = trace, violation.signature
+            implementations = deployment.implementations
+            judged = Judged(worker, _fixed(subject, trace, entry, stack))
+            plain, violation = on_default(trace, violation, judged, implementations)
+            plain, violation = behind_another(plain, violation, judged)
+            signature, wanted = violation.signature, _likeness(violation)
 
             def run(one: Trace) -> Outcome:
-                outcome = worker.run(one)
+                outcome = judged.run(one)
                 is_same = outcome.violation is not None and _likeness(outcome.violation) == wanted
                 return outcome if is_same else structs.replace(outcome, violation=None)
 
             plain = plainest(plain, signature, run, capabilities, lambda one: unusual(spec, launch, one))
-            implementations = deployment.implementations
-            plain, severity = nearest_of(plain, violation, worker, capabilities, implementations, _likeness)
+            plain, severity = nearest_of(plain, violation, judged, capabilities, implementations, _likeness)
             plain = without_idle_events(plain, signature, run, IDLE_SECONDS)
+            plain = without_idle_options(
+                plain, lambda one: describe(spec, one, launch.version), lambda one: _fails(judged, one, wanted)
+            )
             again = worker.explain(plain)[1] if plain != trace else history
             if again.violation and _likeness(again.violation) == wanted:
-                trace, history, violation = plain, again, again.violation
+                trace, history = plain, again
             else:
                 severity = None
+            assert history.violation is not None
+            violation, wanted = history.violation, _likeness(history.violation)
             deployment = describe(spec, trace, launch.version)
         answers = answers_of(worker, trace, violation)
         until = 0.0 if violation.oracle in UNEXPLAINED else time.monotonic() + SCALE_SECONDS
@@ -118,6 +145,7 @@ def observe(
             trace,
             lambda one: describe(spec, one, launch.version),
             lambda one: time.monotonic() < until and _fails(worker, one, wanted),
+            history,
         )
         runs = list(_implementations(worker, trace, violation.signature, deployment))
         graphs = dict(_graphs(subject, worker, trace, violation.signature, capabilities))
@@ -134,9 +162,101 @@ def observe(
         controls=passing,
         usual=capabilities.usual_options,
         places=places,
-        related=related(spec, launch.version, given, subject.known),
+        related=entry,
         fixes=subject.fixes,
     )  # fmt: skip
+
+
+class Judged:
+    """A worker, on which a trace passes if it fails with the patch of the known bug, too: what a report is about should
+    be repaired by the patch that it shows."""
+
+    def __init__(self, worker: WorkerClient, fixed: WorkerClient | None) -> None:
+        self._worker = worker
+        self._fixed = fixed
+        self.observe, self.explain, self.serve = worker.observe, worker.explain, worker.serve
+
+    def run(self, trace: Trace) -> Outcome:
+        """Run a trace; a failure that is not repaired is none."""
+        outcome = self._worker.run(trace)
+        if self._fixed is None or outcome.violation is None or self._fixed.run(trace).violation is None:
+            return outcome
+        return structs.replace(outcome, violation=None)
+
+
+def _fixed(subject: Subject, trace: Trace, entry: RelatedEntry | None, stack: ExitStack) -> WorkerClient | None:
+    """Return a worker with the patch of the known bug that a failure is, until `stack` ends; None where there is none,
+    and where the trace fails with it, too."""
+    patch, _ = packaged_patch(entry)
+    if not patch:
+        return None
+    try:
+        fixed = stack.enter_context(subject.worker(patched(subject.launch, [parse_patch(patch, "fix")])))
+        fixed.start()
+        return fixed if fixed.run(trace).violation is None else None
+    except (TargetError, PatchError):  # `try_fix` says why
+        return None
+
+
+def on_default(
+    trace: Trace, violation: Violation, worker: RunsTraces, implementations: Sequence[Implementation]
+) -> tuple[Trace, Violation]:
+    """Return the trace and its failure on the implementations that a server runs by default, if it breaks the same rule
+    at the same event there: the error may have another name."""
+    usual = {name: value for one in implementations if one.default for name, value in one.options.items()}
+    chosen = structs.replace(trace, config=structs.replace(trace.config, options={**trace.config.options, **usual}))
+    if chosen == trace:
+        return trace, violation
+    try:
+        found = worker.run(chosen).violation
+    except (TargetError, TraceError):
+        return trace, violation
+    is_same = found is not None and _place(found) == _place(violation)
+    return (chosen, found) if found and is_same else (trace, violation)
+
+
+EARLIER = "earlier"
+"""Name of a request that is put before the others."""
+
+
+def behind_another(trace: Trace, violation: Violation, worker: RunsTraces) -> tuple[Trace, Violation]:
+    """Return the trace and its failure behind a request whose memory is used again, if it reads bytes that were
+    nobody's and fails like that, too: on a server that has just started they are zeros, and nothing is wrong."""
+    if "previous" not in violation.details or violation.details["previous"] or trace.config.num_blocks == 0:
+        return trace, violation
+    config, block = trace.config, max(group.block_size for group in trace.config.groups)
+    pools = dict.fromkeys([config.smallest_pool(), config.num_blocks])
+    for pool, length in product(pools, dict.fromkeys([1, block, config.max_model_len - 1])):
+        first = (Arrive(EARLIER, ((EARLIER, length),), 1), *(Step() for _ in range(STEPS_BEFORE)))
+        one = structs.replace(trace, config=structs.replace(config, num_blocks=pool), events=(*first, *trace.events))
+        try:
+            found = worker.run(one).violation
+        except (TargetError, TraceError):
+            continue
+        if found and found.signature == violation.signature and found.details.get("previous"):
+            return one, found
+    return trace, violation
+
+
+def without_idle_options(
+    trace: Trace, describe: Callable[[Trace], Deployment], fails: Callable[[Trace], bool]
+) -> Trace:
+    """Return the trace without options that change neither the server nor the failure, such as what to do with a load
+    that fails where nothing is loaded."""
+    server = describe(trace)
+    chosen = {name for one in server.implementations for name in one.options}
+    until = time.monotonic() + IDLE_SECONDS
+    for name in trace.config.options if server.command else ():
+        options = {other: value for other, value in trace.config.options.items() if other != name}
+        one = structs.replace(trace, config=structs.replace(trace.config, options=options))
+        if name not in chosen and describe(one) == server and time.monotonic() < until and fails(one):
+            trace = one
+    return trace
+
+
+def _place(violation: Violation) -> tuple[str, int, str, str]:
+    """Return the rule that is broken, for whom and where, and what a client gets."""
+    return violation.oracle, violation.event, violation.request, client_of(violation)
 
 
 def _likeness(violation: Violation) -> tuple[str, bool]:
@@ -145,7 +265,7 @@ def _likeness(violation: Violation) -> tuple[str, bool]:
     return violation.signature, bool(violation.details.get("previous"))
 
 
-def _fails(worker: WorkerClient, trace: Trace, wanted: tuple[str, bool]) -> bool:
+def _fails(worker: RunsTraces, trace: Trace, wanted: tuple[str, bool]) -> bool:
     """Return True if a trace, which may not fit the target, fails like the one before."""
     try:
         violation = worker.run(trace).violation
@@ -269,7 +389,8 @@ def name_of_test(title: str) -> str:
 
 
 def try_fix(subject: Subject, folder: Path, case: ReproCase, patch: str, source: str) -> TriedFix:
-    """Run the trace and the script with a patch. Raises PatchError for one that does not fit."""
+    """Run the trace and the script with a patch, which is told with the lines and names of the engine's tree. Raises
+    PatchError for one that does not fit."""
     parsed = parse_patch(patch, "fix")
     fixed = patched(subject.launch, [parsed])
     with subject.worker(fixed) as worker:
@@ -277,7 +398,8 @@ def try_fix(subject: Subject, folder: Path, case: ReproCase, patch: str, source:
         result = _result(worker, case.trace, case.violation.signature)
     verdict = run_script(folder / SCRIPT, case.script, fixed) if case.script else None
     tested = run_test(folder, case.test, case.script, fixed) if case.test and case.script else None
-    return TriedFix(patch, source, result, verdict, tested, changed_lines(subject.launch, parsed))
+    text, places = as_applied(subject.launch, parsed), changed_lines(subject.launch, parsed)
+    return TriedFix(text, source, result, verdict, tested, places)
 
 
 def packaged_patch(entry: RelatedEntry | None) -> tuple[str, str]:

@@ -98,9 +98,15 @@ def narrate(trace: Trace, history: History, calls: Mapping[str, str] = {}) -> It
     for one in history.request_steps:
         at.setdefault(one.moment, []).append(one)
     idle: list[int] = []
+    violation = history.violation
+    raises = violation.event if violation and (violation.oracle, violation.relation) == ("CRASH", "raised") else -1
     for index in range(len(history.moments)):
         event = trace.events[index] if index < len(trace.events) else Step()
         rows = sorted(at.get(index, ()), key=lambda one: one.step)
+        if index == raises and violation and isinstance(event, Step) and not rows:
+            yield from [_idle(history, idle)] if idle else []
+            yield f"The next step{_limits(event)} raises {violation.field.partition('-')[0]}."
+            return
         if isinstance(event, Step) and not rows and not _limits(event):
             if idle and history.moments[idle[0]].waiting != history.moments[index].waiting:
                 yield _idle(history, idle)

@@ -21,7 +21,7 @@ from ...targets.base.launch import Launch
 from ...targets.base.repro import Failure, Script
 from ...targets.base.trace import Abort, Event, Step, Trace, Wake
 from ..judge.violation import Violation, wanted_depth
-from ..quoting import clean
+from ..quoting import clean, without_addresses
 from ..record.history import History, Moment
 from ..record.tag_names import Names
 from ..workers.worker_environment import Home
@@ -29,6 +29,8 @@ from ..workers.worker_process import variables_for
 
 PACKAGE = "hybridfuzz"
 TAIL_LINES = 25
+TRACEBACK = "Traceback (most recent call last):"
+TRACEBACK_LINES = 200
 OUTPUT_MAX = 100_000
 RUN_SECONDS = 900.0
 
@@ -107,8 +109,8 @@ def run_script(path: Path, script: Script, launch: Launch, run: Run | None = Non
     )
     is_shown = status == 1 and any(script.promise in line for line in _exception(lines))
     elsewhere = _elsewhere(lines, script, path) if is_shown else ""
-    tail = _tail([*out, *lines], path.absolute().parent)
-    raised = RANK.sub("", next(iter(_exception(lines)), ""))
+    tail = _tail([*out, *lines], path.absolute().parent, launch)
+    raised = without_addresses(RANK.sub("", next(iter(_exception(lines)), "")))
     return ScriptVerdict(is_shown and not elsewhere, status, seconds, tail, elsewhere, out, raised)
 
 
@@ -153,7 +155,7 @@ def run_test(folder: Path, test: EngineTest, script: Script, launch: Launch) -> 
     """Run a script's test in its own tree, which `folder` holds; the last line is that of the engine's test runner."""
     status, seconds, out, err = _run(test.run, folder.absolute(), script, launch)
     promised = status == 1 and any(script.promise in line for line in [*out, *err])
-    return ScriptVerdict(promised, status, seconds, _tail([*out, *err], folder.absolute()))
+    return ScriptVerdict(promised, status, seconds, _tail([*out, *err], folder.absolute(), launch))
 
 
 def _run(arguments: Sequence[str], folder: Path | None, script: Script, launch: Launch) -> Ended:
@@ -181,9 +183,17 @@ def ended_with(status: int, seconds: float, stdout: bytes, stderr: bytes) -> End
     return status, seconds, out.splitlines(), [line for line in err.splitlines() if line.strip()]
 
 
-def _tail(lines: Sequence[str], folder: Path) -> str:
-    """Return the last lines without the folder's name: a traceback has it, reports name no folder of this machine."""
-    return "\n".join(lines[-TAIL_LINES:]).replace(f"{folder}{os.sep}", "")
+def _tail(lines: Sequence[str], folder: Path, launch: Launch) -> str:
+    """Return the last lines, with a traceback that they end in whole; without the names of folders of this machine,
+    which a traceback has, and addresses of objects."""
+    traceback = next((number for number in range(len(lines) - 1, -1, -1) if lines[number].endswith(TRACEBACK)), -1)
+    first = max(min(traceback, len(lines) - TAIL_LINES) if traceback >= 0 else len(lines) - TAIL_LINES, 0)
+    text = without_addresses(
+        "\n".join(RANK.sub("", line) for line in lines[max(first, len(lines) - TRACEBACK_LINES) :])
+    )
+    for place in (str(folder), launch.tree, str(Path(launch.python).parents[1])):
+        text = text.replace(f"{place}{os.sep}", "") if place else text
+    return text
 
 
 def environment_of(launch: Launch, script: Script, home: Path, *, finds_folder: bool) -> Mapping[str, str]:

@@ -33,11 +33,13 @@ class Scale(Struct, frozen=True):
     block    tokens of its largest blocks
     options  options of a trace that are a number of tokens -> their value there
     flags    that set the block, () if the engine needs none
+    what     the blocks, in words
     """
 
     block: int
     options: Mapping[str, int] = {}
     flags: tuple[str, ...] = ()
+    what: str = "blocks"
 
 
 class Client(Struct, frozen=True):
@@ -79,6 +81,7 @@ class Deployment(Struct, frozen=True):
     limits     field of a configuration that limits a step or the memory -> the flags that set it, of which a server
                has those that the trace needs
     client     what its clients send
+    eager      the flag of a server without captured graphs, "" where there is none
     """
 
     title: str
@@ -105,6 +108,7 @@ class Deployment(Struct, frozen=True):
     scale: Scale | None = None
     limits: Mapping[str, tuple[str, ...]] = {}
     client: Client = Client()
+    eager: str = ""
 
     @property
     def shell(self) -> list[str]:

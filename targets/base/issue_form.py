@@ -22,7 +22,7 @@ environment   versions, and the output of the engine's own tool
 
 
 class Section(Struct, frozen=True):
-    """A heading of a form, with `text` of ours in Markdown and `parts` of a report under it."""
+    """A heading of a form, "" for none, with `text` of ours in Markdown and `parts` of a report under it."""
 
     heading: str
     parts: tuple[Part, ...] = ()
@@ -44,10 +44,22 @@ class Form(Struct, frozen=True):
 
 PLAIN = Form(
     (
-        Section("Describe the bug", ("bug", "server", "cause")),
-        Section("Reproduction", ("reproduction",)),
+        Section("Describe the bug", ("bug", "cause")),
+        Section("Reproduction", ("reproduction", "server")),
         Section("Expected behavior", ("expected", "more")),
         Section("Environment", ("environment",)),
     )
 )
 """For an engine without one."""
+COMMENT = Form(
+    (
+        Section("", ("bug",)),
+        Section("Reproduction", ("reproduction",)),
+        Section("Expected and received", ("expected",)),
+        Section("Cause", ("cause",)),
+        Section("A server", ("server",)),
+        Section("More", ("more",)),
+        Section("Environment", ("environment",)),
+    )
+)
+"""For a defect that is public already: what is said about it is a comment there, not a form."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from difflib import unified_diff
 from functools import cache, partial
 from hashlib import sha256
 from pathlib import Path
@@ -77,6 +78,22 @@ def changed_lines(launch: Launch, patch: Patch) -> list[str]:
     tree = Path(launch.tree)
     inside = in_tree(patch, tree, cache(partial(new_words, tree)))
     return [f"{path}:{change.start + 1}" for path, changes in located(inside, _reader(tree)) for change in changes]
+
+
+def as_applied(launch: Launch, patch: Patch) -> str:
+    """Return a patch as a diff of a target's tree, with its line numbers and without what stands before the files: one
+    made for another release has other lines. Raises PatchError if it does not fit."""
+    tree = Path(launch.tree)
+    read = _reader(tree)
+    inside = in_tree(patch, tree, cache(partial(new_words, tree)))
+    return "".join(line for path, text in merged([inside], read).items() for line in _diff(path, read(path), text))
+
+
+def _diff(path: str, before: str | None, after: str) -> Iterator[str]:
+    """Yield the lines of a file's diff."""
+    names = ("/dev/null" if before is None else f"a/{path}", f"b/{path}")
+    for line in unified_diff((before or "").splitlines(keepends=True), after.splitlines(keepends=True), *names):
+        yield line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
 
 
 def in_tree(patch: Patch, tree: Path, words: Callable[[], Mapping[str, str]]) -> Patch:

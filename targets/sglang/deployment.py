@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from functools import partial
 
 from ..base.client_requests import GENERATE, calls_of, variable
 from ..base.deployment import Client, Deployment, Implementation, Scale
@@ -65,7 +66,7 @@ RETRACTS = {"SGLANG_TEST_RETRACT": "1", "SGLANG_TEST_RETRACT_INTERVAL": "3"}
 """SGLang's own switch: it retracts a request every so many forward passes."""
 RANKS = ("--tp-size", "2", "--attn-dp-size", "2")
 """Of a server on one of whose ranks the trace runs."""
-SCALE = Scale(64)
+SCALE = Scale(64, what="snapshot intervals")
 """The smallest grid of snapshots of a server's GDN model: the chunk of its prefill kernel."""
 FORM = Form(
     (
@@ -78,13 +79,14 @@ FORM = Form(
             "- [ ] This is in English.",
         ),
         Section("Describe the bug", ("bug", "cause", "expected")),
-        Section("Reproduction", ("server", "reproduction", "more")),
+        Section("Reproduction", ("reproduction", "server", "more")),
         Section("Environment", ("environment",)),
     ),
     title="[Bug] ",
     collects="python3 -m sglang.check_env",
 )
 """`.github/ISSUE_TEMPLATE/1-bug-report.yml`."""
+EAGER = "--disable-cuda-graph"
 CORES = ("rust", "python")
 """Cores of the radix tree; a server's default is Rust where it is built, otherwise Python."""
 
@@ -116,6 +118,7 @@ def deployment(variant: str, trace: Trace, version: str, device: str = "") -> De
         scale=SCALE,
         limits=_limits(config),
         client=_client(trace),
+        eager=EAGER,
     )
 
 
@@ -156,7 +159,7 @@ def _flags(trace: Trace) -> Iterator[str]:
         yield from ("--enable-priority-scheduling", "--schedule-low-priority-values-first")
         yield from ("--priority-scheduling-preemption-threshold", "0")
     if not config.graph_sizes:
-        yield "--disable-cuda-graph"
+        yield EAGER
     yield from ("--page-size", str(page))
     if config.num_speculative_tokens:
         # A verification has the last token and the drafts.
@@ -199,14 +202,17 @@ def _sizes(config: Config) -> Iterator[str]:
 
 def _client(trace: Trace) -> Client:
     """Return what clients send to a server's /generate."""
-    return Client(GENERATE, dict(calls_of(trace.events, _fields, _Others(trace))), tuple(_forced(trace)))
+    ends = {event.name for event in trace.events if isinstance(event, Abort)}
+    calls = calls_of(trace.events, partial(_fields, ends), _Others(trace))
+    return Client(GENERATE, dict(calls), tuple(_forced(trace)))
 
 
-def _fields(event: Turn, samples: int) -> dict[str, object]:
-    """Return the fields of a request besides its prompt and length."""
+def _fields(aborted: Collection[str], event: Turn, samples: int) -> dict[str, object]:
+    """Return the fields of a request besides its prompt and length; those that are aborted have an id."""
     in_session = isinstance(event, Resume) or event.session
     found: dict[str, object] = {"n": samples} if samples > 1 else {}
     found |= {"session_params": {"id": event.name}} if in_session else {}
+    found |= {"rid": event.name} if event.name in aborted and not in_session else {}
     found |= {"min_new_tokens": least} if (least := least_tokens(event)) else {}
     return found | ({"priority": event.priority} if isinstance(event, Arrive) and event.priority else {})
 
@@ -226,6 +232,9 @@ class _Others:
             closed = {"session_id": event.name}
             yield f"{variable(event.name)}.cancel()"
             yield f'await client.post(f"{{URL}}/close_session", cast_to=object, body={closed!r})'
+        elif isinstance(event, Abort):
+            aborted = {"rid": event.name}
+            yield f'await client.post(f"{{URL}}/abort_request", cast_to=object, body={aborted!r})'
         elif isinstance(event, ResetPrefixCache):
             yield 'await client.post(f"{URL}/flush_cache", cast_to=object)  # refused while requests run'
         elif isinstance(event, Evict):

@@ -43,7 +43,7 @@ FORM = Form(
             text="- [ ] An officially supported task in the `examples` folder (such as GLUE/SQuAD, ...)\n"
             "- [x] My own task or dataset (give details below)",
         ),
-        Section("Reproduction", ("bug", "cause", "reproduction")),
+        Section("Reproduction", ("bug", "reproduction", "cause")),
         Section("Expected behavior", ("expected", "more")),
     ),
     collects="transformers env",

@@ -42,9 +42,12 @@ STOCK = (
     Setting("a cache that the client keeps for another batch", {"reuse": "no"}, is_rare=True),
     Setting("offload_layers, a cache kept on the host", {"offload": "no"}, is_rare=True),
     Setting("a prompt that is fed in chunks", {"chunks": "whole"}),
-    Setting("edits of the batch's cache", events=frozenset({"select", "reorder", "repeat", "crop", "reset", "fork"})),
+    Setting(
+        "calls that edit a cache between forwards",
+        events=frozenset({"select", "reorder", "repeat", "crop", "reset", "fork"}),
+    ),
     Setting("a further turn on the same cache", events=frozenset({"resume"})),
-    Setting("a cache that records past states", {"record": "no", "num_speculative_tokens": "0"}),
+    Setting("cache.activate_past_recording()", {"record": "no", "num_speculative_tokens": "0"}),
     Setting("cache_implementation=static", {"cache": "own"}),
 )
 """What `generate` does where nothing is set. The forms of the forward and the wait for a batch are the harness's."""

@@ -106,6 +106,7 @@ MATCH_UNIT = 32
 BLOCK = 1024
 """`--block-size` of a server: vLLM takes a larger one only where a state needs it, and logs that."""
 SCALE = Scale(BLOCK, {"prefix_match_unit": MATCH_UNIT}, ("--block-size", str(BLOCK)))
+EAGER = "--enforce-eager"
 DRAFTER = "DRAFTER"
 """Stands for a checkpoint of an EAGLE drafter, where a model has no drafter of its own."""
 COLLECT_ENV = """\
@@ -121,7 +122,7 @@ print(collect_env.get_pretty_env_info())
 FORM = Form(
     (
         Section("Your current environment", ("environment",)),
-        Section("🐛 Describe the bug", ("bug", "server", "cause", "reproduction", "expected", "more")),
+        Section("🐛 Describe the bug", ("bug", "reproduction", "expected", "cause", "server", "more")),
         Section(
             "Before submitting a new issue...",
             text="- [ ] Make sure you already searched for relevant issues, and asked the chatbot of the docs.",
@@ -201,6 +202,7 @@ def deployment(variant: str, trace: Trace, version: str, device: str = "") -> De
         scale=SCALE,
         limits=_limits(config),
         client=_client(trace),
+        eager=EAGER,
     )
 
 
@@ -260,7 +262,7 @@ def _flags(trace: Trace, model: Model, release: tuple[int, int]) -> Iterator[str
     if has_graphs(config):
         yield from ("--compilation-config", json.dumps({"cudagraph_mode": "FULL_DECODE_ONLY"}))
     else:
-        yield "--enforce-eager"
+        yield EAGER
     if options.connector != "none":
         fails = any(isinstance(event, ExternalLoad) and event.breaks_off for event in trace.events)
         name = FAILING if fails and options.connector == "store" else CONNECTORS[options.connector]

@@ -14,9 +14,11 @@ if TYPE_CHECKING:
     from ...group.known.fixes import Fixes
 
 EXAMPLES = """\
-A scope has configurations, and the events that a trace may have. minute, hour and night are for the built-in
-engine, others for the engine in their name. Traces that lead to one state share their continuations. DIR gets
-certificate.json, certificate.md, failures/ and bugs/; an exploration that was killed goes on there.
+A scope has configurations, and the events that a trace may have. minute, hour
+and night are for the built-in engine, others for the engine in their name.
+Traces that lead to one state share their continuations. DIR gets
+certificate.json, certificate.md, failures/ and bugs/; an exploration that was
+killed goes on there.
 Exit status: 0 clean, 1 a trace fails or the certificate does not hold, 2 usage
 or environment, 3 a limit ended it and none failed, or a merge was wrong,
 5 interrupted.

@@ -22,7 +22,8 @@ add    writes an entry for a finding, with its traces and, if there is one, the 
 list   prints the entries of a file, or what is packaged for a target
 export writes what is packaged for a target, with patches and traces, to a file
        of your own: for a checkout, or for the list that your CI keeps
-severity  measures how much each bug matters, and writes it to a file; what the file says of others stays
+severity  measures how much each bug matters, and writes it to a file, in which
+       what it says of other bugs stays
 check  runs the traces of each entry: still there, fixed upstream, patch no
        longer applies, not fixed by its patch, or not tested
 Exit status of check: 0 all are still there or not tested, 1 one is not.

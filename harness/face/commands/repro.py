@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ....targets.base.trace import Trace
     from ...campaign_summary import Finding
     from ...group.causes.evidence import Place
+    from ...group.known.fixes import Fixes
     from ...tell.bug_report import ReproCase, TriedFix
     from ...tell.related import RelatedEntry
     from ...tell.reproduce import Subject
@@ -58,18 +59,21 @@ def run(options: argparse.Namespace) -> int:
     """Run each trace, write its script and run it, and write the rest."""
     from ...draw.trace_files import load_trace
     from ...exit_status import CLEAN, INTERNAL, USAGE
-    from .common import print_json, printer, runs_clean
+    from .common import fixes_of, print_json, printer, runs_clean
 
     line = printer(options.json)
     if options.kind == "engine":
         return witness(options.target, load_trace(options.trace), options.out, line)
     several = options.trace.is_dir()
-    found = findings_in(options.trace) if several else [options.trace]
-    made = [one for file in found if (one := reproduced(options, file, options.out / file.stem if several else None))]
+    found = findings_in(options.trace) if several else {options.trace: finding_of(options.trace)}
+    fixes, made = fixes_of(options), []
+    for file, finding in found.items():
+        if one := reproduced(options, fixes, file, finding, options.out / file.stem if several else None):
+            made.append(one)
     if not made:
         raise runs_clean(options, "reproduce")
     told = []
-    for one, name in zip(made, known_bugs(options, [one.case for one in made]), strict=True):
+    for one, name in zip(made, known_bugs(options, fixes, [one.case for one in made]), strict=True):
         if several:
             line(f"{one.file.name}:")
         told.append(written(options, one, name, line))
@@ -90,8 +94,8 @@ class Reproduced(NamedTuple):
     folder: Path
 
 
-def findings_in(folder: Path) -> list[Path]:
-    """Return the traces of a campaign's findings, those that matter most first."""
+def findings_in(folder: Path) -> dict[Path, Finding | None]:
+    """Return trace -> finding for those of a campaign, those that matter most first."""
     from ....targets.base.trace import TraceError
     from ...group.findings.finding_store import FINDINGS_FOLDER, read_state
     from ...group.findings.severity import ranked
@@ -99,11 +103,14 @@ def findings_in(folder: Path) -> list[Path]:
     state = read_state(folder)
     if not state or not state.findings:
         raise TraceError(f"{folder} is no campaign's folder with findings: name one, or a trace")
-    return [folder / FINDINGS_FOLDER / Path(one.trace).name for one in ranked(state.findings)]
+    return {folder / FINDINGS_FOLDER / Path(one.trace).name: one for one in ranked(state.findings)}
 
 
-def reproduced(options: argparse.Namespace, file: Path, place: Path | None) -> Reproduced | None:
-    """Return a failing trace with its script, which was run, None if it runs clean. `place`: one folder of several."""
+def reproduced(
+    options: argparse.Namespace, fixes: Fixes, file: Path, finding: Finding | None, place: Path | None
+) -> Reproduced | None:
+    """Return a failing trace with its script, which was run, None if it runs clean. `finding` is that of the trace, if
+    it is one; `place`: one folder of several."""
     from msgspec import structs
 
     from ...draw.trace_files import load_trace
@@ -114,7 +121,7 @@ def reproduced(options: argparse.Namespace, file: Path, place: Path | None) -> R
     if place:
         progress_line(f"{file.name}: running it, and its script")
     trace, folder = load_trace(file), place or options.out
-    subject, finding = subject_of(options, trace), finding_of(file)
+    subject = subject_of(options, fixes, trace)
     if subject and finding and finding.reproduced and not finding.reduced:
         trace = reduced(subject, trace, options.reduce)
     if subject and finding and finding.cause:
@@ -192,18 +199,17 @@ def written(
     return {**result, "lines": lines, "seconds": seconds}
 
 
-def subject_of(options: argparse.Namespace, trace: Trace) -> Subject | None:
+def subject_of(options: argparse.Namespace, fixes: Fixes, trace: Trace) -> Subject | None:
     """Return the target with those of --fixes that a failure needs, None for a trace that does not fail with them."""
     from ...group.known.needed_fixes import needed_fixes
     from ...tell.reproduce import Subject
     from ...units import plural
-    from .common import fixes_of, launch_target, memory_limit, progress_line
+    from .common import memory_limit, progress_line
 
     memory = memory_limit(options)
-    if not options.fixes:
-        return Subject(options.target, launch_target(options.target), options.timeout, memory)
-    fixes = fixes_of(options)
     subject = Subject(options.target, fixes.launch, options.timeout, memory)
+    if not options.fixes:
+        return subject
     progress_line(f"looking for which of {plural(len(fixes.in_effect), 'fix')} the failure needs")
     found = needed_fixes(fixes, trace, subject.worker)
     if found is None:
@@ -214,18 +220,18 @@ def subject_of(options: argparse.Namespace, trace: Trace) -> Subject | None:
     return Subject(options.target, launch, options.timeout, memory, needed)
 
 
-def known_bugs(options: argparse.Namespace, cases: Sequence[ReproCase]) -> list[str]:
+def known_bugs(options: argparse.Namespace, fixes: Fixes, cases: Sequence[ReproCase]) -> list[str]:
     """Return the packaged known bug that each failure of the engine as it is shows, as a campaign recognizes it; "" for
     none, and if a report has it already. The engines that this takes are started once for all of them."""
     from ...group.known.recognize_many import Naming
-    from .common import fixes_of, progress_line, recognizer
+    from .common import progress_line, recognizer
 
     names = [""] * len(cases)
     asked = [] if options.fixes else [number for number, case in enumerate(cases) if not case.related]
     if not asked:
         return names
     progress_line("comparing with the known bugs")
-    naming = Naming(lambda: recognizer(options, fixes_of(options)))
+    naming = Naming(lambda: recognizer(options, fixes))
     causes = naming.names([(cases[number].trace, cases[number].violation) for number in asked])
     for number, cause in zip(asked, causes, strict=False):  # none without known bugs
         names[number] = cause.name if cause else ""

@@ -1,4 +1,5 @@
-"""The text of a cause: `# 7. A state ...`, a table of fields, and how it comes about."""
+"""The text of a cause: `# 7. A state ...`, a table of fields, how it comes about, and behind the heading `## Notes`
+what a report to the engine leaves out: how it was found, our patch, the tokens of our traces."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from msgspec import Struct
 from ...draw.trace_files import read_regular
 
 TEXT_BYTES_MAX = 1 << 20
+NOTES = "\n## Notes\n"
 
 
 class CauseText(Struct, frozen=True):
@@ -19,6 +21,7 @@ class CauseText(Struct, frozen=True):
     heading: str
     fields: Mapping[str, str]
     body: str
+    notes: str = ""
 
     @property
     def number(self) -> int:
@@ -32,9 +35,19 @@ class CauseText(Struct, frozen=True):
         return self.heading.partition(". ")[2] if self.number else self.heading
 
     @property
+    def whole(self) -> str:
+        """The body and the notes."""
+        return f"{self.body.rstrip()}\n{NOTES}{self.notes}" if self.notes else self.body
+
+    @property
     def public(self) -> str:
         """What is known in public, "" if the text does not say."""
         return self.fields.get("public", "")
+
+    @property
+    def same(self) -> str:
+        """The public report of this very defect, "#57580", "" without one: a report of ours is a comment there."""
+        return self.fields.get("same", "")
 
 
 def read_cause_text(path: Path) -> CauseText:
@@ -46,4 +59,5 @@ def parse_cause_text(text: str) -> CauseText:
     """Return the parts of a text; what is missing is empty."""
     heading, table, body = [*text.split("\n\n", 2), "", ""][:3]
     fields = dict(re.findall(r"^\| (\w+) \| (.*) \|$", table, re.MULTILINE))
-    return CauseText(heading.partition("\n")[0].removeprefix("# "), fields, body)
+    body, _, notes = body.partition(NOTES)
+    return CauseText(heading.partition("\n")[0].removeprefix("# "), fields, body, notes)

@@ -122,7 +122,8 @@ def consequence_of(violation: Violation) -> tuple[str, str]:
         place = f" in {where}" if where else ""
         if violation.relation.startswith("at-fault") and isinstance(error := violation.details.get("error"), Quoted):
             return error.text[:1].upper() + error.text[1:], ""
-        return f"The engine crashes with {kind}{place}", "What is running ends with this exception."
+        follows = "The engine ends with this exception: no request that runs or waits gets its answer."
+        return f"The engine crashes with {kind}{place}", follows
     content = CONTENTS.get(violation.group_kind, "wrong content")
     found = consequence(violation.oracle, violation.field)
     what, follows = found[:2] if found else (f"Invariant {violation.oracle} is violated", "")

@@ -6,6 +6,7 @@ import pytest
 from msgspec import structs
 from support import arrive, make_trace, steps
 
+from hybridfuzz.harness.record.history import History, RequestStep
 from hybridfuzz.harness.tell.at_scale import AMPLE, Reading, at_scale, serve
 from hybridfuzz.targets.base.deployment import Deployment, Scale
 from hybridfuzz.targets.base.trace import Arrive, Group, Resume, Step, Trace
@@ -85,6 +86,23 @@ def test_the_reading_with_which_a_trace_fails_is_taken() -> None:
     assert lengths(from_end.trace) == [[61]] and from_end.tried == 64
 
 
+def test_an_answer_that_crosses_more_blocks_gets_as_many_further_steps() -> None:
+    """A failure of the second boundary in an answer needs the steps between: it was seen in no lengths of a server."""
+    crossing = trace(arrive("r0", 7, new=12), *steps(12))
+    rows = [RequestStep(step, 1 + step, "r0", 0 if not step else 6 + step, 1 if step else 7, 0, not step, 0)
+            for step in range(12)]  # fmt: skip
+    scaled = at_scale(crossing, Scale(64), Reading(short_answers=False), History(request_steps=tuple(rows)))
+    assert scaled and lengths(scaled) == [[63]]
+    assert len(scaled.events) == len(crossing.events) + 64 - 8
+
+
+def test_a_failure_that_has_nothing_to_do_with_blocks_keeps_its_lengths() -> None:
+    """A prompt of 1 + k tokens beside one that ends at the longest length failed in no lengths of a server."""
+    scaled = serve(drafting(5, 4), described, lambda one: lengths(one) == [[5]] and one.config.max_model_len < 512)
+    assert lengths(scaled.trace) == [[5]] and scaled.tried == 64
+    assert scaled.trace.config.groups[0].block_size == 64 <= scaled.trace.config.max_num_batched_tokens
+
+
 def test_blocks_that_do_not_divide_each_other_are_not_scaled() -> None:
     assert at_scale(trace(arrive("r0", 5), sizes=(6, 4)), SCALE) is None
 
@@ -99,7 +117,8 @@ def described(one: Trace) -> Deployment:
     [
         (lambda one: True, []),
         (lambda one: one.config.num_blocks < 100, ["num_blocks"]),
-        (lambda one: one.config.num_blocks < 100 or one.config.max_num_seqs < 60, [*AMPLE]),
+        (lambda one: one.config.num_blocks < 100 or one.config.max_num_seqs < 60, ["num_blocks"]),
+        (lambda one: one.config.max_num_seqs <= one.config.max_num_batched_tokens, []),
         (lambda one: False, [*AMPLE]),
     ],
 )

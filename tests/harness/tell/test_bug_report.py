@@ -25,7 +25,15 @@ from hybridfuzz.harness.record.answers import AGAIN, Answer, Answers, collect_an
 from hybridfuzz.harness.record.history import History, Moment, RequestStep
 from hybridfuzz.harness.record.recorder import record_history
 from hybridfuzz.harness.tell.at_scale import serve
-from hybridfuzz.harness.tell.bug_report import LENGTH_MAX, SCRIPT_LINES_SHOWN, OtherRun, ReproCase, TriedFix, report
+from hybridfuzz.harness.tell.bug_report import (
+    BEHIND,
+    LENGTH_MAX,
+    SCRIPT_LINES_SHOWN,
+    OtherRun,
+    ReproCase,
+    TriedFix,
+    report,
+)
 from hybridfuzz.harness.tell.headline import headline_of
 from hybridfuzz.harness.tell.related import RelatedEntry
 from hybridfuzz.harness.tell.repro_folder import write_folder
@@ -87,19 +95,49 @@ def test_the_title_says_what_a_user_sees_and_no_block_number(slug: str) -> None:
     title = text.splitlines()[0].removeprefix("# ")
     assert not re.search(r"\bblock \d|\bstep \d|\bcolumn \d|\br\d", title), title
     assert 15 < len(title) <= 160, title
-    assert text.index("## Describe the bug") < text.index("First deviation in this run: ") < text.index("<details>")
+    told = "The exception: " if slug == "mixed-decodes" else "First deviation in this run: "
+    assert text.index("## Describe the bug") < text.index(told) < text.index("<details>")
 
 
 def test_the_rule_stands_without_its_id() -> None:
-    """That of a crash, which has no title, was missing."""
-    case = case_of("null-id-not-zero")
-    crash = structs.replace(
-        case.violation, oracle="CRASH", field="ValueError", told="CRASH: the engine raised ValueError"
+    [line] = [line for line in report(case_of("null-id-not-zero")).splitlines() if line.startswith("**What must hold")]
+    assert line.startswith("**What must hold.** Every block is exactly one of"), line
+
+
+def test_a_crash_is_told_as_its_clients_see_it() -> None:
+    """They received a KeyError, the step that raised scheduled nothing, and the rule spoke of legal traces."""
+    case = case_of("mixed-decodes")
+    gone = Answer("r0", 0, (1, 2), (1,), False, "AssertionError: x")
+    text = report(structs.replace(case, answers=Answers((gone,))))
+    assert "| r0 | 1 2 | 1 | **no answer: the engine has ended** |" in text
+    assert "What must hold" not in text and "inside the engine" not in text
+    told = list(narrate(case.trace, case.history))
+    assert told[-1] == "The next step raises AssertionError.", told
+    assert not any("nothing is scheduled" in line for line in told)
+
+
+def test_a_defect_that_is_public_already_is_a_comment_there() -> None:
+    """Reports of such defects had the headings of a new issue, and their numbers in the last lines."""
+    case = structs.replace(case_of("accepted-count-zero"), verdict=VERDICT, script=Script("pass\n", "x", "nothing"))
+    fix = TriedFix("--- a/x\n+++ b/x\n", "the patch of E", "passes", ScriptVerdict(False, 0, 0.1, ""))
+    cause = CauseText("A key too early", {"same": "#7", "public": "#7 (open)"}, "It publishes.")
+    entry = RelatedEntry("entry", "engine #9", cause=cause)
+    text = report(structs.replace(case, related=entry, fix=fix))
+    assert text.startswith("# Comment on #7: A key too early\n")
+    assert (
+        "This is the defect of #7, met in hybrid (built into hybridfuzz); it is no new issue. Below: a script that"
+        in text
     )
-    crashed = structs.replace(case, violation=crash, history=structs.replace(case.history, violation=crash))
-    for one, rule in ((case, "Every block is exactly one of"), (crashed, "The target serves every legal trace")):
-        [line] = [line for line in report(one).splitlines() if line.startswith("**What must hold.** ")]
-        assert line.partition("** ")[2].startswith(rule), line
+    assert "- [ ] Read #7: is it still open" in text and "Search the issues" not in text
+    assert headings(text)[0] == "Reproduction" and "Describe the bug" not in text
+
+
+def test_the_class_of_the_model_stands_in_the_title_where_a_state_is_wrong() -> None:
+    """It stood there as well where nothing of the path knows a state."""
+    case = case_of("accepted-count-zero")
+    assert case.title.endswith("(hybrid model)")
+    other = structs.replace(case.violation, group_kind="", group=-1)
+    assert "hybrid" not in structs.replace(case, violation=other).title
 
 
 def test_every_oracle_has_a_consequence() -> None:
@@ -177,7 +215,7 @@ def test_a_stall_is_told_as_what_a_client_sees() -> None:
     """The title was "Requests stall for a request", the rule that of publication, and each idle step had a line."""
     case = case_of("align-starvation")
     text = report(case)
-    assert text.startswith("# A request is never admitted (hybrid model)\n")
+    assert text.startswith("# A request is never admitted\n")
     assert "r0 waits until the client gives up, and so do requests that are sent later. No error is raised." in text
     assert "While requests are unfinished" in text and "published" not in text
     assert "Steps 0 to 8: nothing is scheduled while r0 waits." in text
@@ -203,13 +241,12 @@ def test_a_stall_after_a_failed_load_names_the_load() -> None:
 def test_a_patch_is_shown_with_what_ran_before_and_after() -> None:
     """Maintainers ask for the test that fails before and passes after; the packaged patch was not mentioned."""
     case = structs.replace(case_of("accepted-count-zero"), verdict=VERDICT, script=Script("pass\n", "x", "nothing"))
-    fix = TriedFix("# about\n--- a/x\n+++ b/x\n", "the patch of E", "passes", ScriptVerdict(False, 0, 0.1, ""))
+    fix = TriedFix("--- a/x\n+++ b/x\n", "the patch of E", "passes", ScriptVerdict(False, 0, 0.1, ""))
     text = report(structs.replace(case, fix=fix))
     assert "| `python repro.py` | exit status 1 | exit status 0 |" in text
     assert "```diff\n--- a/x\n+++ b/x\n```" in text and "does not fix" not in text
-    assert "**The patch does not fix this failure.**" in report(
-        structs.replace(case, fix=structs.replace(fix, result="fails (S3)"))
-    )
+    for result, told in (("fails, too", "**The patch does not fix this failure.**"), ("fails in another way", BEHIND)):
+        assert told in report(structs.replace(case, fix=structs.replace(fix, result=result)))
 
 
 def test_memory_of_another_request() -> None:
@@ -259,11 +296,12 @@ def test_a_server_has_its_clients_and_what_was_run_of_it(fails: bool) -> None:
 
     served = serve(plain, described, lambda _: fails)
     text = report(structs.replace(case, deployment=described(plain), served=served))
-    [commands, clients] = [token.content for token in parsed(text) if token.type == "fence"][:2]
-    assert "--block-size 1024" in commands and ("--num-gpu-blocks-override" in commands) == (not fails)
-    assert "r0 = send(tokens(" in clients
-    assert "an answer that is not that of the same request sent alone" in text
-    assert ("In larger blocks it was not seen to fail" in text) == (not fails)
+    fences = [token.content for token in parsed(text) if token.type == "fence"]
+    [command] = [one for one in fences if "vllm serve" in one]
+    assert "--block-size 1024" in command and ("--num-gpu-blocks-override" in command) == (not fails)
+    assert any("r0 = send(tokens(" in one for one in fences) == fails
+    assert ("an answer that is not that of the same request sent alone" in text) == fails
+    assert ("Requests in such lengths were not seen to fail, so none are given" in text) == (not fails)
 
 
 def test_a_title_has_the_settings_that_are_needed_and_the_class_of_the_model() -> None:
@@ -294,7 +332,7 @@ def test_the_cause_is_told_where_it_is_known() -> None:
     text = report(structs.replace(case_of("accepted-count-zero"), related=entry))
     assert text.partition("\n")[0] == "# Wrong tokens with speculative decoding: a key too early (hybrid model)"
     assert "## Cause\n\n**A key too early**.\n\n`f` publishes before it writes.\n" in text
-    assert "**Public reports**, as of the time when the cause was found: #7 (open).\n" in text and "#9" not in text
+    assert "**Public reports**, when this was last looked for: #7 (open).\n" in text and "#9" not in text
 
 
 def test_a_request_without_an_answer_has_nothing_to_send_again() -> None:
@@ -392,6 +430,25 @@ def test_a_report_fits_into_an_issue() -> None:
     cut = report(structs.replace(case, answers=Answers(rows)))
     assert len(cut) <= LENGTH_MAX
     assert cut.endswith("(Cut: longer than an issue may be.)\n")
+
+
+def test_a_script_whose_tokens_are_right_claims_no_wrong_ones() -> None:
+    """A report said "wrong tokens", and its script printed the same tokens twice."""
+    case = structs.replace(case_of("accepted-count-zero"), script=Script("pass\n", "x", "nothing"))
+    lines = [f"row 0: greedy tokens [{one}], alone [{other}]; differ" for one, other in ((94, 94), (1, 2))]
+    verdict = structs.replace(VERDICT, raised="AssertionError: x")
+    same, other = (report(structs.replace(case, verdict=structs.replace(verdict, told=lines[:n]))) for n in (1, 2))
+    said = "no greedy token differs from those of the same tokens alone, but log-probabilities do."
+    assert said in same and said not in other
+    assert "$ python repro.py\nrow 0: greedy tokens [94], alone [94]; differ\nAssertionError: x" in same
+
+
+def test_it_is_said_how_another_implementation_fails() -> None:
+    """It said "fails in another way" and not how."""
+    runs = [OtherRun("python", False, True, "fails"), OtherRun("rust", True, False, "fails in another way: TypeError")]
+    assert "rust (the default): fails in another way: TypeError; python" in report(
+        structs.replace(case_of("accepted-count-zero"), runs=runs)
+    )
 
 
 def test_the_default_implementation_is_named_first() -> None:

@@ -15,8 +15,9 @@ from support import arrive, make_trace, steps
 
 from hybridfuzz.harness.draw.trace_files import load_trace
 from hybridfuzz.harness.record.history import History, Moment, RequestStep
-from hybridfuzz.harness.tell.at_scale import Served, at_scale
+from hybridfuzz.harness.tell.at_scale import Reading, Served, at_scale
 from hybridfuzz.harness.tell.client_block import client_lines
+from hybridfuzz.targets.base.deployment import Scale
 from hybridfuzz.targets.base.registry import describe, prepare
 from hybridfuzz.targets.base.trace import Abort, Arrive, Preempt, Resume, Trace
 
@@ -179,6 +180,37 @@ def test_sessions_and_resets_have_their_own_calls(monkeypatch: pytest.MonkeyPatc
     assert script("vllm@0.33.0", trace) == ""
     [note] = describe("vllm@0.33.0", trace, "0.33.0").client.forced
     assert "StreamingInput" in note
+
+
+def test_an_abort_on_sglang_gives_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client left, and so received nothing of which a token could be wrong."""
+    text = script("sglang@0.5.23", make_trace(arrive("r0", 3), Abort("r0")))
+    assert "rid='r0'" in text and "cancel" not in text
+    _, posted = run(text, monkeypatch)
+    assert ("abort_request", {"rid": "r0"}) in posted
+
+
+def test_further_steps_of_a_servers_lengths_shift_no_event() -> None:
+    """A request was aborted as soon as it was sent."""
+    trace = make_trace(arrive("r0", 7, new=12), *steps(10), Abort("r0"))
+    rows = [RequestStep(step, step - 1, "r0", 0 if step == 1 else 5 + step, 7 if step == 1 else 1, 0, step == 1, 0)
+            for step in range(1, 11)]  # fmt: skip
+    moments = [Moment(step, "step", "step", (step - 1,)) for step in range(1, 11)]
+    history = History(moments=(Moment(0, "arrive", "", ()), *moments), request_steps=tuple(rows))
+    scaled = at_scale(trace, Scale(64), Reading(short_answers=False), history)
+    assert scaled and len(scaled.events) > len(trace.events)
+    server = describe("sglang@0.5.23", scaled, "0.5.23")
+    text = "\n".join(client_lines(Served(server, scaled), trace, history))
+    assert "await asyncio.sleep(DELAY)  # until r0 decodes\n    await client.post(" in text
+
+
+def test_a_wrong_cache_is_met_by_a_client_that_sends_the_same_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every request of the script was right, and the one that shows the failure was not in it."""
+    trace = make_trace(arrive("r0", 3, new=2))
+    described = describe("vllm@0.33.0", trace, "0.33.0")
+    sent, _ = run("\n".join(client_lines(Served(described, trace), trace, History(), again=True)), monkeypatch)
+    first, known, again = [one["prompt"] for one in sent]
+    assert first == known == again[:3] and len(again) > 3
 
 
 def test_a_server_that_retracts_is_started_with_the_switch_for_it() -> None:

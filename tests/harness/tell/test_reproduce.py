@@ -1,13 +1,20 @@
 """A report, its script and what it needs are of one trace, without what the failure has no use for."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 from cli_process import Cli
 from msgspec import structs
-from support import arrive, steps
+from support import arrive, make_trace, steps
 
 from hybridfuzz.harness.draw.trace_files import encode_trace, load_trace
-from hybridfuzz.targets.base.trace import Evict, ExternalLoad, ResetPrefixCache
+from hybridfuzz.harness.judge.outcome import Outcome
+from hybridfuzz.harness.judge.violation import Violation
+from hybridfuzz.harness.tell.reproduce import EARLIER, Judged, behind_another, on_default, without_idle_options
+from hybridfuzz.harness.workers.worker_client import WorkerClient
+from hybridfuzz.targets.base.deployment import Deployment, Implementation
+from hybridfuzz.targets.base.trace import Arrive, Evict, ExternalLoad, ResetPrefixCache, Trace
 
 CORPUS = Path(__file__).parents[3] / "corpus"
 
@@ -59,3 +66,80 @@ def test_bytes_that_were_somebodys_stay_so(hybridfuzz: Cli, tmp_path: Path) -> N
     ran = hybridfuzz("repro", "t.json", "--target", "hybrid:attention-only-hit-reported", "-o", "out")
     assert ran.status == 0, ran.err
     assert "its bytes are from w" in (tmp_path / "out/REPORT.md").read_text()
+
+
+def test_a_failure_of_the_default_implementation_too_is_told_of_that() -> None:
+    """A report was about the core that no server runs; that the default raises another error stood in half a line."""
+    cores = [Implementation(one, {"core": one}, one == "rust") for one in ("rust", "python")]
+    trace = make_trace(arrive("r0"), *steps(1), options={"core": "python"})
+    here = Violation("CRASH", "KeyError-f", event=1, event_kind="step")
+
+    class Engine:
+        def __init__(self, found: Violation | None) -> None:
+            self.found = found
+
+        def run(self, one: Trace) -> Outcome:
+            assert one.config.options == {"core": "rust"}
+            return Outcome(self.found, 1, 1, {}, {}, 0)
+
+    def told(found: Violation | None) -> tuple[str, Violation]:
+        chosen, violation = on_default(trace, here, Engine(found), cores)
+        return chosen.config.options["core"], violation
+
+    other = structs.replace(here, field="TypeError-g")
+    assert told(other) == ("rust", other)
+    for unlike in (None, structs.replace(other, event=0), structs.replace(other, oracle="S1")):
+        assert told(unlike) == ("python", here)
+
+
+class Scripted:
+    """An engine whose failures are those of a function."""
+
+    def __init__(self, found: Callable[[Trace], Violation | None]) -> None:
+        self.found = found
+        self.observe = self.explain = self.serve = None
+
+    def run(self, trace: Trace) -> Outcome:
+        return Outcome(self.found(trace), 1, 1, {}, {}, 0)
+
+
+def test_what_the_patch_does_not_repair_is_another_failure() -> None:
+    """Settings were dropped until the trace met a second defect behind the patch: "The patch does not fix this"."""
+    broken = Violation("S1", "temporal")
+    engine = Scripted(lambda _: broken)
+    fixed = Scripted(lambda trace: broken if trace.config.options else None)
+    judged = Judged(cast(WorkerClient, engine), cast(WorkerClient, fixed))
+    assert judged.run(make_trace()).violation == broken
+    assert judged.run(make_trace(options={"a": "1"})).violation is None
+    assert Judged(cast(WorkerClient, engine), None).run(make_trace(options={"a": "1"})).violation == broken
+
+
+def test_bytes_that_were_nobodys_are_read_behind_a_request_that_had_them() -> None:
+    """A server that has just started has zeros there, and answered right."""
+    trace = make_trace(arrive("r0"), *steps(1))
+    nobodys = Violation("S4", "temporal", details={"previous": None})
+    somebodys = structs.replace(nobodys, details={"previous": "earlier"})
+
+    def found(one: Trace) -> Violation:
+        first = one.events[0]
+        small = one.config.num_blocks == one.config.smallest_pool()
+        return somebodys if small and isinstance(first, Arrive) and first.name == EARLIER else nobodys
+
+    behind, violation = behind_another(trace, nobodys, Scripted(found))
+    assert violation == somebodys and behind.events[-2:] == trace.events
+    assert behind_another(trace, somebodys, Scripted(found)) == (trace, somebodys)
+    assert behind_another(trace, nobodys, Scripted(lambda _: nobodys)) == (trace, nobodys)
+
+
+def test_options_that_change_neither_server_nor_failure_are_left_out() -> None:
+    """A script said what to do with a load that fails, and loaded nothing."""
+    trace = make_trace(
+        arrive("r0"), options={"load_failure": "fail", "retention": "dense", "runner": "v2", "mixer": "x"}
+    )
+
+    def described(one: Trace) -> Deployment:
+        flags = ("--retention",) if "retention" in one.config.options else ()
+        return Deployment("E", ("serve",), flags, implementations=(Implementation("V2", {"runner": "v2"}, True),))
+
+    plain = without_idle_options(trace, described, lambda one: "mixer" in one.config.options)
+    assert list(plain.config.options) == ["retention", "runner", "mixer"]

@@ -127,6 +127,19 @@ def test_wrong_tokens_have_to_be_of_the_request_and_not_of_an_earlier_step(
     assert (verdict.promised, verdict.elsewhere) == (not elsewhere, elsewhere)
 
 
+def test_a_traceback_is_whole_and_names_no_folder_of_this_machine(tmp_path: Path) -> None:
+    """Trackers ask for the whole one; its end had the address of an object and the folder of the tree."""
+    (tmp_path / "engine").mkdir()
+    (tmp_path / "engine" / "deep.py").write_text("def f(n):\n    return f(n - 1) if n else {}[f]\n")
+    body = "import sys\nsys.path.insert(0, 'TREE')\nfrom engine.deep import f\n".replace("TREE", str(tmp_path))
+    body += "\n".join(f"def g{n}():\n    return {f'g{n - 1}()' if n else 'f(0)'}" for n in range(30)) + "\ng29()\n"
+    (tmp_path / "repro.py").write_text(body)
+    launch = Launch(sys.executable, {}, tree=str(tmp_path))
+    told = run_script(tmp_path / "repro.py", Script(body, "KeyError", "nothing"), launch).tail
+    assert told.startswith("Traceback (most recent call last):") and told.endswith("KeyError: <function f>")
+    assert 'File "engine/deep.py", line 2, in f' in told and str(tmp_path) not in told
+
+
 def test_the_summary_of_a_test_is_the_assertion_also_of_a_rank(tmp_path: Path) -> None:
     """PyTorch marks the lines of a rank, and warns behind them: the summary had the warning."""
     (tmp_path / "test_repro.py").write_text(PYTEST.format(package="json"))

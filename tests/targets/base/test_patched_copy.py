@@ -10,7 +10,7 @@ import pytest
 
 from hybridfuzz.targets.base.launch import Launch
 from hybridfuzz.targets.base.patch_names import with_head
-from hybridfuzz.targets.base.patched_copy import misfits, patched
+from hybridfuzz.targets.base.patched_copy import as_applied, misfits, patched
 from hybridfuzz.targets.base.patches import Patch, PatchError, parse_patch
 from hybridfuzz.targets.base.protocol import TargetError
 from hybridfuzz.targets.base.registry import prepare
@@ -60,6 +60,15 @@ def test_patches_are_in_effect_and_the_tree_is_as_before(tree: Path) -> None:
     assert (ask(fixed), fixed.version) == ("2 1 2", "1.0 + 2 fixes")
     assert contents(tree) == before
     assert patched(launch(tree), []) == launch(tree)
+
+
+def test_a_patch_is_told_with_the_lines_of_the_tree(tree: Path) -> None:
+    """A report of one release had the line numbers, and the name, of another."""
+    (tree / "engine" / "core" / "pool.py").write_text("z = 1\ny = 1\n" + POOL)
+    made = patch("b")
+    told = as_applied(launch(tree), made)
+    assert told.startswith("--- a/engine/core/pool.py\n+++ b/engine/core/pool.py\n@@ -1,5 +1,5 @@\n z = 1\n")
+    assert ask(patched(launch(tree), [parse_patch(told, "again")])) == ask(patched(launch(tree), [made])) == "1 2 1"
 
 
 def test_everything_but_the_patched_file_is_a_link(tree: Path) -> None:

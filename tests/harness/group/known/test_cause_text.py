@@ -15,6 +15,13 @@ def test_number_title_fields_and_body() -> None:
     assert found.body == "First.\n\nSecond.\n"
 
 
+def test_notes_are_no_part_of_the_body() -> None:
+    """Reports told the tokens of other traces and what an earlier patch had done."""
+    found = parse_cause_text(TEXT.replace("| public", "| same | #1 |\n| public") + "\n## Notes\n\nOurs.\n")
+    assert (found.same, found.body, found.notes) == ("#1", "First.\n\nSecond.\n", "\nOurs.\n")
+    assert found.whole == "First.\n\nSecond.\n\n## Notes\n\nOurs.\n"
+
+
 @pytest.mark.parametrize(("text", "title"), [("", ""), ("# No. 7\n", "No. 7"), ("# A state\n\nFirst.", "A state")])
 def test_what_is_missing_is_empty(text: str, title: str) -> None:
     found = parse_cause_text(text)
