@@ -85,6 +85,10 @@ class ReachedStates:
         """Requests that wait for a load."""
         self._receivers: set[str] = set()
         """Requests that got tokens in the last step."""
+        self._loaded_back: set[int] = set()
+        """Blocks of the cache that this event loaded."""
+        self._unheld: dict[int, Key] = {}
+        """Blocks of the cache with content that neither the pool nor what is outside had when they got it."""
         self._by_string: dict[str, int] = {}
         """Requests whose answer ends by a stop string, if it does not end before -> its tokens, at most."""
 
@@ -106,6 +110,8 @@ class ReachedStates:
         elif isinstance(record, Loaded):
             self.counts["loaded from outside the pool"] += 1
             self.counts["content loaded back into the cache"] += record.column < 0
+            if record.column < 0:
+                self._loaded_back.add(record.block)
             earlier = any(step < record.step for step in context.reference.pending)
             self.counts["load overtook a step in flight"] += earlier and record.request in context.reference.loading
         elif isinstance(record, Delivered):
@@ -445,6 +451,15 @@ class ReachedStates:
             counts["boundary crossed in a step with a rejection"] += accepted < row.drafts
             counts["boundary crossed in a step without a rejection"] += accepted == row.drafts
 
+    def _read_back(self, context: Context, view: View) -> None:
+        """Count content that was loaded, not computed, although neither the pool nor what is outside had it."""
+        before, now = context.before, view.published
+        held = {*before.stored, *before.published.values()}
+        kept = {block: key for block, key in self._unheld.items() if now.get(block) == key}
+        self._unheld = kept | {block: key for block, key in now.items() if key not in held}
+        self.counts["content read back from a storage"] += len(self._unheld.keys() & self._loaded_back)
+        self._loaded_back.clear()
+
     def _handed_out(self, context: Context) -> None:
         groups, facts = context.layout.groups, context.reference.ledger.facts
         pairs = {
@@ -483,6 +498,8 @@ class ReachedStates:
         if view.stored and not counts["cached content kept outside the pool alone"]:
             alone = view.stored.keys() - set(view.published.values())
             counts["cached content kept outside the pool alone"] += bool(alone)
+        if view.stored and not counts["content read back from a storage"]:
+            self._read_back(context, view)
         if view.parked or context.before.parked:
             self._parked(event, context, view)
         for name in (event.name, *event.together) if isinstance(event, Abort) else ():

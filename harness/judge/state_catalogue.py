@@ -151,6 +151,7 @@ REQUIRES: dict[str, str] = {
     "stored outside the pool": "stores caching",
     "cached content kept outside the pool alone": "loads-back caching",
     "content loaded back into the cache": "loads-back caching",
+    "content read back from a storage": "storage loads-back caching",
     "request computed after it waited for a load": "async-loads caching",
     "request computed after its load broke off": "async-loads caching",
     "load tried again after it broke off": "async-loads caching",

@@ -45,7 +45,7 @@ Feature = Literal[
     "pool", "block-tables", "padding", "stores", "partial-hits", "lookahead-hashes", "snapshots", "chunks",
     "async-loads", "failing-loads", "held-for-transfer", "sync-loads", "images", "adapters", "reset-when-idle",
     "stop-tokens", "loads-back", "prompt-logprobs", "structured-output", "samples",
-    "stop-strings", "min-tokens", "failing-grammars", "overlaps",
+    "stop-strings", "min-tokens", "failing-grammars", "overlaps", "storage",
 ]  # fmt: skip
 """Words of `Capabilities.features` (docs/reference/capabilities.md)."""
 
@@ -98,7 +98,8 @@ class Capabilities(Struct, frozen=True):
                  "pool": blocks of another kind of pool. With neither the target has plain caches: no size of a pool is
                  drawn, and states of a pool are not required. "padding", "stores", "partial-hits",
                  "lookahead-hashes" (keys may name the token behind their block), "snapshots", "held-for-transfer",
-                 "sync-loads", "loads-back" (the cache keeps content outside the pool and loads it back), "images",
+                 "sync-loads", "loads-back" (the cache keeps content outside the pool and loads it back), "storage" (and
+                 reads back what it does not hold there any more), "images",
                  "overlaps" and "failing-loads" make reached states required; so does "async-loads", which also makes
                  the workload draw delays of loads; "chunks" makes it draw chunk limits for single requests
     notes        what a reader should know of this version, one clause each

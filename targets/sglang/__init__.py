@@ -23,7 +23,8 @@ SGLang's own state and KV tensors. See docs/explanation/sglang.md.
     core_pair    both tree cores in one engine, every answer compared
     host_copies  HiCache: copies between host and device that run when something waits for them
     host_tier    HiCache: the host tier, and what it copies
-    host_contents  what it holds, as observations
+    storage      what is behind it: the controller's threads run one operation at a time
+    host_contents  what the host holds, as observations
     host_view    the host's metadata as a `View`
     serving      the server around the scheduler, one turn of the event loop per step
     target       the `Target` protocol

@@ -24,7 +24,7 @@ from ..base.trace import (
     Turn,
     least_tokens,
 )
-from .compat.sizes import eviction_config, sizes_of, slots_with
+from .compat.sizes import eviction_config, sizes_of, slots_with, storage_config
 
 MODEL = "Qwen/Qwen3-Next-80B-A3B-Instruct"
 """A public model with gated delta nets, whose contract the target checks."""
@@ -145,6 +145,12 @@ def _flags(trace: Trace) -> Iterator[str]:
             yield from ("--radix-eviction-policy-config", json.dumps(policy))
         if options.get("hicache", "no") != "no":
             yield from ("--enable-hierarchical-cache", "--hicache-ratio", options.get("host_ratio", "2"))
+        if options.get("storage", "no") != "no":
+            yield from ("--hicache-storage-backend", options["storage"])
+            if options.get("host_mode", "cache") == "buffer":
+                yield from ("--hicache-host-memory-mode", "buffer_only")
+            yield from ("--hicache-storage-prefetch-policy", options.get("prefetch", "timeout"))
+            yield from ("--hicache-storage-backend-extra-config", json.dumps(storage_config(sizes_of(config))))
         if options.get("session_tags") == "yes":
             yield "--enable-session-radix-cache"
     else:
@@ -197,7 +203,8 @@ def _sizes(config: Config) -> Iterator[str]:
     """Yield the trace's sizes as flags."""
     limits = _limits(config)
     yield from (*limits["max_num_batched_tokens"], *limits["max_num_seqs"])
-    yield from ("--context-length", str(config.max_model_len))
+    if config.options.get("context_flag", "yes") == "yes":
+        yield from ("--context-length", str(config.max_model_len))
 
 
 def _client(trace: Trace) -> Client:

@@ -56,8 +56,8 @@ class KernelLaunch:
         self.tracks: Any = None
         self.metadata: Any = None
         """Of the linear-attention backend for a captured graph, None without one."""
-        self.consumer = -1
-        """The load from the host that the batch waits for, -1 for none."""
+        self.loads: Any = None
+        """The loads from the host that the batch waits for, None without a host tier."""
         self.penalties: Any = None
         """What changes the logits of the batch, None for nothing."""
         self.accesses: list[Access] = []
@@ -145,7 +145,7 @@ class Device:
         rows = [row._replace(outside=self.bounds.row(index, row)) for index, row in enumerate(rows)]
         launch = self.last = KernelLaunch(self.step, rows, self.pending, execute)
         launch.metadata = loaded and loaded.metadata
-        launch.consumer = getattr(batch, "hicache_consumer_index", -1)
+        launch.loads = self.tier and self.tier.waited_for(getattr(batch, "hicache_consumer_index", -1))
         self._track(batch, launch, loaded)
         self._defer(batch, launch)
         return launch
@@ -224,7 +224,7 @@ class Device:
     def compute(self, launch: KernelLaunch) -> list[tuple[int, ...]]:
         """Run clears, copies and layers; return, by row, the token that the model samples after each token."""
         if self.tier is not None:
-            self.tier.begin(launch.consumer)
+            self.tier.begin(launch.loads)
         launch.moves()
         if launch.clears:
             self.records.append(Zeroed(launch.step, launch.clears))
@@ -251,6 +251,8 @@ class Device:
                 self.tier.wait_for_keys(layer)
             self._attention_layer(layer, launch, inputs, hidden)
         for layer in range(self.sizes.window_layers):
+            if self.tier is not None:
+                self.tier.wait_for_keys(self.sizes.attention_layers + layer)
             self._attention_layer(layer, launch, inputs, hidden, WINDOW)
         launch.hidden = [tags or () for tags in hidden]
         return [tuple([sample(tag) for tag in tags]) for tags in launch.hidden]

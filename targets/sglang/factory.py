@@ -39,11 +39,15 @@ MIXED = (
     Setting("inputs", {"inputs": "tokens"}, {"images": "images in prompts", "adapters": "--enable-lora or cache_salt"}),
 )
 """Only of releases that are driven with them."""
-HOST_TIER = (Setting("--enable-hierarchical-cache", {"hicache": "no"}),)
+HOST_TIER = (
+    Setting("--enable-hierarchical-cache", {"hicache": "no"}),
+    Setting("--hicache-storage-backend", {"storage": "no"}),
+    Setting("--hicache-host-memory-mode", {"host_mode": "cache"}),
+)
 """Only with a core that shows what is on the host."""
 POLICIES = ("write_through", "write_through_selective", "write_back")
-HOST = frozenset({"stores", "loads-back"})
-"""Features with HiCache."""
+HOST = frozenset({"stores", "loads-back", "storage"})
+"""Features with HiCache, which has a storage behind it or not."""
 SERVING = {
     "mixed_chunk": ("no", "yes"),
     "order": ("fcfs", "fcfs", "lpm", "dfs-weight", "lof", "hrrn", "shortest-prefill-first"),
@@ -63,9 +67,19 @@ HIERARCHY = {
     "hicache": ("no", "no", *POLICIES),
     "host_ratio": ("2", "1", "0.5"),
     "host_copies": ("early", "late"),
+    "storage": ("no", "file"),
+    "host_mode": ("cache", "buffer"),
+    "context_flag": ("yes", "no"),
+    "prefetch": ("wait_complete", "timeout", "best_effort"),
+    "storage_pace": ("all", "each", "one"),
+    "storage_limits": ("no", "room", "faults"),
 }
 """Options of the host tier, for trees whose core shows what is on the host: `--hicache-write-policy` ("no": no
-HiCache), `--hicache-ratio`; and when copies between host and device run (host_copies.py)."""
+HiCache), `--hicache-ratio`; when copies between host and device run (host_copies.py); what is behind the host
+(`--hicache-storage-backend`), whether the host is a cache beside it or a buffer (`--hicache-host-memory-mode`), whether
+the server is told a request's most tokens, on which a buffer's locks depend (`--context-length`), when a request stops
+to wait for it (`--hicache-storage-prefetch-policy`), and how fast, large and reliable it is (storage.py).
+"""
 DRAFTS = 3
 """Most drafts in a verification, for releases whose speculation the target can drive."""
 
@@ -147,11 +161,13 @@ class SglangFactory:
 
 
 def _features_with(mixes: bool, has_host: bool, tree_core: str) -> dict[str, dict[str, frozenset[str]]]:
-    """Return the features that depend on options: the host tier, and windows, which go without it."""
+    """Return the features that depend on options: the host tier, and windows."""
     windows = frozenset({"sliding-window"}) if mixes and tree_core != "rust" else frozenset[str]()
     host = HOST if has_host else frozenset[str]()
     found = {
-        "hicache": {"no": windows, **dict.fromkeys(POLICIES, host)} if has_host else {},
+        "hicache": dict.fromkeys(POLICIES, host) if has_host else {},
+        "storage": {"file": frozenset({"storage"})} if has_host else {},
+        "host_mode": {"cache": host},
         "tree_core": {tree_core or "python": host | windows},
         "strategy": {strategy: windows for strategy in STRATEGIES if strategy != "no_buffer"},
     }

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+from .compat import scheduler_api
+
 
 class Event:
     """An event of a stream: over once its operation has copied `layers` layers, and if it has no operation."""
@@ -114,8 +116,8 @@ class Transfers:
         return SimpleNamespace(start_event=Event(), finish_event=end, timing_enabled=False)
 
 
-def attach(cache: Any, parameters: Any, arguments: Any) -> None:
-    """Attach the host tier to a tree."""
+def attach(cache: Any, parameters: Any, arguments: Any, storage: Any) -> None:
+    """Attach the host tier to a tree; `storage` is the `FileStorage` behind it, None for none."""
     from sglang.srt.managers import cache_controller
     from sglang.srt.mem_cache.pool_host import common
 
@@ -123,10 +125,15 @@ def attach(cache: Any, parameters: Any, arguments: Any) -> None:
     cache_controller.L2TransferEngine = Transfers
     current = SimpleNamespace(wait_event=lambda event: event.synchronize())
     cache_controller.device_module = SimpleNamespace(Event=Event, Stream=Stream, current_stream=lambda: current)
-    cache.init_hicache(arguments, parameters)
+    if storage is not None:
+        storage.prepare(cache_controller)
+    with scheduler_api.only_rank():
+        cache.init_hicache(arguments, parameters)
     # The server's only tree lives as long as the process; ours would never be freed.
     atexit.unregister(cache.shutdown)
     cache.load_back_threshold = 1  # scaled: 10 tokens
+    if getattr(cache, "buffer_pipeline", None) is not None:
+        cache.buffer_pipeline.max_staged_admission_defers = 3  # scaled: 32 turns
 
 
 def _plain(dims: Any, *, dtype: Any, device: str, **options: Any) -> Any:

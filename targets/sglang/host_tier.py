@@ -4,79 +4,112 @@ and the memory of the host are ours (host_copies.py).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
-
-import numpy as np
 
 from ..base.observe import Loaded
 from .compat import parts
-from .compat.engine import ATTENTION, STATES, SglangEngine
-from .host_copies import Operation, Transfers, attach
+from .compat.engine import ATTENTION, STATES, WINDOW, SglangEngine
+from .host_copies import Event, Operation, Transfers, attach
 
+MOST_ROUNDS = 1000
+"""Of copies and operations, each of which may be followed by another one."""
 NOTHING = -1
 """In places of the host to which nothing was copied."""
+
+
+class Places:
+    """The tensors of one of SGLang's pools of the host as arrays over the same memory, by layer and place.
+
+    parts  of states the recurrent state and the window of the convolution, otherwise keys and values
+    """
+
+    def __init__(self, pool: Any, group: int) -> None:
+        self.group, self.page = group, pool.page_size
+        if group == STATES:  # [place, layer, 1, ...]
+            temporal, window = pool.temporal_buffer.numpy(), pool.conv_buffer[0].numpy()
+            self.parts = [temporal.reshape(temporal.shape[:2]).T, window[:, :, 0, 0].swapaxes(0, 1)]
+        else:  # [key or value, page, layer, place in the page, 1, 1]
+            self.parts = [part[..., 0, 0].swapaxes(0, 1) for part in pool.kv_buffer.numpy()]
+        self.layers = len(self.parts[0])
+        for part in self.parts:
+            part[...] = NOTHING
+
+    def index(self, layer: int, places: Any) -> tuple[Any, ...]:
+        """Return the index of places of a layer in each part."""
+        return (layer, places) if self.group == STATES else (layer, places // self.page, places % self.page)
+
+    def read(self, part: int, layer: int, places: Any) -> Any:
+        """Return what places of a layer hold."""
+        return self.parts[part][self.index(layer, places.numpy())].tolist()
+
+
+def device_parts(states: Any, group: int) -> tuple[Any, Any]:
+    """Return the arrays of the device that the parts of a pool of the host are copied from."""
+    if group == WINDOW:
+        return states.window_keys, states.window_values
+    return (states.temporal, states.window) if group == STATES else (states.keys, states.values)
 
 
 class HostTier:
     """The host tier of one engine."""
 
-    def __init__(self, engine: SglangEngine, device: Any) -> None:
+    def __init__(self, engine: SglangEngine, device: Any, storage: Any = None) -> None:
+        """`storage` is the class of what is behind the host, None for nothing."""
         self.engine, self.device = engine, device
         self.states = engine.states
         self.cache = engine.cache
         parameters = parts.tree_parameters(engine.sizes, engine.rows, engine.allocator)
         parameters.tree_components = engine.cache.tree_components
-        attach(engine.cache, parameters, engine.arguments)
+        self.storage = storage and storage(engine.sizes)
+        attach(engine.cache, parameters, engine.arguments, self.storage)
         self.controller = engine.cache.cache_controller
+        if self.storage is not None:
+            self.storage.attach(self.controller)
         self.transfers: Transfers = self.controller.l2_transfer_engine
         self.transfers.tier = self
         self.late = engine.sizes.late_copies
         forward = object() if engine.sizes.overlap else None
         self.controller.load_fence_stream = self.controller.write_fence_stream = forward
         self.pools = host_pools(self.cache)
-        layers, slots = engine.sizes.state_layers, self.pools[STATES].size
-        self.temporal = np.full((layers, slots), NOTHING)
-        self.window = np.full((layers, slots, engine.sizes.window), NOTHING)
-        tokens = engine.sizes.attention_layers, self.pools[ATTENTION].size
-        self.keys, self.values = np.full(tokens, NOTHING), np.full(tokens, NOTHING)
+        self.places = {group: Places(pool, group) for group, pool in self.pools.items()}
+        self._waits: list[Event] = []
+        """Of the loads that the forward that runs waits for, by layer."""
         self._loaded: list[tuple[int, Loaded]] = []
         """Records of loads, each with its step."""
 
     def _group(self, transfer: Any) -> int:
-        return STATES if transfer.host_pool is self.pools[STATES] else ATTENTION
+        return next(group for group, pool in self.pools.items() if transfer.host_pool is pool)
+
+    def group_of(self, name: Any) -> int:
+        """Return the group whose pool of the host has a name."""
+        pool = self.cache.host_pool_group.get_pool(name)
+        return next(group for group, one in self.pools.items() if one is pool)
 
     def layers(self, transfer: Any) -> int:
         """Return the number of layers of a transfer's pool."""
-        sizes = self.engine.sizes
-        return sizes.state_layers if self._group(transfer) == STATES else sizes.attention_layers
+        return self.places[self._group(transfer)].layers
 
     def store(self, transfer: Any, layer: int) -> None:
         """Copy a layer from the device to the host."""
-        host, device, states = transfer.host_indices.tolist(), transfer.device_indices.tolist(), self.states
-        if self._group(transfer) == STATES:
-            self.temporal[layer, host] = states.temporal[layer, device]
-            self.window[layer, host] = states.window[layer, device]
-        else:
-            self.keys[layer, host] = states.keys[layer][device]
-            self.values[layer, host] = states.values[layer][device]
+        group, device = self._group(transfer), transfer.device_indices.tolist()
+        places = self.places[group]
+        for host, cells in zip(places.parts, device_parts(self.states, group), strict=True):
+            host[places.index(layer, transfer.host_indices.numpy())] = cells[layer][device]
 
     def load(self, transfer: Any, layer: int, step: int) -> None:
         """Copy a layer from the host to the device, and record it."""
-        host, device, states = transfer.host_indices.tolist(), transfer.device_indices.tolist(), self.states
-        if self._group(transfer) == STATES:
-            states.temporal[layer, device] = self.temporal[layer, host]
-            states.window[layer, device] = self.window[layer, host]
-            for slot in device:
-                loaded = Loaded(step, "", STATES, layer, -1, slot, temporal=True, conv=True)
-                self._loaded.append((step, loaded))
-        else:
-            states.keys[layer][device] = self.keys[layer, host]
-            states.values[layer][device] = self.values[layer, host]
-            page, first = self.engine.sizes.page, self.engine.sizes.first_page
-            for location in device[::page]:
-                loaded = Loaded(step, "", ATTENTION, layer, -1, first + location // page, slots=page)
-                self._loaded.append((step, loaded))
+        group, device = self._group(transfer), transfer.device_indices.tolist()
+        places, sizes = self.places[group], self.engine.sizes
+        for host, cells in zip(places.parts, device_parts(self.states, group), strict=True):
+            cells[layer][device] = host[places.index(layer, transfer.host_indices.numpy())]
+        first = sizes.first_window_page if group == WINDOW else sizes.first_page
+        for location in device if group == STATES else device[:: sizes.page]:
+            if group == STATES:
+                loaded = Loaded(step, "", STATES, layer, -1, location, temporal=True, conv=True)
+            else:
+                loaded = Loaded(step, "", group, layer, -1, first + location // sizes.page, slots=sizes.page)
+            self._loaded.append((step, loaded))
 
     def _operations(self) -> list[Operation]:
         streams = self.transfers.device_to_host_stream, self.transfers.host_to_device_stream
@@ -88,8 +121,10 @@ class HostTier:
             if operation.after not in self.device.pending:
                 operation.advance(operation.layers)
 
-    def tick(self) -> None:
-        """End a turn: late copies run a turn after that of their submission."""
+    def tick(self, idle: bool) -> None:
+        """End a turn, without a batch if it was `idle`: late copies run a turn after that of their submission."""
+        if self.storage is not None:
+            self.storage.tick(idle)
         for operation in self._operations():
             operation.age += 1
             if operation.age > 1:
@@ -97,13 +132,51 @@ class HostTier:
         self.settle()
 
     def finish(self) -> None:
-        """Run all copies."""
-        for operation in self._operations():
-            operation.advance(operation.layers)
+        """Run all copies and all operations of the storage, with what the tree does about them."""
+        for _ in range(MOST_ROUNDS):
+            for operation in self._operations():
+                operation.advance(operation.layers)
+            if self.storage is not None:
+                self.storage.finish()
+            self.cache.check_hicache_events()
+            if self.is_done():
+                return
 
-    def begin(self, consumer: int) -> None:
-        """Begin a forward whose batch names the load that it waits for, -1 for none."""
-        self.controller.layer_done_counter.set_consumer(consumer)
+    def is_done(self) -> bool:
+        """Return True if no copy and no operation of the storage is under way."""
+        cache, pipeline = self.cache, self.cache.buffer_pipeline
+        copies = cache.ongoing_write_through or cache.ongoing_load_back
+        operations = self.storage is not None and (cache.ongoing_prefetch or cache.ongoing_backup)
+        return not (copies or operations) and (pipeline is None or pipeline.is_idle())
+
+    def waited_for(self, consumer: int) -> tuple[int, list[Event]]:
+        """Return what a forward waits for if its batch names a load, -1 for none: its number, and its events so far.
+
+        A batch that decodes keeps the number of its prompts' load. By the time that it runs, a later load may have that
+        number.
+        """
+        events = self.controller.layer_done_counter.events
+        return consumer, [] if consumer < 0 else [
+            Event(one.operation, one.layers) for one in events[consumer].load_events
+        ]
+
+    def begin(self, loads: tuple[int, list[Event]]) -> None:
+        """Begin a forward, which waits for loads as they were when it was launched."""
+        self.controller.layer_done_counter.set_consumer(loads[0])
+        self._waits = loads[1]
+
+    def _wait(self, wait: Callable[[], object]) -> None:
+        """Let SGLang's code wait, for the loads of the forward that runs."""
+        counter = self.controller.layer_done_counter
+        if not self._waits:
+            wait()
+            return
+        number = counter.events[counter.consumer_index]
+        current, number.load_events = number.load_events, self._waits
+        try:
+            wait()
+        finally:
+            number.load_events = current
 
     def loaded(self, step: int) -> Iterator[Loaded]:
         """Yield, once, what was loaded for steps up to this one."""
@@ -112,16 +185,17 @@ class HostTier:
 
     def wait_for_states(self, layer: int) -> None:
         """Wait as SGLang's state layers do before they read."""
-        self.engine.rows.mamba2_layer_cache(layer)
+        self._wait(lambda: self.engine.rows.mamba2_layer_cache(layer))
 
     def wait_for_keys(self, layer: int) -> None:
-        """Wait as SGLang's attention layers do before they read."""
-        self.engine.kv.get_key_buffer(self.engine.sizes.state_layers + layer)
+        """Wait as SGLang's attention layers do before they read. Those with a sliding window come last."""
+        self._wait(lambda: self.engine.kv.get_key_buffer(self.engine.sizes.state_layers + layer))
 
 
 def host_pools(cache: Any) -> dict[int, Any]:
-    """Return the host's pools of states and of keys and values."""
+    """Return the host's pools of states, and of keys and values."""
     from sglang.srt.mem_cache.hicache_storage import PoolName
 
+    names = {STATES: PoolName.MAMBA, ATTENTION: PoolName.KV, WINDOW: PoolName.SWA}
     group = cache.host_pool_group
-    return {STATES: group.get_pool(PoolName.MAMBA), ATTENTION: group.get_pool(PoolName.KV)}
+    return {number: group.get_pool(name) for number, name in names.items() if name in group.entry_map}

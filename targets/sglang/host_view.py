@@ -100,6 +100,7 @@ class Host:
             leftovers={
                 "request rows": sizes.rows - engine.rows.available_size(),
                 "sessions": self.sessions.open() if self.sessions is not None else 0,
+                "prefetches": len(engine.cache.ongoing_prefetch) if self.tier is not None else 0,
             },
             drained=host_contents.astray(self.tier) if self.tier is not None else {},
             stored=host_contents.stored(self.tier) if self.tier is not None else {},
@@ -135,8 +136,6 @@ class Host:
             node = tree_api.state_lock_of(owner)
             if node in states:
                 pins[states[node]] += 1
-        for path in host_contents.locked_paths(self.tier) if self.tier is not None else ():
-            names = {node.id for node in path}
-            locked = [one for one in owned if one.node in names]
-            pins.update(one.block for one in locked if one.key.group != STATES or one.node == path[0].id)
+        for locked in host_contents.locked_by_copies(self.tier) if self.tier is not None else ():
+            pins.update(one.block for one in owned if one.node in locked[one.key.group])
         return pins

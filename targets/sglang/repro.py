@@ -275,6 +275,7 @@ def _parts(sizes: Sizes, has_sessions: bool) -> Iterator[Part]:
     """Yield what is copied: what the script shares with the adapter, stand-ins for missing modules first."""
     more = [("sessions.py", "Sessions")] * has_sessions + [WORKERS[sizes.drafter]] * bool(sizes.drafts)
     more += [("graphs.py", "Graphs")] * bool(sizes.graphs) + [("host_tier.py", "HostTier")] * (sizes.hicache != "no")
+    more += [("storage.py", "FileStorage")] * (sizes.storage != "no")
     inputs = ("compat/sizes.py", "Sizes")
     stubs, *shared = SOURCES.definitions(("stubs.py", FRAME.prepare), inputs, *SOURCES.uses(CLIENTS), *more)
     yield from (stubs, SOURCES.whole(STAND_INS), *shared, SOURCES.whole(CLIENTS))
@@ -284,6 +285,9 @@ def _opening(sizes: Sizes, config: Config, has_sessions: bool) -> Iterator[str]:
     """Yield the lines that make the engine."""
     every = [(field.name, getattr(sizes, field.name), field.default) for field in fields(Sizes)]
     unused = {"host_ratio", "late_copies"} if sizes.hicache == "no" else set()
+    unused |= (
+        {"host_mode", "context_given", "prefetch", "storage_pace", "storage_limits"} if sizes.storage == "no" else set()
+    )
     unused |= set() if sizes.sliding else {"window_ratio"}
     given = [(name, value) for name, value, default in every if value != default and name not in unused]
     yield "engine = Engine("
@@ -300,7 +304,7 @@ def _opening(sizes: Sizes, config: Config, has_sessions: bool) -> Iterator[str]:
     if sizes.graphs:
         yield "    graphs=Graphs,"
     if sizes.hicache != "no":
-        yield "    tier=HostTier,"
+        yield "    tier=partial(HostTier, storage=FileStorage)," if sizes.storage != "no" else "    tier=HostTier,"
     yield ")"
 
 

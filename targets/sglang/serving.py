@@ -136,13 +136,13 @@ class Server:
             # A client is slower than a step: whatever is in flight ends before the next turn arrives.
             self.device.drain()
         self.steps += 1
-        self.tick()
+        self.tick(idle=not batch)
         return outputs, ended
 
-    def tick(self) -> None:
-        """End a turn: sessions end, and time out for lack of room; copies go on."""
+    def tick(self, idle: bool = True) -> None:
+        """End a turn, without a batch if it was `idle`: sessions end, and time out for lack of room; copies go on."""
         if self.tier is not None:
-            self.tier.tick()
+            self.tier.tick(idle)
             if not self.scheduler.busy:
                 self.engine.cache.check_hicache_events()
         if self.sessions is not None:
@@ -165,14 +165,20 @@ class Server:
             self.sessions.close(name)
 
     def flush(self) -> None:
-        """Flush the cache, which SGLang does only when it is idle."""
+        """Flush the cache, which SGLang does only when it is idle. A storage keeps what it has."""
         if not self.scheduler.busy:
             if self.tier is not None:
                 self.tier.finish()
-                self.engine.cache.check_hicache_events()
             scheduler_api.flush(self.scheduler)
 
     def evict(self, pages: int) -> None:
-        """Evict the given number of pages of tokens, and as many states and pages of windows."""
-        tokens = pages * self.engine.sizes.page
-        tree_api.evict(self.engine.cache, tokens, pages, tokens if self.engine.sizes.sliding else 0)
+        """Evict the given number of pages of tokens, and as many states and pages of windows.
+
+        With a storage behind it, the host gives up as much.
+        """
+        cache, sizes = self.engine.cache, self.engine.sizes
+        tokens = pages * sizes.page
+        windows = tokens if sizes.sliding else 0
+        tree_api.evict(cache, tokens, pages, windows)
+        if sizes.storage != "no":
+            tree_api.evict_host(cache, tokens, pages, windows)

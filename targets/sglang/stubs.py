@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
@@ -105,6 +105,13 @@ class _Finder(MetaPathFinder, Loader):
         pass
 
 
+def _unpinned(make: Callable[..., Any]) -> Callable[..., Any]:
+    def unpinned(*data: Any, pin_memory: bool = False, **keywords: Any) -> Any:
+        return make(*data, **keywords)
+
+    return unpinned
+
+
 def install() -> None:
     """Provide stubs for missing modules, once per process. Transformers looks for optional modules first."""
     if any(isinstance(finder, _Finder) for finder in sys.meta_path):
@@ -120,11 +127,6 @@ def install() -> None:
     import torch
 
     # Without an accelerator there is nothing to pin memory for, and Torch refuses.
-    tensor = torch.tensor
-
-    def unpinned(*data: Any, pin_memory: bool = False, **keywords: Any) -> Any:
-        return tensor(*data, **keywords)
-
-    torch.tensor = unpinned
+    torch.tensor, torch.zeros = _unpinned(torch.tensor), _unpinned(torch.zeros)
     torch.Tensor.pin_memory = lambda self, *arguments, **keywords: self  # type: ignore[method-assign]
     sys.meta_path.append(_Finder(frozenset(root for root in STUBBED if find_spec(root) is None)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from ...reference.tokens import Truth
@@ -213,8 +214,9 @@ def _tier(sizes: Sizes) -> Any:
     if sizes.hicache == "no":
         return None
     from .host_tier import HostTier
+    from .storage import FileStorage
 
-    return HostTier
+    return partial(HostTier, storage=FileStorage) if sizes.storage != "no" else HostTier
 
 
 def _sessions() -> type[Sessions] | None:

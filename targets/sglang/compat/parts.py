@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from ....reference.tokens import VOCABULARY
 from ..stubs import OFF
 from . import old_releases, scheduler_api, tree_api
-from .sizes import Sizes, eviction_config
+from .sizes import Sizes, eviction_config, storage_config
 
 
 def publish(sizes: Sizes) -> Any:
@@ -50,6 +51,15 @@ def publish(sizes: Sizes) -> Any:
             "hicache_write_policy": sizes.hicache,
             "hicache_io_backend": "direct",
             "hicache_mem_layout": "page_first_direct",
+        }
+    if sizes.storage != "no":
+        given |= {
+            # A buffer's locks leave room for the longest request, if the server is told its length.
+            "context_length": sizes.context if sizes.context_given else None,
+            "hicache_host_memory_mode": "buffer_only" if sizes.host_mode == "buffer" else "cache",
+            "hicache_storage_backend": sizes.storage,
+            "hicache_storage_prefetch_policy": sizes.prefetch,
+            "hicache_storage_backend_extra_config": json.dumps(storage_config(sizes)),
         }
     if sizes.priorities:
         given |= {"schedule_low_priority_values_first": True, "priority_scheduling_preemption_threshold": 0}

@@ -82,6 +82,13 @@ def limit_rows(rows: int) -> None:
         server_args.get_global_server_args().pp_max_micro_batch_size = rows
 
 
+def only_rank() -> Any:
+    """Return a context in which this process is the only rank of its server, by whose name a storage keeps pages."""
+    from sglang.srt.runtime_context import get_parallel
+
+    return get_parallel().override(tp_rank=0, pp_rank=0, attn_dcp_rank=0)
+
+
 def call(make: Any, **keywords: Any) -> Any:
     """Call a function without the keyword arguments that a release does not have."""
     known = signature(make).parameters
@@ -126,6 +133,7 @@ def complete(scheduler: Any, sizes: Sizes) -> None:
     scheduler.abort_on_priority_when_disabled = False
     scheduler.schedule_low_priority_values_first = True
     scheduler.enable_hierarchical_cache = sizes.hicache != "no"
+    scheduler.enable_hicache_storage = sizes.storage != "no"
     scheduler.max_queued_requests = None
     old_releases.settle(scheduler)
     # Up to 0.5.20 aborts go there directly, later through `send_abort_output`.

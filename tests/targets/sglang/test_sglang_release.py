@@ -19,6 +19,7 @@ from hybridfuzz.harness.judge.outcome import Outcome
 from hybridfuzz.harness.workers.worker_client import WorkerClient
 from hybridfuzz.targets.base.registry import prepare
 from hybridfuzz.targets.base.trace import (
+    Abort,
     Arrive,
     Config,
     DummyRun,
@@ -243,6 +244,42 @@ def test_evicted_content_comes_back_from_the_host(workers: dict[str, WorkerClien
     assert outcome.violation is None, outcome.violation.message
     assert outcome.reached["cached content kept outside the pool alone"]
     assert outcome.reached["content loaded back into the cache"] and outcome.reached["prefix hit"]
+
+
+@pytest.mark.parametrize(
+    ("prefetch", "pace", "limits"),
+    [("wait_complete", "each", "no"), ("timeout", "all", "room"), ("best_effort", "all", "no")],
+)
+def test_flushed_content_comes_back_from_the_storage(
+    workers: dict[str, WorkerClient], prefetch: str, pace: str, limits: str
+) -> None:
+    """The storage keeps what a flush takes from device and host. A request that waits for room is ready by then."""
+    config = config_of(0, 1)
+    options = {"hicache": "write_through", "storage": "file", "tree_core": "python", "prefetch": prefetch}
+    options |= {"storage_pace": pace, "storage_limits": limits}
+    config = msgspec.structs.replace(config, options={**config.options, **options})
+    first, second, third = (Arrive(name, ((document, 13),), 6) for name, document in zip("rst", "aba", strict=True))
+    trace = Trace(config, (first, *(Step(),) * 12, ResetPrefixCache(), second, *(Step(),) * 2, third, *(Step(),) * 12))
+    outcome = worker_of(workers, LATEST).run(trace)
+    assert outcome.violation is None, outcome.violation.message
+    read = outcome.reached["content read back from a storage"]
+    assert read if prefetch != "best_effort" else not read, "best effort admits a request at once"
+
+
+@pytest.mark.parametrize("pace", ["each", "one"])
+def test_a_request_that_is_aborted_while_the_storage_reads_for_it_leaves_nothing(
+    workers: dict[str, WorkerClient], pace: str
+) -> None:
+    """Aborted at each of the steps that a prefetch takes: query, room on the host, read, the news of it."""
+    config = config_of(0, 1)
+    options = {"hicache": "write_through", "storage": "file", "tree_core": "python", "prefetch": "wait_complete"}
+    config = msgspec.structs.replace(config, options={**config.options, **options, "storage_pace": pace})
+    busy = Arrive("s", (("b", 5),), 12)
+    for steps in range(5):
+        events = Arrive("r", (("a", 13),), 4), *(Step(),) * 12, ResetPrefixCache(), busy, Step()
+        asked = Arrive("t", (("a", 13),), 4), *(Step(),) * steps, Abort("t"), *(Step(),) * 12
+        outcome = worker_of(workers, LATEST).run(Trace(config, (*events, *asked)))
+        assert outcome.violation is None, outcome.violation.message
 
 
 def test_both_tree_cores_answer_alike() -> None:

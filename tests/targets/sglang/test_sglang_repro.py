@@ -75,6 +75,7 @@ def failure(oracle: str, field: str, events: tuple[Event, ...] = EVENTS, depth: 
         {"num_speculative_tokens": 2, "async_depth": 1},
         {"graph_sizes": (2, 4)},
         {"options": {"hicache": "write_back"}},
+        {"options": {"hicache": "write_back", "storage": "file"}},
     ],
 )
 def test_scripts_are_one_module_that_imports_nothing_of_ours(
