@@ -169,7 +169,7 @@ def _flags(trace: Trace) -> Iterator[str]:
             yield from ("--speculative-num-steps", steps, "--speculative-eagle-topk", "1")
     if any(group.window for group in config.groups):
         yield from ("--swa-full-tokens-ratio", options.get("window_ratio", "1"))
-    if options.get("inputs") == "adapters":
+    if options.get("inputs") in ("adapters", "tenants"):
         yield from ADAPTERS
     if any(isinstance(event, Arrive) and event.session for event in trace.events):
         yield "--enable-streaming-session"
@@ -213,6 +213,8 @@ def _fields(event: Turn, samples: int) -> dict[str, object]:
     found: dict[str, object] = {"n": samples} if samples > 1 else {}
     found |= {"session_params": {"id": event.name}} if in_session else {}
     found |= {"min_new_tokens": least} if (least := least_tokens(event)) else {}
+    found |= {"regex": ".*"} if event.structured else {}
+    found |= {"regex": "("} if isinstance(event, Arrive) and event.bad_grammar else {}
     return found | ({"priority": event.priority} if isinstance(event, Arrive) and event.priority else {})
 
 
