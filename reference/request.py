@@ -130,8 +130,9 @@ class Life:
 
     def ends_before(self, sampled: int) -> bool:
         """Return True if a token sampled at position `sampled` need not be the model's: the answer has ended before it,
-        and nobody advances its grammar any more. Without a grammar such a token counts for nothing, but is right."""
-        return self.structured > 0 and sampled >= self.total_length
+        or was aborted, and nobody advances its grammar any more. Without a grammar such a token counts for nothing,
+        but is right."""
+        return self.structured > 0 and (self.aborted or sampled >= self.total_length)
 
     def admit(self, start: int) -> None:
         """Admit the request, for the first time, after a preemption or for its next turn, with `start` tokens in
@@ -150,6 +151,12 @@ class Life:
         life.load_breaks_off, life.grammar_fails = self.load_breaks_off, self.grammar_fails
         life.stops, life.answer_length = self.stops, self.answer_length
         return life
+
+    def compute_instead(self, tokens: Sequence[int]) -> None:
+        """Take other tokens in place of its prompt, if its client gets nothing: an engine may end it so."""
+        if self.aborted or self.grammar_fails:
+            self.truth = self.truth.instead(tokens)
+            self._answer(self.max_new_tokens, ())
 
     def park(self) -> None:
         """End the turn of a session."""

@@ -6,7 +6,8 @@ the answer. It allows
     at even places (the first is 0)   tokens of one parity, that of a bit of the prefix's tag
     at odd places                     all tokens
 
-and where it is complete (`Truth.closes_at`) the model's first choice alone, mostly a stop token. At about half of the
+and where it is complete (`Truth.closes_at`) the model's first choice alone, mostly a stop token. Behind that it is over
+and allows everything. At about half of the
 even places the model's first choice is forbidden: the answer has its next one there, and goes on from that. So a
 draft may be what the model would say and be refused by the grammar, be wrong and allowed by it, or both. Behind a token
 that is not the answer's anything is allowed.
@@ -25,7 +26,7 @@ def is_allowed(truth: Truth, place: int, token: int) -> bool:
     truth.reach(position + 1)
     if position == truth.closes_at:
         return token == truth.tokens[position]
-    return obeys(place, truth.tags[position], token)
+    return not truth.is_bound(position) or obeys(place, truth.tags[position], token)
 
 
 def allowed(truth: Truth, place: int, tokens: Sequence[int]) -> int:

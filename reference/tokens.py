@@ -161,7 +161,7 @@ class Truth:
     `images` are in the order of the prompt; `adapter` and `salt` are document names, "" for none; `key` is what both
     add to the content of every token. Before position `free_from` the model may not sample a token of `withheld`. With
     `has_grammar` it samples what a grammar allows (`structured`), and at `closes_at`, if that is not 0, its first
-    choice in any case: the grammar is complete there, and allows that alone.
+    choice in any case: the grammar is complete there, and allows that alone. Behind that it is over.
     """
 
     __slots__ = (
@@ -250,6 +250,10 @@ class Truth:
         truth.images = [image for image in self.images if image.stop <= length]
         return truth
 
+    def instead(self, tokens: Sequence[int]) -> Truth:
+        """Return the truth of a prompt of `tokens` with the adapter and the salt of this one."""
+        return self.continued(0, ((tuple(tokens), len(tokens)),))
+
     def branched(self, length: int, token: int) -> Truth:
         """Return another truth of the same prompt: the first `length` tokens of this one, `token`, and then the model's
         own continuation."""
@@ -281,7 +285,7 @@ class Truth:
         token = next_token(tag)
         if position == self.closes_at:
             return token
-        place = position - self.prompt_length if self.has_grammar else None
+        place = position - self.prompt_length if self.is_bound(position) else None
         return first_choice(token, withheld if position < self.free_from else (), place, tag)
 
     def stop_tokens(
@@ -329,9 +333,13 @@ class Truth:
         """Return the model's first choice at a position, whatever it may sample there."""
         return next_token(self.tag(position))
 
+    def is_bound(self, position: int) -> bool:
+        """Return True if a grammar says what may stand at a position: it is over behind the place where it closes."""
+        return self.has_grammar and (not self.closes_at or position <= self.closes_at)
+
     def is_masked(self, position: int) -> bool:
         """Return True if a grammar forbids the model's first choice at a position."""
-        if not self.has_grammar or position == self.closes_at:
+        if position == self.closes_at or not self.is_bound(position):
             return False
         return not obeys(position - self.prompt_length, self.tag(position), self.first(position))
 

@@ -123,6 +123,10 @@ class Grammar:
         unknown_behind_the_end = self.is_exact and config.async_depth > 0
         self.has_least = self.stops and "min-tokens" in capabilities.features and not unknown_behind_the_end
         self.finds_strings = self.stops and "stop-strings" in capabilities.features
+        self.verifies_past_length = self.stops and drafts and "drafts-past-length" in capabilities.features
+        """True if a verification may accept tokens, and a stop token among them, behind the longest answer."""
+        self.has_least_by_grammar = "least-by-grammar" not in capabilities.lacks
+        """True if an answer may have a least number of tokens and a grammar that is complete before it."""
         self.fails_grammars = self._is_asked("failing-grammars", workload.bad_grammars_used)
         self.others: list[Arrive] = []
         """Further samples of the prompt that arrived last: they arrive next."""
@@ -331,8 +335,12 @@ class Grammar:
         if self.has_least and not room and choices.chance(workload.beyond_context):
             return structs.replace(event, min_tokens=event.max_new_tokens + choices.integer(1, BEYOND_MAX))
         if not stop_at:  # as benchmarks of servers ask for it
-            needs_all = self.has_least and choices.chance(workload.exact_length)
-            return structs.replace(event, min_tokens=event.max_new_tokens) if needs_all else event
+            if self.has_least and choices.chance(workload.exact_length):
+                return structs.replace(event, min_tokens=event.max_new_tokens)
+            if self.verifies_past_length and choices.chance(workload.stop_behind):
+                behind = choices.integer(1, self.config.num_speculative_tokens)
+                return structs.replace(event, stop_at=event.max_new_tokens + behind)
+            return event
         if self.finds_strings and choices.chance(workload.stop_string):
             is_long = choices.chance(workload.long_stop_string)
             return structs.replace(event, stop_string=True, string_before=choices.integer(1, 3) if is_long else 0)
@@ -412,16 +420,20 @@ class Grammar:
     def asking_of_turn(self, event: OneTurn) -> OneTurn:
         """Return a turn of a session that may ask for structured output."""
         choices, workload = self._asking, self.workload
-        if self.is_structured and choices.chance(workload.structured_turn):
+        if self.may_be_structured(event) and choices.chance(workload.structured_turn):
             return structs.replace(event, structured=choices.pick(workload.grammar_steps))
         return event
+
+    def may_be_structured(self, event: Turn) -> bool:
+        """Return True if a request of this trace may ask for structured output."""
+        return self.is_structured and (self.has_least_by_grammar or not event.min_tokens)
 
     def asking(self, event: Arrive) -> Arrive:
         """Return a request that may ask for more than tokens, and queue further samples of its prompt."""
         choices, workload = self._asking, self.workload
         if self.asks_for_logprobs and choices.chance(workload.prompt_logprobs):
             event = structs.replace(event, prompt_logprobs=True)
-        if self.is_structured and choices.chance(workload.structured):
+        if self.may_be_structured(event) and choices.chance(workload.structured):
             event = structs.replace(event, structured=choices.pick(workload.grammar_steps))
         if self.fails_grammars and choices.chance(workload.bad_grammar):
             return structs.replace(event, structured=0, bad_grammar=choices.pick(workload.grammar_steps))

@@ -95,6 +95,9 @@ class Workload(Struct, frozen=True, forbid_unknown_fields=True):
     beyond_stop: Annotated[tuple[Number, ...], numbers("tokens that such an answer was allowed further")] = (1, 2, 8, 4)
     min_tokens: Annotated[int, percent("such answers that have a minimum number of tokens")] = 30
     exact_length: Annotated[int, percent("other answers that must have all their tokens")] = 15
+    stop_behind: Annotated[
+        int, percent("further ones beside drafts whose stop token a verification may find too late")
+    ] = 25
     beyond_context: Annotated[int, percent("answers to the end of the context that must have more tokens")] = 10
     min_behind_stop: Annotated[int, percent("such numbers that are behind the place of the stop token")] = 30
     stop_string: Annotated[int, percent("stop tokens that the engine has to find in the text of the answer")] = 40

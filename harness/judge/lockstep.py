@@ -216,6 +216,9 @@ class Lockstep:
             for row in planned.rows
             if not row.loads_apart
         ]
+        for row in planned.rows:
+            if row.instead and row.name in self.context.reference.lives:
+                self.context.reference.lives[row.name].compute_instead(row.instead)
         facts = view.tables, view.references, view.published
         self.context.reference.plan(planned.step, rows, *facts)
         for row in planned.rows:

@@ -437,6 +437,10 @@ class ReachedStates:
         counts["all drafts accepted"] += accepted == row.drafts
         counts["draft rejected"] += accepted < row.drafts
         counts["ended in the middle of accepted drafts"] += life.known + len(row.sampled) > life.total_length
+        room = max(life.foreseen_length - (row.position + len(row.tokens) - row.drafts), 0)
+        counts["stop token accepted behind the longest answer"] += room > 0 and not set(life.stops).isdisjoint(
+            row.sampled[room:]
+        )
         is_stopped = bool(accepted) and not set(life.stops).isdisjoint(row.sampled)
         counts["stop token among accepted drafts"] += is_stopped
         counts["stop string of several tokens among accepted drafts"] += (

@@ -168,6 +168,7 @@ REQUIRES: dict[str, str] = {
     "boundary crossed in a step with a rejection": "speculation",
     "boundary crossed in a step without a rejection": "speculation",
     "ended in the middle of accepted drafts": "speculation drafts-past-end",
+    "stop token accepted behind the longest answer": "speculation stop-tokens drafts-past-length",
     "prompt with as many tokens as a speculative decode": "speculation",
     "prompts and drafts in one step": "speculation block-tables",
     "different numbers of drafts in one step": "drafts",

@@ -90,6 +90,7 @@ class PlannedRow(Struct, frozen=True, gc=False, array_like=True):
                admitted again if the load broke off
     kept       tokens in blocks that a session kept from its last turn and resumes from; `hit` is 0 then
     cut        drafts that the grammar of its answer refused since the last decision
+    instead    tokens that are computed in place of its prompt, to end a request that gets nothing
     """
 
     name: str
@@ -103,6 +104,7 @@ class PlannedRow(Struct, frozen=True, gc=False, array_like=True):
     external: int = 0
     kept: int = 0
     cut: int = 0
+    instead: Sequence[int] = ()
 
     @property
     def anew(self) -> bool:
@@ -116,13 +118,18 @@ class PlannedRow(Struct, frozen=True, gc=False, array_like=True):
 
 
 class Planned(Struct, frozen=True, gc=False):
-    """One scheduling decision and the metadata right after it."""
+    """One scheduling decision and the metadata right after it.
+
+    An engine may process results between the decision and the launch, and launch the rows of requests that end there
+    all the same. Then `view` is that of the launch, `rows` has the other ones, and `left` the tables that these had.
+    """
 
     step: int
     rows: Sequence[PlannedRow]
     preempted: Sequence[str]
     budget: int
     view: View
+    left: Mapping[str, Table] = field(default_factory=dict)
 
 
 class Zeroed(Struct, frozen=True, gc=False):

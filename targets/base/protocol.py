@@ -34,7 +34,10 @@ class EngineStalled(EngineError):
     that wait, but needs no time limit."""
 
 
-Usual = Literal["chunked-prefill", "preemption", "zeroing", "drafts-past-end", "least-beside-drafts", "cut-drafts"]
+Usual = Literal[
+    "chunked-prefill", "preemption", "zeroing", "drafts-past-end", "least-beside-drafts", "least-by-grammar",
+    "cut-drafts",
+]  # fmt: skip
 """Features that a target has unless it lists them in `Capabilities.lacks`."""
 Observation = Literal[
     "pool", "labels", "tables", "accesses", "content", "caches", "device_order", "estimates", "leftovers", "numeric",
@@ -45,7 +48,7 @@ Feature = Literal[
     "pool", "block-tables", "padding", "stores", "partial-hits", "lookahead-hashes", "snapshots", "chunks",
     "async-loads", "failing-loads", "held-for-transfer", "sync-loads", "images", "adapters", "reset-when-idle",
     "stop-tokens", "loads-back", "prompt-logprobs", "structured-output", "samples",
-    "stop-strings", "min-tokens", "failing-grammars", "overlaps", "storage",
+    "stop-strings", "min-tokens", "failing-grammars", "overlaps", "storage", "drafts-past-length",
 ]  # fmt: skip
 """Words of `Capabilities.features` (docs/reference/capabilities.md)."""
 

@@ -438,6 +438,11 @@ def has_stop_string(turn: Turn) -> bool:
     return turn.stop_string or turn.string_before > 0
 
 
+def has_grammar(turn: Turn) -> bool:
+    """Return True if a grammar is compiled for a request, or for a session's turn."""
+    return bool(turn.structured or (isinstance(turn, Arrive) and turn.bad_grammar))
+
+
 def tag_of(event: Event | type[Event]) -> str:
     """Return the tag of an event or of a kind of event."""
     return str(event.__struct_config__.tag)

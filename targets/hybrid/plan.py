@@ -138,7 +138,8 @@ class ScheduledRow(Struct, gc=False):
         grammar = self.grammar
         if grammar and position == grammar.closes_at:
             return token
-        place = position - grammar.start if grammar else None
+        is_over = grammar and 0 < grammar.closes_at < position
+        place = position - grammar.start if grammar and not is_over else None
         return first_choice(token, self.withheld if position < self.free_from else (), place, tag)
 
     @property

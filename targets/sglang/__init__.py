@@ -12,8 +12,9 @@ SGLang's own state and KV tensors. See docs/explanation/sglang.md.
     speculation  the target model of a worker that verifies drafts; SGLang's n-gram worker
     eagle        its worker with a draft model
     kernels      their index kernels in plain Torch
+    grammars     structured output: a backend of grammars
     sessions     clients of streaming sessions
-    inputs       images, adapters and salts of requests
+    inputs       images, adapters, salts and own keys of requests
     device       shadow layers, executed when SGLang waits for their result
     batch_rows   the rows of a launched batch
     bounds       checks their indices

@@ -177,7 +177,7 @@ def _flags(trace: Trace) -> Iterator[str]:
             yield from ("--speculative-num-steps", steps, "--speculative-eagle-topk", "1")
     if any(group.window for group in config.groups):
         yield from ("--swa-full-tokens-ratio", options.get("window_ratio", "1"))
-    if options.get("inputs") == "adapters":
+    if options.get("inputs") in ("adapters", "tenants"):
         yield from ADAPTERS
     if any(isinstance(event, Arrive) and event.session for event in trace.events):
         yield "--enable-streaming-session"
@@ -221,6 +221,8 @@ def _fields(aborted: Collection[str], event: Turn, samples: int) -> dict[str, ob
     found |= {"session_params": {"id": event.name}} if in_session else {}
     found |= {"rid": event.name} if event.name in aborted and not in_session else {}
     found |= {"min_new_tokens": least} if (least := least_tokens(event)) else {}
+    found |= {"regex": ".*"} if event.structured else {}
+    found |= {"regex": "("} if isinstance(event, Arrive) and event.bad_grammar else {}
     return found | ({"priority": event.priority} if isinstance(event, Arrive) and event.priority else {})
 
 

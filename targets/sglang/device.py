@@ -38,7 +38,7 @@ from .bounds import Bounds
 from .compat import old_releases, scheduler_api, tree_api
 from .compat.engine import ATTENTION, STATES, WINDOW, SglangEngine
 from .compat.immediate import Immediate
-from .inputs import namespace
+from .inputs import applied
 
 
 class KernelLaunch:
@@ -113,6 +113,12 @@ class Device:
         old_releases.note_sampled(batch, launch.sampled)
         return scheduler_api.make_result(launch.sampled, launch)
 
+    @staticmethod
+    def mask(result: Any) -> None:
+        """Mask what the grammars of a launched batch forbid now, as the sampling of its tokens does first."""
+        if (penalties := result.copy_done.penalties) is not None:
+            penalties.update_regex_vocab_mask()
+
     def prepare(self, batch: Any, execute: Callable[[KernelLaunch], None]) -> KernelLaunch:
         """Return the launch of a batch, with the contents of the tables that it shares with the scheduler."""
         verify, extend = batch.forward_mode.is_target_verify(), batch.forward_mode.is_extend()
@@ -174,7 +180,7 @@ class Device:
             slots=tree_api.slots_of(request),
             locations=pools.req_to_token[pool_row, : max(length, 0)].tolist() if exists else [],
             written=written[first : first + count],
-            key=namespace(request),
+            key=applied(request),
         )
 
     def _windowed(self, row: Row) -> Row:
@@ -364,11 +370,15 @@ class Device:
             launch.accesses.append(SlotRead(index, group, layer, pages, keys[read].tolist(), column))
 
 
+CHOICES = 8
+"""Of the model at one place: stop tokens may be withheld, and every other token be forbidden by a grammar."""
+
+
 def ranked(tokens: Sequence[int]) -> torch.Tensor:
     """Return logits of a model whose first choices are `tokens`; the next ones count where those may not be sampled."""
     choices: Any = torch.tensor(tokens, dtype=torch.int64)
     logits = torch.zeros((len(tokens), VOCABULARY))
-    for logit in (3.0, 2.0, 1.0):
+    for logit in range(CHOICES, 0, -1):
         logits.scatter_(1, choices[:, None], logit)
         choices = other_token(choices)
     return logits

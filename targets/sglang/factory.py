@@ -36,7 +36,15 @@ MIXED = (
     Setting("--radix-eviction-policy", {"eviction": "lru"}, is_rare=True),
     Setting("--mamba-max-states-per-path", {"path_states": "-1"}, is_rare=True),
     Setting("--enable-session-radix-cache", {"session_tags": "no"}, is_rare=True),
-    Setting("inputs", {"inputs": "tokens"}, {"images": "images in prompts", "adapters": "--enable-lora or cache_salt"}),
+    Setting(
+        "inputs",
+        {"inputs": "tokens"},
+        {
+            "images": "images in prompts",
+            "adapters": "--enable-lora or cache_salt",
+            "tenants": "extra_key beside --enable-lora or cache_salt",
+        },
+    ),
 )
 """Only of releases that are driven with them."""
 HOST_TIER = (
@@ -57,12 +65,13 @@ SERVING = {
     "ignore_eos": ("no", "no", "yes"),
     "drafter": ("eagle", "ngram"),
     "window_ratio": ("1", "0.5"),
-    "inputs": ("tokens", "tokens", "tokens", "tokens", "images", "adapters"),
+    "inputs": ("tokens", "tokens", "tokens", "tokens", "images", "adapters", "tenants"),
 }
 """Options of such releases: `--enable-mixed-chunk`, `--schedule-policy`, `--radix-eviction-policy`,
 `--mamba-max-states-per-path`, `--enable-session-radix-cache`, `ignore_eos` of requests, what makes drafts
 (`--speculative-algorithm`), `--swa-full-tokens-ratio`, and what requests have beside token ids."""
-DOCUMENTS = {"images": ("a", "image.b", "image.c"), "adapters": ("a", "adapter.b", "adapter.c", "salt.d")}
+KEYED = ("a", "adapter.b", "adapter.c", "salt.d")
+DOCUMENTS = {"images": ("a", "image.b", "image.c"), "adapters": KEYED, "tenants": KEYED}
 HIERARCHY = {
     "hicache": ("no", "no", *POLICIES),
     "host_ratio": ("2", "1", "0.5"),
@@ -119,11 +128,13 @@ class SglangFactory:
             features=features
             | {"pool", "reset-when-idle", "stop-tokens"}
             | (HOST if has_host else frozenset())
-            | ({"images", "adapters"} if mixes else frozenset()),
+            | ({"images", "adapters", "structured-output", "failing-grammars"} if mixes else frozenset()),
             documents={"inputs": DOCUMENTS} if mixes else {},
             features_with=_features_with(mixes, has_host, tree_core),
             # "A relaxed version of penalties for speculative decoding": it counts verifications, not tokens.
-            lacks=frozenset({"least-beside-drafts"}),
+            # Where a grammar allows nothing but a stop token that comes too early, its client gets an error.
+            # Drafts that a grammar refuses are not cut before they are verified.
+            lacks=frozenset({"least-beside-drafts", "least-by-grammar", "cut-drafts"}),
             engine=("sglang",),
             stock=STOCK + MIXED * mixes + HOST_TIER * has_host if "snapshots" in features else None,
             has_server="snapshots" in features,
@@ -199,6 +210,7 @@ def make_factory(variant: str) -> SglangFactory:
         tree_cores, strategies, features = tree_api.tree_cores(), old_releases.strategies(), old_releases.features()
         features |= frozenset({"stop-strings"}) if scheduler_api.finds_strings() else frozenset()
         features |= frozenset({"min-tokens"}) if scheduler_api.has_least_tokens() else frozenset()
+        features |= frozenset({"drafts-past-length"}) if scheduler_api.speculates() else frozenset()
         drafts = DRAFTS if scheduler_api.speculates() else 0
     except ImportError as error:
         raise cannot_import("SGLang", "sglang@0.5.23", error) from error

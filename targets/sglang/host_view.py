@@ -93,7 +93,7 @@ class Host:
             published={one.block: one.key for one in owned},
             labels=None,
             tables=tables,
-            waiting=tuple([one.client_name for one in self.scheduler.waiting_queue]),
+            waiting=tuple([one.client_name for one in self.scheduler.queued()]),
             running=tuple([one.client_name for one in self.scheduler.live()]),
             parked=tuple(self.sessions.parked()) if self.sessions is not None else (),
             pins=pins,

@@ -15,6 +15,8 @@ from typing import Any
 
 from ...reference.tokens import PLACEHOLDER, Image, Truth, key_of
 
+TENANT = "tenant."
+"""A key that all requests of a trace bring, so that it tells no two of them apart."""
 NUMBERS = 4
 """Numbers that stand for an image, one position after the other (`_compute_pad_values`)."""
 
@@ -100,6 +102,17 @@ class Inputs:
         return tuple(found), passed
 
 
+def keys_of(truth: Truth, has_tenant: bool) -> dict[str, str]:
+    """Return the adapter and the salt of a request, and the key of its tenant if it brings one; "" for none."""
+    return {"lora_id": truth.adapter, "cache_salt": truth.salt, "extra_key": TENANT * has_tenant}
+
+
 def namespace(key: Any) -> int:
-    """Return what the namespace of a tree's key adds to the content of its tokens."""
-    return key_of(getattr(key, "extra_key", None) or "") or key_of(getattr(key, "cache_salt", None) or "")
+    """Return what the namespace of a tree's key adds to the content of its tokens. A tenant's key adds nothing."""
+    extra = (getattr(key, "extra_key", None) or "").removeprefix(TENANT)
+    return key_of(extra) or key_of(getattr(key, "cache_salt", None) or "")
+
+
+def applied(request: Any) -> int:
+    """Return what a request's own adapter and salt add, whatever its key says: a forward applies these."""
+    return key_of(getattr(request, "lora_id", None) or "") or key_of(getattr(request, "cache_salt", None) or "")

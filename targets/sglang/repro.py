@@ -47,6 +47,7 @@ from ..base.trace import (
     Trace,
     Turn,
     fits,
+    has_grammar,
     has_stop_string,
     least_tokens,
     stop_tokens_of,
@@ -137,6 +138,7 @@ class _Clients:
         self.longer = longer
         self.truths: dict[str, Truth] = {}
         self.sessions = any(isinstance(event, Arrive) and event.session for event in events)
+        self.grammars = any(isinstance(event, Turn) and has_grammar(event) for event in events)
         self.lines = [line for event in events for line in self._call(event)]
 
     def prefix(self, name: str, depth: int) -> list[int]:
@@ -187,6 +189,10 @@ class _Clients:
         more = f", stops={stops}" if stops else ""
         more += ", is_string=True" if stops and has_stop_string(event) else ""
         more += f", min_tokens={least_tokens(event)}" if least_tokens(event) else ""
+        if event.structured:
+            more += f", structured={event.structured}" + (f", closes={event.stop_at}" if event.stop_at else "")
+        if isinstance(event, Arrive) and event.bad_grammar:
+            more += f", bad_grammar={event.bad_grammar}"
         return f"{truth.tokens[first : truth.prompt_length]}, new_tokens={most}{more}"
 
 
@@ -207,8 +213,8 @@ def _script(failure: Failure, clients: _Clients, again: _Again) -> Script:
     calls, last = marked(clients.lines), list(again.calls())
     if again.at_once:
         calls, last = [*calls, *last], []
-    body = asking(list(_opening(sizes, config, clients.sessions)), calls, last, end)
-    return FRAME.script(failure, body, end, list(_parts(sizes, clients.sessions)))
+    body = asking(list(_opening(sizes, config, clients)), calls, last, end)
+    return FRAME.script(failure, body, end, list(_parts(sizes, clients)))
 
 
 TEST = '''\
@@ -271,9 +277,10 @@ SOURCES = Sources(__package__, _OWN.names(STAND_INS) | _OWN.names(CLIENTS), INNE
 WORKERS = {"ngram": ("speculation.py", "Worker"), "eagle": ("eagle.py", "EagleWorker")}
 
 
-def _parts(sizes: Sizes, has_sessions: bool) -> Iterator[Part]:
+def _parts(sizes: Sizes, clients: _Clients) -> Iterator[Part]:
     """Yield what is copied: what the script shares with the adapter, stand-ins for missing modules first."""
-    more = [("sessions.py", "Sessions")] * has_sessions + [WORKERS[sizes.drafter]] * bool(sizes.drafts)
+    more = [("sessions.py", "Sessions")] * clients.sessions + [("grammars.py", "Grammars")] * clients.grammars
+    more += [WORKERS[sizes.drafter]] * bool(sizes.drafts)
     more += [("graphs.py", "Graphs")] * bool(sizes.graphs) + [("host_tier.py", "HostTier")] * (sizes.hicache != "no")
     more += [("storage.py", "FileStorage")] * (sizes.storage != "no")
     inputs = ("compat/sizes.py", "Sizes")
@@ -281,7 +288,7 @@ def _parts(sizes: Sizes, has_sessions: bool) -> Iterator[Part]:
     yield from (stubs, SOURCES.whole(STAND_INS), *shared, SOURCES.whole(CLIENTS))
 
 
-def _opening(sizes: Sizes, config: Config, has_sessions: bool) -> Iterator[str]:
+def _opening(sizes: Sizes, config: Config, clients: _Clients) -> Iterator[str]:
     """Yield the lines that make the engine."""
     every = [(field.name, getattr(sizes, field.name), field.default) for field in fields(Sizes)]
     unused = {"host_ratio", "late_copies"} if sizes.hicache == "no" else set()
@@ -297,8 +304,10 @@ def _opening(sizes: Sizes, config: Config, has_sessions: bool) -> Iterator[str]:
         yield f"        {name}={value!r}," + (f"{NOTE}{notes[name]}" if name in notes else "")
     yield "    ),"
     yield f"    max_tokens={config.max_num_batched_tokens},"
-    if has_sessions:
+    if clients.sessions:
         yield "    sessions=Sessions,"
+    if clients.grammars:
+        yield "    grammars=Grammars,"
     if sizes.drafts:
         yield f"    worker={WORKERS[sizes.drafter][1]},"
     if sizes.graphs:

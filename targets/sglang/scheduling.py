@@ -27,22 +27,24 @@ class Client:
         self.sent: dict[str, int] = {}
         self.outputs: list[tuple[str, list[int]]] = []
         self.ended: list[str] = []
+        self.failed: list[str] = []
         self._over: set[str] = set()
         self._past: dict[int, Any] = {}
         """Turns that ended: a result that was in flight then may name them once more."""
 
     def stream_output(self, requests: Any, return_logprob: Any = False, skip: Any = None) -> None:
-        """Receive the new tokens of a processed batch."""
+        """Receive the new tokens of a processed batch; an error has none."""
         for request in requests:
             name = request.client_name
             if request is skip or name in self._over or id(request) in self._past:
                 continue
-            tokens = list(scheduler_api.client_tokens(request))
+            failed = scheduler_api.is_error(request)
+            tokens = [] if failed else list(scheduler_api.client_tokens(request))
             if len(tokens) > self.sent.get(name, 0):
                 self.outputs.append((name, tokens[self.sent.get(name, 0) :]))
                 self.sent[name] = len(tokens)
             if request.finished():
-                self.end(name)
+                self.end(name, failed)
                 self._past[id(request)] = request
 
     def _stream_output_generation(self, requests: Any, return_logprob: Any, is_idle_batch: bool = False) -> None:
@@ -54,23 +56,25 @@ class Client:
         self._over.discard(name)
         self.sent[name] = 0
 
-    def end(self, name: str) -> None:
-        """Note that a request has ended or was aborted."""
+    def end(self, name: str, failed: bool = False) -> None:
+        """Note that a request has ended or was aborted, or that it failed: its client gets an error."""
         if name not in self._over:
             self._over.add(name)
-            self.ended.append(name)
+            (self.failed if failed else self.ended).append(name)
 
-    def take(self) -> tuple[list[tuple[str, list[int]]], list[str]]:
-        """Return what was received since the last call."""
-        taken = self.outputs, self.ended
-        self.outputs, self.ended = [], []
+    def take(self) -> tuple[list[tuple[str, list[int]]], list[str], list[str]]:
+        """Return what was received since the last call: tokens, ends, errors."""
+        taken = self.outputs, self.ended, self.failed
+        self.outputs, self.ended, self.failed = [], [], []
         return taken
 
 
 class Skeleton(Scheduler):
     """The scheduler of one engine."""
 
-    def __init__(self, engine: SglangEngine, device: Any, max_tokens: int, worker: Any = None) -> None:
+    def __init__(
+        self, engine: SglangEngine, device: Any, max_tokens: int, worker: Any = None, grammars: Any = None
+    ) -> None:
         sizes = engine.sizes
         self.device_model = device
         self.client = Client()
@@ -96,10 +100,12 @@ class Skeleton(Scheduler):
         self.cur_batch: Any = None
         self.chunked_req: Any = None
         self.result_queue: deque[Any] = deque()
+        self._is_settled = False
         self.retract_next: list[str] = []
         self.output_streamer = self.client
         self.stream_output = self.client.stream_output
         scheduler_api.complete(self, sizes)
+        self.grammar_manager: Any = grammars(self) if grammars else OFF
         self.model_worker: Any = self._speculate(engine, worker) if sizes.drafts else None
 
     def _speculate(self, engine: SglangEngine, worker: Any) -> Any:
@@ -124,7 +130,10 @@ class Skeleton(Scheduler):
             return super().run_batch(batch, *arguments, **keywords)
         self.forward_ct += 1
         batch.forward_iter, batch.launch_ts = self.forward_ct, float(self.forward_ct)
-        return self.device_model.launch(batch)
+        launched = self.device_model.launch(batch)
+        if not self.enable_overlap:
+            self.device_model.mask(launched)
+        return launched
 
     def send_abort_output(self, abort: Any, request: Any) -> None:
         """Note that a request has ended outside of the output stream."""
@@ -159,7 +168,20 @@ class Skeleton(Scheduler):
     def plan(self, peers_run: bool = False) -> Any:
         """Return the next batch, None if there is none; with work on other data-parallel ranks an idle one."""
         self.dp_attn_adapter.peers_run = peers_run
+        if self.grammar_manager:
+            self.grammar_manager.grammar_backend.tick()
         return scheduler_api.plan(self)
+
+    def waits(self, batch: Any) -> bool:
+        """Return True if the previous batch is processed before a planned one is launched."""
+        return self.enable_overlap and scheduler_api.waits(self, batch)
+
+    def settle(self, batch: Any) -> bool:
+        """Process the previous batch if a planned one waits for that; return True if so. It is processed once."""
+        if not self._is_settled and self.waits(batch):
+            self._process_oldest()
+            self._is_settled = True
+        return self._is_settled
 
     def turn(self, batch: Any) -> None:
         """Run the rest of an iteration of `event_loop_normal` or `event_loop_overlap`, after planning."""
@@ -169,14 +191,16 @@ class Skeleton(Scheduler):
                 self.process_batch_result(batch, self.run_batch(batch))
             self.last_batch = batch
             return
-        early = scheduler_api.waits(self, batch)
-        if early:
-            self._process_oldest()
+        early, self._is_settled = self.settle(batch), False
+        result = None
         if batch:
             result = self.run_batch(batch)
             self.result_queue.append((batch.copy(), result))
         if self.last_batch and not early:
             self._process_oldest()
+        if result is not None and self.model_worker is None:
+            # As `launch_batch_sample_if_needed`: what may be sampled follows from the last batch's results.
+            self.device_model.mask(result)
         self.last_batch = batch
 
     def _process_oldest(self) -> None:
@@ -202,9 +226,13 @@ class Skeleton(Scheduler):
         waiting = {id(one) for one in self.waiting_queue}
         return [one for key, one in seen.items() if not one.finished() and key not in waiting]
 
+    def queued(self) -> list[Any]:
+        """Return the requests that wait, those whose grammars are being compiled last."""
+        return [*self.waiting_queue, *self.grammar_manager.grammar_queue]
+
     @property
     def busy(self) -> bool:
         """Return True if another turn has work to do."""
         return bool(
-            self.waiting_queue or self.chunked_req or self.last_batch or self.result_queue or self.running_batch.reqs
+            self.queued() or self.chunked_req or self.last_batch or self.result_queue or self.running_batch.reqs
         )

@@ -11,6 +11,7 @@ from .compat import scheduler_api, tree_api
 from .compat.engine import SglangEngine
 from .compat.sizes import Sizes
 from .device import Device
+from .inputs import keys_of
 from .scheduling import Skeleton
 from .sessions import Sessions
 
@@ -29,9 +30,10 @@ class Server:
         worker: Any = None,
         graphs: Any = None,
         tier: Any = None,
+        grammars: Any = None,
     ) -> None:
         """`max_tokens`: most prompt tokens of a step. The others are classes: of sessions, of speculation's worker, of
-        the runner of captured decode graphs, of the host tier.
+        the runner of captured decode graphs, of the host tier, of the manager of grammars.
 
         Each may be None where it is not used, and must be on a release that does not have it.
         """
@@ -39,7 +41,7 @@ class Server:
         self.engine = SglangEngine(sizes)
         self.device = Device(self.engine, graphs and graphs(self.engine))
         self.tier = self.device.tier = tier and tier(self.engine, self.device)
-        self.scheduler = Skeleton(self.engine, self.device, max_tokens, worker)
+        self.scheduler = Skeleton(self.engine, self.device, max_tokens, worker, grammars)
         self.sessions: Any = sessions and sessions(self.engine)
         self.requests: dict[str, Any] = {}
         """The last request of each client."""
@@ -58,11 +60,14 @@ class Server:
         priority: int | None = None,
         is_string: bool = False,
         min_tokens: int = 0,
+        structured: int = 0,
+        bad_grammar: int = 0,
     ) -> None:
         """Queue a request, or a turn of a session; `truth` is what its client has, then what the model will say.
 
         With `is_string` the scheduler gets `stops` as one text, and no token ids to stop at. The turns of a
-        session have the priority of the first.
+        session have the priority of the first. A grammar is compiled in `structured` steps less one; in
+        `bad_grammar` less one it turns out to be none.
         """
         tokens = truth.tokens[: truth.prompt_length]
         endless = self.engine.sizes.endless and not session
@@ -72,7 +77,7 @@ class Server:
             request, tokens = self.sessions.turn(name, truth, sampling)
         else:
             tags = self.engine.sizes.tags
-            keys = {"lora_id": truth.adapter, "cache_salt": truth.salt}
+            keys = keys_of(truth, self.engine.sizes.tenant)
             request = scheduler_api.make_request(name, tokens, sampling, keys)
             if tags:
                 request.session_id = self.tags[name] = str(tokens[0] % TAGS)
@@ -82,6 +87,11 @@ class Server:
             self.scheduler.model_worker.wanted.truths[name] = truth
         request.priority = self.priorities.setdefault(name, priority)
         self.requests[name] = request
+        if wait := structured or bad_grammar:
+            ends = () if is_string else stops
+            self.scheduler.grammar_manager.ask(request, truth, ends, wait - 1, not bad_grammar)
+            if self.scheduler.grammar_manager.process_req_with_grammar(request):
+                return
         self.scheduler._add_request_to_queue(request)
 
     def plan(
@@ -114,7 +124,7 @@ class Server:
         """
         scheduler, sizes = self.scheduler, self.engine.sizes
         refused = sizes.drafts and sizes.drafter == "ngram"
-        if not (refused or scheduler.waiting_queue or scheduler.live()):
+        if not (refused or scheduler.queued() or scheduler.live()):
             self.device.step, self.device.pad_to = self.steps, rows
             self.turn(scheduler.plan(peers_run=True))
 
@@ -127,17 +137,19 @@ class Server:
         least = cdiv(sizes.rows, sizes.page) + 1 if sizes.mixed else 1
         return max(min(wanted or self.max_tokens, self.max_tokens) // sizes.page, least) * sizes.page
 
-    def turn(self, batch: Any) -> tuple[list[tuple[str, list[int]]], list[str]]:
+    def turn(self, batch: Any) -> tuple[list[tuple[str, list[int]]], list[str], list[str]]:
         """Execute and process; with overlap the processed batch is the previous one. Return (new tokens by client,
-        clients whose request has ended)."""
+        clients whose request has ended, clients that got an error)."""
         self.scheduler.turn(batch)
-        outputs, ended = self.scheduler.client.take()
-        if self.sessions is not None and not self.sessions.requests.keys().isdisjoint(ended):
+        outputs, ended, failed = self.scheduler.client.take()
+        if self.sessions is not None and not self.sessions.requests.keys().isdisjoint([*ended, *failed]):
             # A client is slower than a step: whatever is in flight ends before the next turn arrives.
             self.device.drain()
+        for name in failed if self.sessions is not None else ():
+            self.sessions.close(name)  # its client does
         self.steps += 1
         self.tick(idle=not batch)
-        return outputs, ended
+        return outputs, ended, failed
 
     def tick(self, idle: bool = True) -> None:
         """End a turn, without a batch if it was `idle`: sessions end, and time out for lack of room; copies go on."""

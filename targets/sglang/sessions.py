@@ -15,6 +15,7 @@ from ...reference.layout import cdiv
 from ...reference.tokens import Truth
 from .compat import scheduler_api, session_api
 from .compat.engine import SglangEngine
+from .inputs import keys_of
 
 TIMED_OUT = -1.0
 """A timeout that is always over."""
@@ -40,7 +41,7 @@ class Sessions:
         """Return a turn of a new or parked session, and the tokens that its client sends; the prompt has those of
         earlier turns, too."""
         tokens = truth.tokens[: truth.prompt_length]
-        keys = {"lora_id": truth.adapter, "cache_salt": truth.salt}
+        keys = keys_of(truth, self.engine.sizes.tenant)
         if name in self.controller:
             tokens = tokens[self.known(name) :]
         else:

@@ -24,7 +24,7 @@ from sglang.srt.managers.utils import GenerationBatchResult
 from sglang.srt.speculative.ngram_info import NgramVerifyInput
 from sglang.srt.speculative.ngram_worker import NGRAMWorker
 
-from ...reference.tokens import Truth, draft_tokens
+from ...reference.tokens import Truth
 from ..base.observe import OutOfRange, StateWrite
 from . import kernels
 from .compat import parts, scheduler_api
@@ -65,7 +65,7 @@ class Corpus:
             name = marked.removesuffix(".")
             truth = self.wanted.truths[name]
             right = self.wanted.right_of(name)
-            drafts = draft_tokens(truth.tag(length + 1), self.drafts - 1, right, truth.key)
+            drafts = truth.drafts(length + 1, self.drafts - 1, right)
             tokens += [context[-1], *drafts]
         chain = np.tril(np.ones((self.drafts, self.drafts), dtype=bool))
         return np.array(tokens, dtype=np.int64), np.tile(chain.flatten(), len(names))
@@ -150,7 +150,13 @@ class TargetModel:
         verify = scheduler_api.verify_batch(staged) if staged.forward_mode.is_target_verify() else None
         metadata = launch.metadata or (verify and self.commit.linear_attn_backend._forward_metadata(verify))
         result.delay_sample_func = partial(self._run, result, launch, metadata, forward)
-        if not self.overlap:
+        masked = scheduler_api.has_grammar(staged)
+        if masked and staged.forward_mode.is_extend() and verify is None:
+            scheduler_api.note_grammars(staged.sampling_info, staged)
+            staged.sampling_info.update_regex_vocab_mask()
+        # The host waits for the step before a verification that a draft model has made, to advance grammars.
+        waits = masked and verify is not None and staged.spec_algorithm.supports_grammar_overlap()
+        if not self.overlap or waits:
             self.device.pending.remove(launch)
             result.delay_sample_func()
             result.delay_sample_func = None

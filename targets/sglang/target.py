@@ -56,7 +56,7 @@ class SglangTarget:
 
             register()
         self.layout = layout_of(sizes)
-        classes = _sessions(), _worker(sizes), _graphs(sizes), _tier(sizes)
+        classes = _sessions(), _worker(sizes), _graphs(sizes), _tier(sizes), _grammars()
         self.server = server = Server(sizes, config.max_num_batched_tokens, *classes)
         self.engine, self.device, self.scheduler = server.engine, server.device, server.scheduler
         self.sessions = server.sessions
@@ -100,7 +100,8 @@ class SglangTarget:
             stops = stop_tokens_of(event, truth)
             priority = event.priority if self.config.policy == "priority" else None
             asked = event.session, stops, priority, has_stop_string(event), least_tokens(event)
-            self.server.add(event.name, truth, event.max_new_tokens, *asked)
+            grammar = event.structured, event.bad_grammar
+            self.server.add(event.name, truth, event.max_new_tokens, *asked, *grammar)
 
     def resume(self, event: Resume) -> None:
         """Queue the next turn of a parked session."""
@@ -108,7 +109,7 @@ class SglangTarget:
         if sessions is not None and name in sessions.parked() and fits(self.config, event, sessions.known(name)):
             truth = self._truths[name] = self._truths[name].continued(sessions.known(name), event.prompt)
             stops = stop_tokens_of(event, truth)
-            asked = None, has_stop_string(event), least_tokens(event)
+            asked = None, has_stop_string(event), least_tokens(event), event.structured
             self.server.add(name, truth, event.max_new_tokens, True, stops, *asked)
 
     def run_step(self, event: Step) -> None:
@@ -118,18 +119,27 @@ class SglangTarget:
             server.tick()
             return
         records = self.device.records
-        waiting = {one.client_name for one in scheduler.waiting_queue}
+        waiting = {one.client_name for one in scheduler.queued()}
         before = {one.client_name for one in scheduler.live()}
         kept = self.sessions.records() if self.sessions is not None else {}
         batch = server.plan(event.budget or 0, event.drafts, event.right, event.per_request, event.pad_to)
         queued = [one.client_name for one in scheduler.waiting_queue]
         preempted = tuple(name for name in queued if name in before)
-        rows = tuple(self._row(batch, index, waiting, kept) for index in range(len(batch.reqs))) if batch else ()
-        step, budget = server.steps, server.budget(event.budget or 0)
-        records.append(Planned(step, rows, preempted, budget, self.view()))
-        outputs, ended = server.turn(batch)
-        if outputs or ended:
-            records.append(Delivered(step, outputs, ended))
+        # A request may end between the plan and the launch, which has its row all the same.
+        held = self.view().tables if scheduler.waits(batch) else {}
+        scheduler.settle(batch)
+        gone = {one.client_name for one in batch.reqs if one.finished()} if held else set()
+        rows = tuple(
+            self._row(batch, index, waiting, kept)
+            for index, one in enumerate(batch.reqs if batch else ())
+            if one.client_name not in gone
+        )
+        step, budget, view = server.steps, server.budget(event.budget or 0), self.view()
+        left = {name: table for name, table in held.items() if name in gone}
+        records.append(Planned(step, rows, preempted, budget, view, left))
+        outputs, ended, failed = server.turn(batch)
+        if outputs or ended or failed:
+            records.append(Delivered(step, outputs, ended, failed))
 
     def _row(self, batch: Any, index: int, waiting: set[str], kept: dict[str, Any]) -> PlannedRow:
         name = batch.reqs[index].client_name
@@ -145,7 +155,10 @@ class SglangTarget:
         admitted, start = name in waiting, length - count
         if admitted and name in kept and batch.reqs[index].kv is kept[name]:
             return PlannedRow(name, start, count, 0, True, 0, kept=start)
-        return PlannedRow(name, start, count, 0, admitted, start if admitted else 0)
+        instead = scheduler_api.instead(batch.reqs[index])
+        if instead:
+            self._truths[name] = self._truths[name].instead(instead)
+        return PlannedRow(name, start, count, 0, admitted, start if admitted else 0, instead=instead)
 
     def preempt(self, event: Preempt) -> None:
         """Retract a request when the next decode is prepared."""
@@ -217,6 +230,15 @@ def _tier(sizes: Sizes) -> Any:
     from .storage import FileStorage
 
     return partial(HostTier, storage=FileStorage) if sizes.storage != "no" else HostTier
+
+
+def _grammars() -> Any:
+    """Return the class of the manager of grammars, None for a release that is not driven with them."""
+    if not scheduler_api.mixes():
+        return None
+    from .grammars import Grammars
+
+    return Grammars
 
 
 def _sessions() -> type[Sessions] | None:

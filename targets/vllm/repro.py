@@ -52,6 +52,7 @@ from ..base.trace import (
     Trace,
     Turn,
     fits,
+    has_grammar,
     least_tokens,
     stop_tokens_of,
     tag_of,
@@ -359,11 +360,6 @@ def _parts(config: Config, structured: bool) -> Iterator[Part]:
     prepare = ("versions/old_releases.py", FRAME.prepare)
     first, *shared = sources.definitions(prepare, *sources.uses(STAND_INS), group, *sources.uses(CLIENTS), *more)
     yield from (first, sources.whole(STAND_INS), *shared, sources.whole(CLIENTS))
-
-
-def has_grammar(turn: Turn) -> bool:
-    """Return True if a grammar is compiled for a request, or for a session's turn."""
-    return bool(turn.structured or (isinstance(turn, Arrive) and turn.bad_grammar))
 
 
 def has_connector(config: Config) -> bool:

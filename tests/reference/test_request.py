@@ -245,3 +245,17 @@ def test_a_turn_has_its_own_grammar() -> None:
     life.park()
     life.resume([("b", 3)], 5, structured=3)
     assert life.structured == 3
+
+
+def test_other_tokens_take_the_place_of_a_prompt_only_if_its_client_gets_nothing() -> None:
+    """An engine may end a request by the prefill of one token. Its adapter stays."""
+    aborted = Life("r0", [("adapter.b", 10)], 6, structured=2)
+    before = aborted.truth
+    aborted.compute_instead((0,))
+    assert aborted.truth is before
+    aborted.aborted = True
+    aborted.compute_instead((0,))
+    assert (aborted.truth.tokens, aborted.truth.prompt_length, aborted.truth.key) == ([0], 1, before.key)
+    failing = Life("r1", [("a", 10)], 6, grammar_fails=True)
+    failing.compute_instead((0,))
+    assert failing.truth.tokens == [0]

@@ -69,3 +69,12 @@ def test_another_turn_s_answer_is_free() -> None:
     truth.stop_tokens(0, has_grammar=True)
     truth.reach(60)
     assert not all(truth.tokens[at] == truth.first(at) for at in range(23, 60)), "asked for a grammar, it answers anew"
+
+
+def test_behind_the_place_where_it_is_complete_a_grammar_is_over() -> None:
+    """Nobody advances it there, so a step in flight samples what the model says."""
+    truth = structured(stop_at=4)
+    assert [truth.is_bound(5 + place) for place in range(6)] == [True] * 4 + [False] * 2
+    for place in range(4, LENGTH):
+        assert truth.tokens[5 + place] == truth.first(5 + place) and not truth.is_masked(5 + place)
+        assert is_allowed(truth, place, other_token(truth.tokens[5 + place]))

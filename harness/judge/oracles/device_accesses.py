@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from ....targets.base.observe import Copied, Forward, Loaded, OutOfRange, SlotRead, SlotWrite, StateRead, StateWrite
+from itertools import chain
+
+from ....targets.base.observe import (
+    Copied,
+    Forward,
+    Loaded,
+    OutOfRange,
+    Planned,
+    SlotRead,
+    SlotWrite,
+    StateRead,
+    StateWrite,
+)
 from ..verdict import Block, Past
 from ..violation import Violation
 from .base import Context, Oracle
@@ -126,7 +138,8 @@ class DeadRows(Oracle):
         Rule(
             "M4",
             "For a padding, dummy or vacated row, kernels may write only to the null block or a sink (of plain "
-            "caches: to any that no request has), and must never get an out-of-range index.",
+            "caches: to any that no request has), and must never get an out-of-range index. The row of a request that "
+            "ended between plan and launch may write to the blocks that it had, if nobody else has got them.",
             subject="device",
             consequence=Consequence(
                 "A padding or dummy row writes into cache memory",
@@ -138,8 +151,25 @@ class DeadRows(Oracle):
     title = "rows"
     needs = frozenset({"accesses"})
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._left: dict[int, set[int]] = {}
+        """Step -> blocks that rows of it may write to whose requests ended before it was launched."""
+
+    def on_planned(self, context: Context, planned: Planned) -> Violation | None:
+        if planned.left:
+            view, free = planned.view, set(planned.view.free)
+            kept = {name: chain.from_iterable(view.tables.get(name, ())) for name in planned.left}
+            self._left[planned.step] = {
+                block
+                for name, table in planned.left.items()
+                for block in free.union(kept[name]).intersection(chain.from_iterable(table))
+            }
+        return None
+
     def on_forward(self, context: Context, forward: Forward) -> Violation | None:
         self.exercised["M4"] += context.lives.count(None)
+        self._left.pop(forward.step, None)
         return None
 
     def on_state_write(self, context: Context, write: StateWrite) -> Violation | None:
@@ -158,10 +188,9 @@ class DeadRows(Oracle):
     def on_outside(self, context: Context, outside: OutOfRange) -> Violation | None:
         return None if context.life(outside.row) else _sent_outside(self, context, outside)
 
-    @staticmethod
-    def _harmless(context: Context, block: int) -> bool:
+    def _harmless(self, context: Context, block: int) -> bool:
         if context.has_pool:
-            return block in context.layout.sinks
+            return block in context.layout.sinks or block in self._left.get(context.step, ())
         return block not in context.before.caches.values()
 
     def _dead_write(self, context: Context, row: int, group: int, block: int) -> Violation:

@@ -245,14 +245,38 @@ def has_least_tokens() -> bool:
 def penalties(batch: Any, overlap: bool) -> Any:
     """Return what the scheduler gives the forward of a batch to change logits by, None for nothing."""
     info = batch.sampling_info
-    if not has_least_tokens() or not info.penalizer_orchestrator.is_required:
+    if not has_least_tokens() or not (info.penalizer_orchestrator.is_required or has_grammar(batch)):
         return None
-    return info.copy_for_forward() if overlap else info
+    given = info.copy_for_forward() if overlap else info
+    note_grammars(given, batch)
+    return given
+
+
+def has_grammar(batch: Any) -> bool:
+    """Return True if the answer of a row has a grammar."""
+    return bool(getattr(batch, "has_grammar", False))
+
+
+def note_grammars(info: Any, batch: Any) -> None:
+    """Note the grammars of a batch for its forward, as `ForwardBatch.init_new` does."""
+    info.grammars = [request.grammar for request in batch.reqs] if has_grammar(batch) else None
 
 
 def is_penalized(batch: Any) -> bool:
-    """Return True if the forward of a batch changes logits by penalties that were accumulated for it."""
-    return has_least_tokens() and batch.sampling_info.acc_additive_penalties is not None
+    """Return True if the forward of a batch changes logits by what was accumulated or masked for it."""
+    info = batch.sampling_info
+    return has_least_tokens() and (info.acc_additive_penalties is not None or info.grammar_mask is not None)
+
+
+def is_error(request: Any) -> bool:
+    """Return True if the client of an ended request gets an error; an abort of its own is none."""
+    return getattr(request.finished_reason, "status_code", None) is not None
+
+
+def instead(request: Any) -> tuple[int, ...]:
+    """Return what the scheduler computes in place of the prompt of a request that it ends: no prompt begins so."""
+    tokens = tuple(request.origin_input_ids)
+    return tokens if tokens == (0,) else ()
 
 
 def make_request(name: str, tokens: list[int], sampling: Any, keys: Mapping[str, str] | None = None) -> Any:

@@ -57,6 +57,7 @@ class Sizes:
     eviction     which leaf of the tree goes first (`radix_eviction_policy`)
     path_states  most cached states on a path of the tree, -1 for any number
     tags         True if requests name a session, whose nodes the tree keeps (`enable_session_radix_cache`)
+    tenant       True if requests bring a key of their own to the tree (`extra_key`), beside an adapter or a salt
     endless      True if a request without a stop token ends by its length alone (`ignore_eos`)
     hicache      when content is copied to the host (`hicache_write_policy`), "no" without a host tier
     host_ratio   size of the host's pools in sizes of the device's (`hicache_ratio`)
@@ -96,6 +97,7 @@ class Sizes:
     eviction: str = "lru"
     path_states: int = -1
     tags: bool = False
+    tenant: bool = False
     endless: bool = False
     hicache: str = "no"
     host_ratio: float = 2.0
@@ -213,6 +215,7 @@ def sizes_of(config: Config) -> Sizes:
         eviction=options.get("eviction", "lru"),
         path_states=int(options.get("path_states", "-1")),
         tags=options.get("session_tags") == "yes" and caching,
+        tenant=options.get("inputs") == "tenants",
         endless=options.get("ignore_eos") == "yes",
         hicache=hicache,
         host_ratio=float(options.get("host_ratio", "2")),

@@ -3,7 +3,7 @@
 (This file is inlined into reproducers, behind what they share with the adapter; nothing imports it.)
 """
 
-from ....reference.tokens import EMPTY, chain, first_choice, next_token
+from ....reference.tokens import Truth
 from ...base.client_turn import ClientTurn
 from ..compat import old_releases, scheduler_api, tree_api
 from ..compat.engine import ATTENTION, STATES, WINDOW
@@ -13,34 +13,25 @@ IDLE_MAX = 8
 """Steps in a row that may schedule nothing while requests wait."""
 
 
-class Truth:
-    """A prompt and the model's own continuation: the next token is a function of all tokens before it. Its first
-    `min_tokens` are none of `stops`: there the model's next choice stands."""
+class Turn(ClientTurn):
+    """A turn as SGLang answers it: one whose grammar does not compile gets an error."""
 
-    images, adapter, salt, key = (), "", "", 0
+    def __init__(self, name, truth, new_tokens, stops, is_string, fails):
+        truth.tag(truth.prompt_length + new_tokens)
+        expected = truth.tokens[truth.prompt_length :][:new_tokens]
+        for end in range(1, new_tokens):
+            last = tuple(expected[:end][-len(stops) if is_string else -1 :])
+            if stops and (last == stops if is_string else last[0] in stops):
+                del expected[end:]
+                break
+        super().__init__(name, truth.tokens[: truth.prompt_length], expected)
+        self.fails = fails
 
-    def __init__(self, prompt, stops=(), min_tokens=0):
-        self.tokens, self.prompt_length = list(prompt), len(prompt)
-        self.withheld, self.free_from = stops, len(prompt) + min_tokens
-
-    def tag(self, depth):
-        """Return the number that stands for the first `depth` tokens."""
-        while len(self.tokens) < depth:
-            token = next_token((EMPTY, *chain(EMPTY, tuple(self.tokens)))[-1])
-            withheld = self.withheld if len(self.tokens) < self.free_from else ()
-            self.tokens.append(first_choice(token, withheld))
-        return (EMPTY, *chain(EMPTY, tuple(self.tokens[:depth])))[-1]
-
-
-def answer_of(truth, new_tokens, stops, is_string):
-    """Return the answer that a client should receive."""
-    truth.tag(truth.prompt_length + new_tokens)
-    answer = truth.tokens[truth.prompt_length :][:new_tokens]
-    for end in range(1, new_tokens):
-        last = tuple(answer[:end][-len(stops) if is_string else -1 :])
-        if stops and (last == stops if is_string else last[0] in stops):
-            return answer[:end]
-    return answer
+    def is_right(self):
+        """Return True if the client got its tokens, as far as it got any, or the error that it has to get."""
+        if self.fails or self.end == "failed":
+            return self.fails and not self.received and self.end != "ended"
+        return super().is_right()
 
 
 class Engine:
@@ -50,18 +41,24 @@ class Engine:
         self.server = Server(sizes, max_tokens, **classes)
         self.turns, self.last = [], {}
 
-    def add(self, name, prompt, new_tokens, session=False, stops=(), priority=None, is_string=False, min_tokens=0):
+    def add(
+        self, name, prompt, new_tokens, session=False, stops=(), priority=None, is_string=False, min_tokens=0,
+        structured=0, closes=0, bad_grammar=0,
+    ):  # fmt: skip
         """Send a request, or the first turn of a session. Its answer ends with its first stop token, and none of these
         may come before `min_tokens`.
 
         With `is_string` SGLang gets the text of `stops` as one stop string. With priorities a smaller number is
-        more important.
+        more important. `structured`: a grammar restricts the answer, and is compiled for one step less than this; it is
+        complete with token `closes` of the answer. `bad_grammar`: it does not compile.
         """
-        truth = Truth(prompt, stops, min(min_tokens, new_tokens))
-        expected = answer_of(truth, new_tokens, stops, is_string)
-        self.last[name] = ClientTurn(name, truth.tokens[: truth.prompt_length], expected)
+        truth = Truth.after(prompt, ())
+        truth.withheld, truth.free_from = stops, len(prompt) + min(min_tokens, new_tokens)
+        truth.has_grammar, truth.closes_at = structured > 0, len(prompt) + closes - 1 if structured and closes else 0
+        self.last[name] = Turn(name, truth, new_tokens, stops, is_string, bad_grammar > 0)
         self.turns.append(self.last[name])
-        self.server.add(name, truth, new_tokens, session, stops, priority, is_string, min_tokens)
+        asked = stops, priority, is_string, min_tokens, structured, bad_grammar
+        self.server.add(name, truth, new_tokens, session, *asked)
 
     def resume(self, name, prompt, new_tokens, **asked):
         """Send the next turn of a session: `prompt` follows all that its client has. Nothing unless it is idle."""
@@ -76,12 +73,15 @@ class Engine:
             self.server.tick()
             return False
         number, batch = self.server.steps, self.server.plan(**asked)
-        outputs, ended = self.server.turn(batch)
+        outputs, ended, failed = self.server.turn(batch)
         for name, tokens in outputs:
             self.last[name].received += tokens
         for name in ended:
             if self.last[name].end != "aborted":
                 self.last[name].end = "ended"
+        for name in failed:
+            if self.last[name].end != "aborted":
+                self.last[name].end = "failed"
         for turn in self.last.values():
             turn.note(number)
         return bool(batch)

@@ -504,6 +504,17 @@ def test_an_engine_that_counts_drafts_otherwise_is_asked_for_all_tokens_of_an_an
     assert fewer[False] and not fewer[True]
 
 
+def test_an_engine_that_ends_no_answer_by_a_grammar_alone_gets_either_that_or_a_least_number_of_tokens() -> None:
+    lacking = msgspec.structs.replace(CLEAN.capabilities, lacks=frozenset({"least-by-grammar"}))
+    both = {}
+    for name, able in (("has", CLEAN.capabilities), ("lacks", lacking)):
+        traces = [draw_trace(able, 1, index, supports=CLEAN.supports) for index in range(60)]
+        turns = [event for trace in traces for event in trace.events if isinstance(event, Turn) and event.structured]
+        assert turns
+        both[name] = any(event.min_tokens for event in turns)
+    assert both == {"has": True, "lacks": False}
+
+
 def test_samples_of_a_prompt_arrive_together_and_are_the_same() -> None:
     aborted = 0
     for trace in asking("samples"):

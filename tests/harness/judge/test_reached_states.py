@@ -265,6 +265,7 @@ ELSEWHERE = {
     "loads-back",
     "cut-drafts",
     "stop-strings",
+    "drafts-past-length",
     "samples",
     "images",
     "overlaps",

@@ -69,7 +69,7 @@ def test_windows_are_taken_as_models_have_them_that_have_states_too(
 def test_windows_images_and_idle_ranks_are_drawn() -> None:
     drawn = [draw_trace(MIXES.capabilities, 1, index, {}, MIXES.supports) for index in range(150)]
     assert any(group.window for trace in drawn for group in trace.config.groups)
-    assert {trace.config.options["inputs"] for trace in drawn} == {"tokens", "images", "adapters"}
+    assert {trace.config.options["inputs"] for trace in drawn} == {"tokens", "images", "adapters", "tenants"}
     assert any(isinstance(event, DummyRun) for trace in drawn for event in trace.events)
     assert not FACTORY.capabilities.windows
     assert "dummy_run" not in FACTORY.capabilities.events

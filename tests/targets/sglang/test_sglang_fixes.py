@@ -17,10 +17,15 @@ from hybridfuzz.targets.base.registry import prepare
 pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("engine")]
 
 OURS = {
-    "sglang:sessions@0.5.23": ["sglang-verification-behind-an-end.json", "sglang-stop-inside-a-verification.json"],
+    "sglang:sessions@0.5.23": [
+        "sglang-verification-behind-an-end.json",
+        "sglang-stop-inside-a-verification.json",
+        "sglang-grammar-cuts-a-verification.json",
+    ],
 }
 """Traces on which an earlier fix of two-crossings-in-flight was wrong: it let a verification behind a request's end
-write to the slot of a snapshot at its last token, or one behind a stop token to a snapshot that was kept."""
+write to the slot of a snapshot at its last token, one behind a stop token to a snapshot that was kept, or one that a
+grammar cuts to the slot that was the next one before the results were processed that it waited for."""
 DATA = Path(__file__).parents[2] / "data"
 
 
@@ -28,7 +33,7 @@ DATA = Path(__file__).parents[2] / "data"
     ("target", "count"),
     [
         of_release("sglang", "0.5.20", "sglang@0.5.20", 2),
-        of_release("sglang", "0.5.23", "sglang:sessions@0.5.23", 14),
+        of_release("sglang", "0.5.23", "sglang:sessions@0.5.23", 15),
     ],
 )
 def test_all_apply_together_and_silence_all_traces(target: str, count: int) -> None:

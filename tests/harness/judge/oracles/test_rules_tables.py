@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 from handmade import context_of, enter, life_of, plan
 
@@ -129,6 +130,19 @@ def test_what_a_padding_row_wrote_over_is_named(block: int, history: str) -> Non
     violation = DeadRows().on_state_write(entered(), StateWrite(2, 0, 0, 0, block, 9, 7, None))
     assert violation is not None
     assert f"block {block}, {history}" in violation.message
+
+
+@pytest.mark.parametrize(("block", "field"), [(9, ""), (6, ""), (10, "dead-write"), (3, "dead-write")])
+def test_the_row_of_an_ended_request_writes_to_what_nobody_has_got(block: int, field: str) -> None:
+    """It had blocks 9 and 10 and its session has kept block 6; the cache has got block 10."""
+    oracle, context = DeadRows(), entered()
+    planned = plan(context, step=1, free=[3, 9], tables={"r1": SHARED, "r2": ((), (6,))})
+    planned = msgspec.structs.replace(planned, left={"r2": ((9,), (10, 6))})
+    oracle.on_planned(context, planned)
+    context.step = 1
+    assert verdict(oracle, context, slot_write(2, 0, block)) == field
+    oracle.on_forward(context, Forward(1, [ForwardRow("r2", 0, [1], 0, [])], []))
+    assert verdict(oracle, context, slot_write(2, 0, block)) == "dead-write"
 
 
 def test_each_padding_row_counts() -> None:

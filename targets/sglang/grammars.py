@@ -1,0 +1,157 @@
+"""Structured output: a backend of grammars behind SGLang's `GrammarManager`, and a compiler that takes steps.
+
+SGLang's own manager queues requests until their grammars are compiled; its scheduler cuts the overlap of steps for
+them, its workers walk drafts down a grammar, and its result processor advances it and ends answers that are complete.
+Only the backend (xgrammar, ...) is replaced, by the grammar of `reference.structured`, and its threads: a grammar is
+compiled when the trace says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+import torch
+from sglang.srt.constrained import grammar_manager
+from sglang.srt.constrained.base_grammar_backend import BaseGrammarBackend, BaseGrammarObject, InvalidGrammarObject
+from sglang.srt.runtime_context import get_parallel
+
+from ...reference.structured import is_allowed
+from ...reference.tokens import VOCABULARY, Truth
+
+WORD = 32
+"""Tokens in one number of a mask."""
+DOES_NOT_COMPILE = "("
+"""Specification of a grammar that is none."""
+TICK = 1.0
+"""Seconds that a poll of the queue may take."""
+
+
+class TokenGrammar(BaseGrammarObject):
+    """The grammar of one answer."""
+
+    def __init__(self, truth: Truth, stops: tuple[int, ...]) -> None:
+        """It is complete at `Truth.closes_at`, and terminated there by a token of `stops`."""
+        super().__init__()
+        self.truth, self.stops = truth, stops
+        self.tokens: list[int] = []
+        """Tokens of the answer that were accepted so far."""
+
+    def accept_token(self, token: int) -> None:
+        """Advance by a token. Raises ValueError, with nothing changed, if it is not allowed."""
+        if self.is_terminated():
+            return
+        if not self._allows(token):
+            raise ValueError(f"token {token} is not allowed at place {len(self.tokens)}")
+        self.tokens.append(token)
+
+    def rollback(self, k: int) -> None:
+        """Take tokens back."""
+        del self.tokens[len(self.tokens) - k :]
+
+    def is_terminated(self) -> bool:
+        """Return True if the grammar was complete, and a stop token followed."""
+        place = self.truth.closes_at - self.truth.prompt_length
+        return 0 <= place < len(self.tokens) and self.tokens[place] in self.stops
+
+    def allocate_vocab_mask(self, vocab_size: int, batch_size: int, device: Any) -> torch.Tensor:
+        """Return a mask that allows everything."""
+        return torch.full((batch_size, -(-vocab_size // WORD)), -1, dtype=torch.int32)
+
+    def fill_vocab_mask(self, vocab_mask: torch.Tensor, idx: int) -> None:
+        """Set the bits of the tokens that are allowed next."""
+        bits = torch.tensor([self._allows(token) for token in range(VOCABULARY)]).view(-1, WORD)
+        vocab_mask[idx] = (bits.long() << torch.arange(WORD)).sum(dim=1).to(torch.int32)
+
+    @staticmethod
+    def move_vocab_mask(vocab_mask: torch.Tensor, device: Any) -> torch.Tensor:
+        """Return the mask: it is where the logits are."""
+        return vocab_mask
+
+    @staticmethod
+    def apply_vocab_mask(logits: torch.Tensor, vocab_mask: torch.Tensor) -> None:
+        """Leave the logits of allowed tokens, and nothing of the others."""
+        bits = vocab_mask[:, :, None].long() >> torch.arange(WORD) & 1
+        logits.masked_fill_(bits.flatten(1) == 0, float("-inf"))
+
+    def copy(self) -> TokenGrammar:
+        """Return the grammar at its beginning, for another answer."""
+        return TokenGrammar(self.truth, self.stops)
+
+    def _allows(self, token: int) -> bool:
+        first = self.truth.prompt_length
+        self.truth.reach(first + len(self.tokens))
+        is_off = self.truth.tokens[first : first + len(self.tokens)] != self.tokens
+        return is_off or is_allowed(self.truth, len(self.tokens), token)
+
+
+class Backend(BaseGrammarBackend):
+    """Compiles grammars in so many plannings as the trace says, instead of by threads."""
+
+    def __init__(self) -> None:
+        self.cache: dict[Any, Any] = {}
+        self.executor = self
+        self.wait = 0
+        """Plannings for which the next grammar is compiled."""
+        self.asked: dict[str, tuple[Truth, tuple[int, ...]]] = {}
+        """By specification: the answer and its stop tokens."""
+        self._compiling: list[tuple[int, Future[Any], Callable[[], Any]]] = []
+
+    def submit(self, make: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        """Take a grammar to compile."""
+        future: Future[Any] = Future()
+        self._compiling.append((self.wait, future, lambda: make(*arguments)))
+        return future
+
+    def tick(self) -> None:
+        """Finish the grammars that are due in the planning that follows."""
+        going, self._compiling = self._compiling, []
+        for wait, future, make in going:
+            if wait:
+                self._compiling.append((wait - 1, future, make))
+            elif future.set_running_or_notify_cancel():
+                future.set_result(make())
+
+    def dispatch_ebnf(self, key_string: str) -> BaseGrammarObject:
+        """Return a grammar."""
+        if key_string == DOES_NOT_COMPILE:
+            return InvalidGrammarObject("the grammar does not compile")
+        return TokenGrammar(*self.asked[key_string])
+
+
+class _Clock:
+    """The time of a poll: it is over when the poll sleeps."""
+
+    def __init__(self) -> None:
+        self._now = 0.0
+
+    def perf_counter(self) -> float:
+        return self._now
+
+    def sleep(self, seconds: float) -> None:
+        self._now += 2 * TICK
+
+
+class Grammars(grammar_manager.GrammarManager):
+    """SGLang's manager without its constructor, which would need a tokenizer and other ranks."""
+
+    def __init__(self, scheduler: Any) -> None:
+        grammar_manager.time = _Clock()
+        get_parallel().override_permanently(tp_rank=0)  # the first rank logs errors
+        self.scheduler = scheduler
+        self.server_args = scheduler.server_args
+        self.grammar_queue: list[Any] = []
+        self.grammar_backend = Backend()
+        self._enable_strict_thinking = False
+        self.grammar_sync_size, self.pp_rank, self.pp_size, self.pp_group = 1, 0, 1, None
+        self.grammar_pp_sync_work_list: list[Any] = []
+        self.SGLANG_GRAMMAR_POLL_INTERVAL = TICK
+        self.SGLANG_GRAMMAR_MAX_POLL_ITERATIONS = 10000
+
+    def ask(self, request: Any, truth: Truth, stops: tuple[int, ...], wait: int, compiles: bool) -> None:
+        """Ask for a structured answer: its grammar is ready in time for the planning after the next `wait`."""
+        specification = f"{request.rid}{truth.prompt_length}" if compiles else DOES_NOT_COMPILE
+        self.grammar_backend.asked[specification] = truth, stops
+        self.grammar_backend.wait = wait
+        request.sampling_params.ebnf = specification
