@@ -87,6 +87,8 @@ class Lane(VllmTarget):
         self.turns = Turns(engine.drafter.truths)
         self.computed: list[Computed] = []
         self._clean: set[int] = set()
+        self._unlike: dict[int, int] = {}
+        """Block that the memories were made to differ in -> the step that did, during this event."""
         self._pages = [(fills[0], engine.pages())]
         for number, fill in enumerate(fills[1:]):
             self._pages.append((fill, [self.memories.counterpart(pages, number) for pages in engine.pages()]))
@@ -111,6 +113,7 @@ class Lane(VllmTarget):
         """Apply an event to the engine and all its memories."""
         self._activate()
         self.computed.clear()
+        self._unlike.clear()
         with jitter.active(self.real_engine.kit.jitter):
             effect = self.apply(event)
         memories.activate(None)
@@ -153,25 +156,28 @@ class Lane(VllmTarget):
         drafts = dict(head.reads) if head else {}
         for forward, read in zip(forwards, reads, strict=True):
             by_row = self.turns.places(forward)
+            given_away = {block for block, step in self._unlike.items() if step > forward.step}
             places = [place for row in by_row for place in row]
             live = [
                 (index, place)
                 for index, token in enumerate(read.indices)
                 if token < len(places) and (place := places[token]) is not None
             ]
-            writes = {
-                (access.group, access.layer, access.block)
+            # An event may have several steps: a state is there to be compared unless its block was given away since.
+            states = [
+                access
                 for access in forward.accesses
                 if isinstance(access, StateWrite) and access.temporal is not None and access.block
-            }
+                and access.block not in given_away
+            ]  # fmt: skip
+            writes = {(access.group, access.layer, access.block) for access in states}
             rows = [index for index, _ in live]
             segments = segments_of(forward, read, by_row)
             ends = [
                 (segments[access.row][0], access.group, access.layer, access.block)
-                for access in forward.accesses
-                if isinstance(access, StateWrite) and access.temporal is not None and access.block
-                and access.row in segments and access.depth == segments[access.row][1].end
-            ]  # fmt: skip
+                for access in states
+                if access.row in segments and access.depth == segments[access.row][1].end
+            ]
             own, parts = [place for _, place in live], list(segments.values())
             found = [one[rows] for one in (read.logprobs, *read.others)]
             guessed = drafts[forward.step] if head else ()
@@ -183,6 +189,7 @@ class Lane(VllmTarget):
     def _unlike_zeros(self, blocks: Sequence[int]) -> None:
         """Let zeroed blocks hold finite numbers in the other memories. A draft that is computed from zeros which nobody
         has stored has no reference that would show it; numbers that a kernel masks change nothing."""
+        self._unlike.update(dict.fromkeys(blocks, self.real_engine.recorder.step))
         where = torch.tensor(blocks, device=self.real_engine.device)
         for _, all_pages in self._pages[1:]:
             for pages in all_pages:

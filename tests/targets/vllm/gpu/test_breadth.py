@@ -15,6 +15,7 @@ from hybridfuzz.targets.base.trace import Arrive, Config, DummyRun, Group, Step,
 
 pytestmark = [pytest.mark.xdist_group("engine")]
 CORPUS = Path(__file__).parents[4] / "corpus" / "vllm"
+DATA = Path(__file__).parents[3] / "data"
 CAN_COMPILE = torch.cuda.is_available() and find_spec("vllm") is not None
 COMPILED = [pytest.mark.gpu, pytest.mark.skipif(not CAN_COMPILE, reason="no GPU here, or no vLLM")]
 TARGETS = (
@@ -108,6 +109,14 @@ def test_an_mtp_head_drafts_from_blocks_of_its_own(worker: WorkerClient, mixer: 
     drafted = {"draft rejected", "all drafts accepted", "prompts and drafts in one step"}
     written = {"proposals written by the drafter", "dummy run with a drafter present"}
     assert {*drafted, *written, "hit by keys that name the token behind their block"} <= set(outcome.reached)
+
+
+def test_a_state_is_compared_until_its_block_is_given_away(worker: WorkerClient) -> None:
+    """A reset that waits for the steps in flight runs many: blocks of a request that ends are attention's in a later
+    one, zeroed, and other numbers in the other memory."""
+    outcome = worker.run(load_trace(DATA / "vllm-state-whose-block-a-drain-gives-away.json"))
+    assert outcome.violation is None, outcome.violation.message
+    assert "proposals written by the drafter" in outcome.reached
 
 
 @pytest.mark.parametrize("cause", ["min-tokens-of-a-bonus-token", "min-tokens-counts-drafts"])
