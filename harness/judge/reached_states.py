@@ -499,6 +499,8 @@ class ReachedStates:
         if len(view.stored) > len(context.before.stored):
             counts["stored outside the pool"] += isinstance(event, Step)
             counts["cached content moved to another tier"] += isinstance(event, MoveTier)
+        if isinstance(event, Step):
+            counts["content outside the pool evicted"] += bool(context.before.stored.keys() - view.stored.keys())
         if view.stored and not counts["cached content kept outside the pool alone"]:
             alone = view.stored.keys() - set(view.published.values())
             counts["cached content kept outside the pool alone"] += bool(alone)

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from vllm.config import KVEventsConfig
-from vllm.distributed.kv_events import AllBlocksCleared, BlockRemoved, BlockStored
+from vllm.distributed.kv_events import MEDIUM_GPU, AllBlocksCleared, BlockRemoved, BlockStored
 from vllm.v1.core.kv_cache_utils import maybe_convert_block_hash
 
 from .pool_reader import pool_of, split
@@ -62,6 +62,8 @@ class Subscriber:
 
 def _take_over(stored: Counter[tuple[int, Any]], events: Iterable[Any]) -> None:
     for event in events:
+        if getattr(event, "medium", MEDIUM_GPU) != MEDIUM_GPU:
+            continue  # of the host's tier
         if isinstance(event, AllBlocksCleared):
             stored.clear()
         elif isinstance(event, BlockStored):

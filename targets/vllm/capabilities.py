@@ -11,11 +11,14 @@ from .stock import stock_of
 _EVENTS = frozenset({"arrive", "step", "preempt", "abort", "dummy_run", "reset_prefix_cache", "evict"})
 _CONNECTORS = ("none", "none", "store", "transfer")
 LIMITED_CONNECTORS = ("none", "none", "none", "store", "transfer", "sync")
+OFFLOADING = {"eviction": ("lru", "arc"), "offload": ("prompts", "all", "sync")}
 REPLAYS = ("0", "0", "3", "6")
 CONV_LAYOUTS = ("SD", "SD", "DS")
 SAMPLING = ("greedy", "greedy", "varied")
 DOCUMENTS = {"images": ("a", "image.b", "image.c"), "adapters": ("a", "adapter.b", "adapter.c", "salt.d")}
-_LOADS = frozenset({"stores", "async-loads", "failing-loads"})
+_LOADS = frozenset({"stores", "async-loads", "chosen-loads", "failing-loads"})
+OFFLOADED = frozenset({"stores", "async-loads", "sync-loads", "evicts-stored"})
+"""Of vLLM's own connector: what it loads is what it stored, and no load breaks off."""
 CONNECTED = {"store": _LOADS, "transfer": _LOADS | {"held-for-transfer"}, "sync": _LOADS | {"sync-loads"}}
 """Connector -> features that only some connectors have."""
 _PARTIAL_HITS = {"prefix_match_unit": {unit: frozenset({"partial-hits"}) for unit in ("2", "4")}}
@@ -26,12 +29,15 @@ def capabilities_of(release: Release) -> Capabilities:
     """Return what the target can do with a release."""
     connectors, inputs = release.connectors, release.inputs
     names = LIMITED_CONNECTORS if release.sync_loads else _CONNECTORS
+    if release.offloads:
+        names = (*names, "none", "offloading")
     # `kit_limits`: neither a drafter's own graphs nor any with chunked-local attention.
     groups_without_graphs = frozenset(
         ({"draft-group"} if release.draft_groups else set()) | ({"attention-chunks"} if release.local_groups else set())
     )
     plain = {"none": frozenset({"lookahead-hashes"})} if release.lookahead_hashes else {}
-    connected = {name: CONNECTED[name] for name in names if name != "none" and connectors}
+    driven = CONNECTED | {"offloading": OFFLOADED}
+    connected = {name: driven[name] for name in names if name != "none" and connectors}
     # retention: the state of every boundary is published, or of those that vLLM chooses by default, or also
     # those where prompts fork.
     # hashing: with EAGLE's rules keys name the token behind their block, or hits lose their last block.
@@ -60,6 +66,7 @@ def capabilities_of(release: Release) -> Capabilities:
         **({"prefix_match_unit": ("0", "0", "0", "2", "4")} if release.partial_hits else {}),
         **({"connector": names} if connectors else {}),
         **({"load_failure": ("recompute", "fail")} if connectors else {}),
+        **(OFFLOADING if connectors and release.offloads else {}),
         **(SERVING if release.serving_options else {}),
         **({"admission": ("prompt", "chunk")} if release.admits_chunks else {}),
         **({"replay": REPLAYS} if release.replays else {}),

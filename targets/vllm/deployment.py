@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from functools import partial
 from typing import NamedTuple
 
 from ..base.client_requests import COMPLETIONS, calls_of, is_text, variable
@@ -32,6 +33,7 @@ from .options import (
     has_graphs,
     has_peer,
     is_v2,
+    offloads,
     options_of,
     rank_count,
     reports_all,
@@ -73,7 +75,12 @@ IMAGE_MODELS = {
     "short_conv": Model("short convolutions", "Lfm2VlForConditionalGeneration", '"$MODEL"'),
 }
 """Those that take images."""
-CONNECTORS = {"store": "OffloadingConnector", "transfer": "NixlConnector", "sync": "OffloadingConnector"}
+CONNECTORS = {
+    "store": "OffloadingConnector",
+    "transfer": "NixlConnector",
+    "sync": "OffloadingConnector",
+    "offloading": "OffloadingConnector",
+}
 """vLLM's own connector that serves requests in the same way, by the option `connector`."""
 SYNC_BUDGET = 1 << 30
 """Bytes that `sync` loads before the forward of one step."""
@@ -101,6 +108,9 @@ CONNECTOR = (
     "the KV connector: made by vLLM's factory and called through vLLM's connector API; the scenario states what its "
     "store holds, how long a load takes and whether it fails"
 )
+OFFLOADING = "the copies between the caches and host memory: vLLM orders each, and they happen as late as it permits"
+HOST_BYTES = 1 << 30
+"""Bytes of host memory of a server with `offloading`."""
 MATCH_UNIT = 32
 """`--prefix-match-unit` of a server: vLLM's own example, for blocks of 1,024 tokens."""
 BLOCK = 1024
@@ -170,7 +180,7 @@ def deployment(variant: str, trace: Trace, version: str, device: str = "") -> De
     stood_in = version.partition("stood in: ")[2]
     graphs = GRAPHS if has_graphs(config) and not device else ()
     options = options_of(config)
-    connector = (CONNECTOR,) if options.connector != "none" else ()
+    connector = {"none": (), "offloading": (OFFLOADING,)}.get(options.connector, (CONNECTOR,))
     model = model_of(trace)
     flags = (*_weights(model), *_flags(trace, model, _release(version)))
     return Deployment(
@@ -270,6 +280,13 @@ def _flags(trace: Trace, model: Model, release: tuple[int, int]) -> Iterator[str
         transfer: dict[str, object] = {"kv_connector": name, "kv_role": "kv_both", "kv_load_failure_policy": policy}
         if options.connector == "sync":
             transfer["kv_connector_extra_config"] = {"sync_load_budget_bytes": SYNC_BUDGET}
+        if offloads(config):
+            transfer["kv_connector_extra_config"] = {
+                "cpu_bytes_to_use": HOST_BYTES,
+                "eviction_policy": options.eviction,
+                "offload_prompt_only": options.offload != "all",
+                **({"sync_load_budget_bytes": SYNC_BUDGET} if options.offload == "sync" else {}),
+            }
         yield from ("--kv-transfer-config", json.dumps(transfer))
     if has_peer(config) or any(isinstance(event, DummyRun) for event in trace.events):
         yield from ("--data-parallel-size", str(max(rank_count(config), 2)))
@@ -322,7 +339,7 @@ def _sizes(config: Config) -> Iterator[str]:
 
 def _client(trace: Trace) -> Client:
     """Return what clients send to a server's /v1/completions."""
-    calls = dict(calls_of(trace.events, _fields, _other_calls))
+    calls = dict(calls_of(trace.events, _fields, partial(_other_calls, trace.config)))
     return Client(COMPLETIONS, calls, tuple(_forced(trace)))
 
 
@@ -340,12 +357,15 @@ def _fields(event: Turn, samples: int) -> dict[str, object] | None:
     return found | ({"cache_salt": name} if kind == "salt" and name else {})
 
 
-def _other_calls(event: Event) -> Iterator[str]:
+def _other_calls(config: Config, event: Event) -> Iterator[str]:
     if isinstance(event, Turn) and (isinstance(event, Resume) or event.session):
         yield f"# {variable(event.name)}: a turn of a session (below)"
     elif isinstance(event, ResetPrefixCache):
-        more = "?reset_running_requests=true" if event.preempt_running else ""
+        chosen = ("reset_running_requests",) * event.preempt_running + ("reset_external",) * offloads(config)
+        more = "?" * bool(chosen) + "&".join(f"{name}=true" for name in chosen)
         yield f'await client.post(f"{{URL}}/reset_prefix_cache{more}", cast_to=object)'
+    elif isinstance(event, ExternalLoad) and offloads(config):
+        yield f"# Transfers for {variable(event.name)} take {event.delay + 1} steps, unless vLLM waits for them."
     elif isinstance(event, ExternalLoad):
         yield f"# The KV connector has the first {event.length} tokens of {variable(event.name)}'s prompt from here on."
     elif isinstance(event, DummyRun):
@@ -395,7 +415,7 @@ def _notes(config: Config, model: Model) -> Iterator[str]:
         )
     if config.num_speculative_tokens and _speculation(config, model).get("model") == DRAFTER:
         yield "DRAFTER is a checkpoint of an EAGLE drafter for the model"
-    if options_of(config).connector != "none":
+    if options_of(config).connector not in ("none", "offloading"):
         yield "the KV connector needs the settings of your store or peer in kv_connector_extra_config"
 
 
@@ -404,5 +424,7 @@ def _scaled(trace: Trace) -> Iterator[str]:
     sizes = dict.fromkeys(group.block_size for group in config.groups)
     tokens = " and ".join(map(str, sizes))
     yield f"blocks of {tokens} tokens; on a GPU vLLM derives the block size from the size of a state"
-    if options_of(config).connector != "none":
+    if offloads(config):
+        yield "the host holds a few blocks, so that some are evicted; the scenario says how long a transfer takes"
+    elif options_of(config).connector != "none":
         yield "hits, delays and failures of the KV connector are given by the scenario; a server's come from its store"

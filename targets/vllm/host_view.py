@@ -100,6 +100,8 @@ class Host:
         """Sessions between two turns."""
         self.subscriber: Any = None
         """Of KV events, if there are any."""
+        self.tier: Any = None
+        """The engine's own tier in host memory, if it has one."""
 
     def _learn(self, label: Any) -> Key:
         """Return the key of a label that was not seen before."""
@@ -157,6 +159,8 @@ class Host:
         lists = {"blocks to zero": self.pool.to_zero()}
         if self.subscriber:
             lists["keys that KV events misreport"] = self.subscriber.contradictions()
+        if self.tier:
+            lists["chunks that the tier in host memory miscounts"] = self.tier.miscounted()
         return lists
 
     def leftovers(self) -> Mapping[str, int]:
@@ -169,4 +173,4 @@ class Host:
         sizes |= self.pool.per_request()
         for title, owner, name in self._collections:
             sizes[title] = self._keys.names_in(getattr(owner, name) or ())
-        return sizes
+        return sizes | (self.tier.leftovers() if self.tier else {})

@@ -47,6 +47,8 @@ class Options(Struct, frozen=True):
     prefix_match_unit: int = 0
     connector: str = "none"
     load_failure: str = "recompute"
+    eviction: str = "lru"
+    offload: str = "prompts"
     reports: str = "none"
     reset: str = "direct"
     prefills: str = "eager"
@@ -152,6 +154,16 @@ def reports_all(config: Config) -> bool:
 def sync_load_tokens(config: Config) -> int:
     """Return the tokens that connector=sync loads before the forward of one step."""
     return max(SYNC_LOAD_TOKENS, SYNC_LOAD_BLOCKS * min(group.block_size for group in config.groups))
+
+
+def host_chunks(config: Config) -> int:
+    """Return the chunks of the host's tier with connector=offloading: so few that some are evicted."""
+    return len(config.groups) + config.num_blocks // 2
+
+
+def offloads(config: Config) -> bool:
+    """Return True if the connector is vLLM's own."""
+    return options_of(config).connector == "offloading"
 
 
 def stages(config: Config) -> int:

@@ -24,6 +24,7 @@ class Release:
     aligns_tables  block tables are as wide as a multiple of 128 tokens
     connectors     a KV connector can serve hybrid models
     sync_loads     some of its loads may be synchronous
+    offloads       the connector may be its own, with its own tier in host memory
     local_groups   groups of local attention may stand beside full attention and states
     partial_hits   a hit may end inside a block
     draft_groups   the V2 runner drafts with vLLM's own MTP speculator, whose layer has a group of its own
@@ -60,6 +61,7 @@ class Release:
     aligns_tables: bool = False
     connectors: bool = True
     sync_loads: bool = False
+    offloads: bool = False
     local_groups: bool = False
     partial_hits: bool = False
     draft_groups: bool = False
@@ -104,6 +106,7 @@ def installed() -> Release:
         aligns_tables=features.aligns_tables(),
         connectors=features.has_connectors(),
         sync_loads=tested and features.has_connectors(),
+        offloads=tested and features.has_connectors(),
         local_groups=features.has_local_groups(),
         partial_hits=features.has_partial_hits(),
         draft_groups=has_v2 and features.has_draft_layers(),

@@ -41,7 +41,10 @@ _SETTINGS = (
     Setting(
         "--kv-transfer-config",
         {"connector": "none"},
-        {"sync": "--kv-transfer-config with sync_load_budget_bytes"},
+        {
+            "sync": "--kv-transfer-config with sync_load_budget_bytes",
+            "offloading": "--kv-transfer-config with OffloadingConnector",
+        },
         rare=frozenset({"sync"}),
     ),
     Setting("--scheduling-policy priority", {"policy": "fcfs"}),

@@ -37,7 +37,7 @@ from ..base.trace import (
 )
 from .counterparts.sampling import sampling_parameters
 from .host_view import Host, KeyBook
-from .options import options_of, reports_all
+from .options import offloads, options_of, reports_all
 from .pool_reader import Admissions
 from .shadow import patches
 from .versions import compat, features
@@ -94,7 +94,9 @@ class VllmTarget:
         self.admissions = Admissions(engine.scheduler)
         self.store: Store | NullStore = engine.store
         self.inputs = getattr(engine, "inputs", None)
-        self.host.stored = self.store.pages
+        self.host.stored = self.store.stored(self.keys)
+        if offloads(config):
+            self.host.tier = self.store
         self.sessions = self._sessions()
         if reports_all(config):
             from .cache_events import Subscriber
@@ -209,7 +211,7 @@ class VllmTarget:
             # vLLM keeps the request until its blocks have been transferred. Results are processed after the next step
             # was planned, as `EngineCore.step_with_batch_queue` does while there are requests.
             in_flight = any(name in one.plan.num_scheduled_tokens for one in self.in_flight)
-            return name not in self.scheduler.requests and not in_flight
+            return name not in self.scheduler.requests and not in_flight and not self.store.knows(name)
 
         records += self._run_until(is_gone, Step(), f"the timed out session {name}")
 
@@ -226,7 +228,8 @@ class VllmTarget:
         records, scheduler = self._run_step(event), self.scheduler
 
         def has_other_work() -> bool:
-            return bool(scheduler.has_unfinished_requests() or not scheduler.has_finished_requests())
+            over = not (scheduler.has_finished_requests() or self.store.has_jobs())
+            return bool(scheduler.has_unfinished_requests() or over)
 
         if self.store.is_connected:
             records += self._run_until(has_other_work, event, "the transfers of requests that ended")

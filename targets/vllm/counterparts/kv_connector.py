@@ -40,7 +40,7 @@ from ...base.external import computed_elsewhere, keys_to_load, longest_load, who
 from ...base.observe import Content, Loaded, PlannedRow, Record, SlotContent
 from ...base.protocol import EngineError
 from ...base.trace import Config, ExternalLoad
-from ..options import options_of, sync_load_tokens
+from ..options import offloads, options_of, sync_load_tokens
 from ..pool_reader import Pool, is_unlabelled
 from ..shadow.recorder import Recorder
 from .no_store import NullStore
@@ -230,6 +230,18 @@ class Store:
         if save.key not in self.pages:
             self.pages[save.key] = tuple(self.layers[save.key.group, index].read(save.block) for index in layers)
             self.copied[save.key] = self.copies.read(save.key.group, save.block)
+
+    def has_jobs(self) -> bool:
+        """Return False: the scheduler itself keeps requests whose transfers go on behind their end."""
+        return False
+
+    def knows(self, name: str) -> bool:
+        """Return False: nothing is kept for a request that has ended and whose blocks were sent."""
+        return False
+
+    def stored(self, keys: Any) -> Mapping[Key, tuple[Content, ...]]:
+        """Return what later loads may find."""
+        return self.pages
 
     def clear(self) -> None:
         """Forget everything that is stored."""
@@ -443,13 +455,17 @@ def _ended(under_way: list[tuple[int, Work]]) -> list[Work]:
     return ended
 
 
-def connect(vllm_config: Any, config: Config, recorder: Recorder, truths: Mapping[str, Truth]) -> Store | NullStore:
+def connect(vllm_config: Any, config: Config, recorder: Recorder, truths: Mapping[str, Truth]) -> Any:
     """Add the connector of a trace, if it has one, to vLLM's configuration; return its store. `truths` are those of the
     requests."""
     from vllm.config import KVTransferConfig
 
     if options_of(config).connector == "none":
         return NullStore()
+    if offloads(config):
+        from .offloading import connect as connect_own
+
+        return connect_own(vllm_config, config, recorder)
     store = Store(config, recorder, truths)
     vllm_config.kv_transfer_config = KVTransferConfig(
         kv_connector=TraceConnector.__name__,

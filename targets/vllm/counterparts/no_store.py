@@ -35,6 +35,18 @@ class NullStore:
         """Return no record: nothing is loaded."""
         return ()
 
+    def has_jobs(self) -> bool:
+        """Return False: no transfer goes on behind the end of its request."""
+        return False
+
+    def knows(self, name: str) -> bool:
+        """Return False: nothing is kept for a request."""
+        return False
+
+    def stored(self, keys: Any) -> Mapping[Key, Sequence[Content]]:
+        """Return nothing."""
+        return self.pages
+
     def ends_wait(self, name: str) -> bool:
         """Return False: no request waits for a load."""
         return False

@@ -263,6 +263,8 @@ ELSEWHERE = {
     "held-for-transfer",
     "sync-loads",
     "loads-back",
+    "chosen-loads",
+    "evicts-stored",
     "cut-drafts",
     "stop-strings",
     "drafts-past-length",

@@ -168,7 +168,13 @@ def test_a_dummy_run_needs_data_parallel_ranks() -> None:
 
 @pytest.mark.parametrize(
     ("connector", "name"),
-    [("none", ""), ("store", "OffloadingConnector"), ("transfer", "NixlConnector"), ("sync", "OffloadingConnector")],
+    [
+        ("none", ""),
+        ("store", "OffloadingConnector"),
+        ("transfer", "NixlConnector"),
+        ("sync", "OffloadingConnector"),
+        ("offloading", "OffloadingConnector"),
+    ],
 )
 def test_a_connector_is_configured_with_its_policy(connector: str, name: str) -> None:
     trace = make_trace(arrive("r0", 3), options={"connector": connector, "load_failure": "fail"})

@@ -1,0 +1,516 @@
+"""vLLM's own `OffloadingConnector` with its CPU tier, on a machine without a GPU.
+
+Lookups, keys, jobs, fences, the manager of the host's chunks (LRU or ARC) and the descriptors of every copy are vLLM's.
+Ours are the device's queue (`Device`, `CopyStream`, `Event`) and the moments at which its copies happen:
+
+    submitted  every second block of the job is copied, unless earlier jobs of that direction are not over yet
+    ended      the rest, `ExternalLoad.delay` + 1 steps later, or when vLLM waits for the job
+
+Jobs of one direction end in the order of their submission, as on vLLM's streams. Unlike a GPU the forward is over when
+a job is submitted, so a copy cannot come too early; it comes as late as vLLM permits.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
+from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import OffloadingConnector
+from vllm.utils.math_utils import round_up
+from vllm.v1.kv_offload.base import OffloadingWorker, get_offload_block_hash, get_offload_group_idx
+from vllm.v1.kv_offload.cpu import gpu_worker
+from vllm.v1.kv_offload.cpu.spec import CPUOffloadingSpec
+
+from ....reference.layout import Layout
+from ....reference.prefix_cache import Key
+from ...base.observe import Content, Loaded, PlannedRow, Record, SlotContent
+from ...base.protocol import EngineError
+from ...base.trace import Config, ExternalLoad
+from ..options import host_chunks, options_of, state_parts
+from ..shadow.recorder import Recorder
+from ..versions.wrapping import replaced
+
+SYNC_BYTES = 1 << 12
+"""Bytes that are loaded before the forward of one step, at most, with offload=sync: those of a few small blocks."""
+
+
+@dataclass
+class Copy:
+    """The copies of one job. `blocks` are the device's blocks in the order of the descriptors; `parts` has the
+    (source, destination, size) of each copy that was not made yet, by block."""
+
+    parts: dict[int, list[tuple[int, int, int]]]
+    device: Device
+
+    def run(self, blocks: Collection[int]) -> list[int]:
+        """Make the copies of some blocks; return these blocks."""
+        for block in blocks:
+            for source, destination, size in self.parts.pop(block):
+                self.device.copy(source, destination, size)
+        return list(blocks)
+
+
+class Event:
+    """A `torch.Event`: what its stream had to do when it was recorded."""
+
+    def __init__(self, enable_timing: bool = False) -> None:
+        self.works: list[Copy] = []
+
+    def record(self, stream: CopyStream) -> None:
+        """Remember what the stream has to do."""
+        self.works = list(stream.works)
+
+    def query(self) -> bool:
+        """Return True if that is done."""
+        return not any(work.parts for work in self.works)
+
+    def synchronize(self) -> None:
+        """Let it be done."""
+        for work in self.works:
+            work.device.finish(work)
+
+    def elapsed_time(self, end: Event) -> float:
+        """Return no time."""
+        return 0.0
+
+
+class CopyStream:
+    """A stream of the device."""
+
+    def __init__(self) -> None:
+        self.works: list[Copy] = []
+
+    def wait_stream(self, stream: None) -> None:
+        """Do nothing: the forward is over."""
+
+    def wait_event(self, event: Event) -> None:
+        """Do what the event stands for first."""
+        self.works = list(event.works)
+
+
+class Device:
+    """vLLM's `current_platform` as its transfers use it: streams whose copies are made later."""
+
+    Stream = CopyStream
+
+    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
+        self.tensors = tensors
+        """The pages of the device: [block, byte]."""
+        self.host: Sequence[torch.Tensor] = ()
+        self._submitted: Copy | None = None
+        self._stream: CopyStream | None = None
+
+    def is_xpu(self) -> bool:
+        """Return False."""
+        return False
+
+    def current_stream(self) -> None:
+        """Return nothing: there is no queue of forwards."""
+
+    @contextmanager
+    def stream(self, stream: CopyStream) -> Iterator[None]:
+        """Add work to a stream."""
+        self._stream = stream
+        yield
+        self._stream = None
+
+    def enqueue(
+        self,
+        is_load: bool,
+        sources: torch.Tensor,
+        destinations: torch.Tensor,
+        sizes: torch.Tensor,
+        is_src_access_order_any: bool,
+    ) -> None:
+        """Take over the descriptors of a job, in the place of vLLM's operator."""
+        parts: dict[int, list[tuple[int, int, int]]] = {}
+        for source, destination, size in zip(sources.tolist(), destinations.tolist(), sizes.tolist(), strict=True):
+            pointer = destination if is_load else source
+            parts.setdefault(self._block(pointer, size), []).append((source, destination, size))
+        assert self._stream is not None
+        self._submitted = Copy(parts, self)
+        self._stream.works.append(self._submitted)
+
+    def take(self) -> Copy | None:
+        """Return the copies of the job that was submitted last, None if it had none."""
+        submitted, self._submitted = self._submitted, None
+        return submitted
+
+    def copy(self, source: int, destination: int, size: int) -> None:
+        """Copy bytes between pages of the device and of the host."""
+        for pointer in (source, destination):
+            if not any(_row(tensor, pointer, size) is not None for tensor in (*self.tensors, *self.host)):
+                raise EngineError("a transfer of the offloading connector leaves the pages of the caches")
+        ctypes.memmove(destination, source, size)
+
+    def finish(self, work: Copy) -> None:
+        """Make the copies of a job that are left; a worker replaces this to record them."""
+        work.run(list(work.parts))
+
+    def _block(self, pointer: int, size: int) -> int:
+        for tensor in self.tensors:
+            if (row := _row(tensor, pointer, size)) is not None:
+                return row
+        raise EngineError("a transfer of the offloading connector leaves the pages of the device")
+
+
+def _row(tensor: torch.Tensor, pointer: int, size: int) -> int | None:
+    """Return the row of a tensor in which `size` bytes lie, None if they do not lie in one."""
+    row, inside = divmod(pointer - tensor.data_ptr(), tensor.stride(0))
+    return row if 0 <= row < tensor.shape[0] and inside + size <= tensor.shape[1] else None
+
+
+class OnDevice(torch.Tensor):
+    """A tensor that passes as one of a GPU."""
+
+    is_cuda = True
+
+
+@dataclass
+class Job:
+    """A job of vLLM's worker. `pages` is (group, column) of each block that it loads."""
+
+    name: str
+    copy: Copy | None
+    left: int
+    step: int = 0
+    pages: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+
+
+class HostWorker(OffloadingWorker):
+    """vLLM's `CPUOffloadingWorker` on a `Device`."""
+
+    def __init__(self, spec: HostSpec, kv_caches: Any) -> None:
+        self.store = spec.store
+        self._groups = [group.group_id for group in spec.config.groups]
+        self.device = Device([one.tensor for one in kv_caches.tensors])
+        self.device.finish = self._finish  # type: ignore[method-assign]
+        on_device = [replace(one, tensor=one.tensor.as_subclass(OnDevice)) for one in kv_caches.tensors]
+        self._inner = spec.create_worker(replace(kv_caches, tensors=on_device))
+        self.references = dict(zip(self._groups, kv_caches.group_data_refs, strict=True))
+        self._loads: list[Job] = []
+        self._saves: list[Job] = []
+        inner = self._inner
+        self.device.host = inner._store_handler.dst_tensors
+        for handler in (inner._store_handler, inner._load_handler, inner._expedited_load_handler):
+            handler._swap_blocks_batch = functools.partial(self.device.enqueue, not handler.gpu_to_cpu)
+        self.store.worker = self
+
+    def submit_store(self, job_id: int, src_spec: Any, dst_spec: Any) -> bool:
+        """Begin to copy blocks to the host."""
+        return self._submit(job_id, self._saves, {}, src_spec, dst_spec)
+
+    def submit_load(self, job_id: int, src_spec: Any, dst_spec: Any, expedited: bool = False) -> bool:
+        """Begin to copy blocks to the device."""
+        pages, blocks = dict[int, tuple[int, int]](), iter(dst_spec.block_ids.tolist())
+        for group, size, first in zip(self._groups, dst_spec.group_sizes, dst_spec.block_indices, strict=True):
+            pages |= {next(blocks): (group, first + index) for index in range(size)}
+        return self._submit(job_id, self._loads, pages, src_spec, dst_spec, expedited=expedited)
+
+    def _submit(self, job_id: int, jobs: list[Job], pages: Any, source: Any, destination: Any, **more: bool) -> bool:
+        with self._on_device():
+            submit = self._inner.submit_load if jobs is self._loads else self._inner.submit_store
+            done: bool = submit(job_id, source, destination, **more)
+        copy, name = self.device.take(), self.store.names.pop(job_id)
+        job = Job(name, copy, self.store.delay(name), self.store.steps.get(name, 0), pages)
+        if copy and not any(other.copy and other.copy.parts for other in jobs):
+            self._run(job, [block for index, block in enumerate(copy.parts) if (index + job_id) % 2])
+        jobs.append(job)
+        return done
+
+    @contextmanager
+    def _on_device(self) -> Iterator[None]:
+        with replaced((gpu_worker, "current_platform", self.device), (torch, "Event", Event)):
+            yield
+
+    def _finish(self, work: Copy) -> None:
+        for job in (*self._saves, *self._loads):
+            if job.copy is work:
+                self._run(job, list(work.parts))
+
+    def _run(self, job: Job, blocks: Collection[int]) -> None:
+        """Make the copies of some blocks; record those that are loaded."""
+        assert job.copy is not None
+        for block in job.copy.run(blocks):
+            if block in job.pages:
+                for record in self.store.loaded(job, block):
+                    self.store.recorder.note(record)
+
+    def get_finished(self) -> list[Any]:
+        """Let one step pass, and report the jobs that are over."""
+        for jobs in (self._saves, self._loads):
+            for job in jobs:
+                job.left -= 1
+            while jobs and jobs[0].left <= 0:
+                if jobs[0].copy:
+                    self._run(jobs[0], list(jobs[0].copy.parts))
+                del jobs[0]
+        with self._on_device():
+            finished: list[Any] = self._inner.get_finished()
+        return finished
+
+    def wait(self, job_ids: set[int]) -> None:
+        """Let jobs be over."""
+        with self._on_device():
+            self._inner.wait(job_ids)
+
+    def shutdown(self) -> None:
+        """Let all jobs be over."""
+        with self._on_device():
+            self._inner.shutdown()
+
+    def pages(self, group: int, chunk: int) -> tuple[Content, ...]:
+        """Return what a chunk of the host holds for the layers of a group: read in the place of the null block."""
+        tensors = {one.tensor_idx: self.device.tensors[one.tensor_idx] for one in self.references[group]}
+        kept = {index: tensor[0].clone() for index, tensor in tensors.items()}
+        for index, tensor in tensors.items():
+            tensor[0] = self.device.host[index][chunk]
+        layers = self.store.layers
+        try:
+            return tuple(layers[group, index].read(0) for index in range(self.store.layout.groups[group].layers))
+        finally:
+            for index, tensor in tensors.items():
+                tensor[0] = kept[index]
+
+
+class HostSpec(CPUOffloadingSpec):
+    """vLLM's CPU tier with room for the trace's number of chunks, and with a worker that needs no GPU."""
+
+    def __init__(self, config: Any) -> None:
+        self.store: OffloadedStore = config.extra_config["store"]
+        blocks = config.worker_kv_bytes_per_block * config.cache.blocks_per_chunk
+        room = self.store.chunks * round_up(blocks, self.BLOCK_SIZE_ALIGNMENT)
+        super().__init__(replace(config, extra_config={**config.extra_config, "cpu_bytes_to_use": room}))
+
+    def get_worker(self, kv_caches: Any) -> HostWorker:
+        """Return the worker."""
+        return HostWorker(self, kv_caches)
+
+
+class Stored(Mapping[Key, tuple[Content, ...]]):
+    """What later loads may find on the host, by key."""
+
+    def __init__(self, store: OffloadedStore, keys: Any) -> None:
+        self._store = store
+        self._name = keys.key
+
+    def _chunks(self) -> dict[Key, int]:
+        found = {}
+        for key, chunk in self._store.held().items():
+            if chunk.is_ready:
+                group = get_offload_group_idx(key)
+                found[self._name(group, get_offload_block_hash(key))] = chunk.chunk_id
+        return found
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self._chunks())
+
+    def __len__(self) -> int:
+        return len(self._chunks())
+
+    def __getitem__(self, key: Key) -> tuple[Content, ...]:
+        pages = self._store.worker.pages(key.group, self._chunks()[key])
+        size = self._store.layout.groups[key.group].block_size
+        slots = (key.depth - 1) % size + 1
+        # A block that was stored for a hit inside it holds more, which the key does not name.
+        return tuple(SlotContent(page.tags[:slots]) if isinstance(page, SlotContent) else page for page in pages)
+
+
+class OffloadedStore:
+    """Answers as `kv_connector.Store` does, for what vLLM itself stores and loads."""
+
+    is_connected = True
+
+    def __init__(self, config: Config, recorder: Recorder) -> None:
+        self.recorder = recorder
+        self.chunks = host_chunks(config)
+        self._parts = state_parts(config)
+        self.layout: Layout
+        self.layers: dict[tuple[int, int], Any] = {}
+        self.worker: HostWorker
+        self.scheduler: Any = None
+        self.manager: Any = None
+        self.step = 0
+        self.delays: dict[str, int] = {}
+        self.names: dict[int, str] = {}
+        """Request of each job that the worker does not know yet."""
+        self.steps: dict[str, int] = {}
+        """Step that planned the latest load of a request."""
+        self.totals: dict[str, int] = {}
+        """Tokens that a request starts from after its latest load."""
+        self.started: list[PlannedRow] = []
+        self.joined: dict[str, int] = {}
+        self.waiting: set[str] = set()
+        self._offered: set[bytes] = set()
+        """Keys that the manager took and may still hold."""
+
+    def attach(self, layout: Layout, layers: Sequence[Any]) -> None:
+        """Set the layout and the layers whose pages are read."""
+        self.layout = layout
+        self.layers = {(layer.group, layer.index): layer for layer in layers}
+
+    def announce(self, event: ExternalLoad, tokens: Sequence[int]) -> None:
+        """Let the transfers of a request take as long as the event says. Nothing is stored but what vLLM stores."""
+        self.delays[event.name] = event.delay
+
+    def delay(self, name: str) -> int:
+        """Return the steps that transfers for a request take."""
+        return self.delays.get(name, 0) + 1
+
+    def begin_planning(self, step: int) -> None:
+        """Note that `step` is planned next."""
+        self.step, self.started, self.joined = step, [], {}
+
+    def plan(self, name: str, local: int, external: int, is_sync: bool) -> None:
+        """Note a load of `external` tokens behind a local hit."""
+        self.steps[name], self.totals[name] = self.step, local + external
+        if is_sync:
+            self.joined[name] = external
+            return
+        self.waiting.add(name)
+        self.started.append(PlannedRow(name, local + external, 0, 0, True, local, external=external))
+
+    def early(self) -> Sequence[Record]:
+        """Return no record: vLLM's worker begins its jobs in the step."""
+        return ()
+
+    def ends_wait(self, name: str) -> bool:
+        """Note that a request is computed. Return True if it waited for a load until now."""
+        waited = name in self.waiting
+        self.waiting.discard(name)
+        return waited
+
+    def loaded(self, job: Job, block: int) -> Iterator[Loaded]:
+        """Yield the record of each layer of a block that was loaded."""
+        group, column = job.pages[block]
+        form = self.layout.groups[group]
+        for index in range(form.layers):
+            where = (job.step, job.name, group, index, column, block)
+            if form.kind == "attention":
+                yield Loaded(*where, slots=min(form.block_size, self.totals[job.name] - column * form.block_size))
+            else:
+                yield Loaded(*where, temporal=self._parts.recurrent, conv=self._parts.conv)
+
+    def watch(self, scheduler: Any) -> None:
+        """Keep the connector's scheduler side and its manager, and note which keys the manager takes."""
+        self.scheduler, self.manager = scheduler, scheduler.manager
+        manager = self.manager
+        prepare = manager.prepare_store
+
+        def prepare_store(*arguments: Any, **keywords: Any) -> Any:
+            output = prepare(*arguments, **keywords)
+            self._offered.update(output.keys_to_store if output else ())
+            return output
+
+        manager.prepare_store = prepare_store
+
+    def held(self) -> dict[bytes, Any]:
+        """Return the chunks that the manager holds, by key."""
+        held = {key: chunk for key in self._offered if (chunk := self.manager._policy.get(key)) is not None}
+        self._offered = set(held)
+        return held
+
+    def has_jobs(self) -> bool:
+        """Return True if transfers are under way, which may go on behind the end of their requests."""
+        return bool(self.scheduler.has_pending_push_work())
+
+    def knows(self, name: str) -> bool:
+        """Return True if the connector still keeps something for a request."""
+        return name in self.scheduler._req_status
+
+    def miscounted(self) -> int:
+        """Return by how many chunks the manager's counters differ from the chunks that it holds."""
+        manager, chunks = self.manager, list(self.held().values())
+        ids = {chunk.chunk_id for chunk in chunks}
+        free = manager._free_list
+        return sum(
+            abs(counted - right)
+            for counted, right in (
+                (manager._num_write_pending_chunks, sum(not chunk.is_ready for chunk in chunks)),
+                (manager._num_evictable_cache_chunks, sum(chunk.ref_cnt == 0 for chunk in chunks)),
+                (manager._num_allocated_chunks - len(free), len(chunks)),
+                (len(ids), len(chunks)),
+                (len(ids.union(free)), len(ids) + len(free)),
+            )
+        )
+
+    def leftovers(self) -> dict[str, int]:
+        """Return what the connector keeps for requests and jobs."""
+        own = self.scheduler
+        return {
+            "requests of the offloading connector": len(own._req_status),
+            "jobs of the offloading connector": len(own._jobs) + len(own._reset_fence),
+            "blocks fenced by the offloading connector": len(own._block_id_to_pending_jobs),
+            "keys that the offloading connector loads": len(own._chunks_being_loaded or ()),
+            "chunks in use in host memory": sum(chunk.ref_cnt != 0 for chunk in self.held().values()),
+        }
+
+    def stored(self, keys: Any) -> Mapping[Key, Sequence[Content]]:
+        """Return what later loads may find. `keys` names hashes."""
+        return Stored(self, keys)
+
+
+class ObservedConnector(OffloadingConnector):
+    """vLLM's connector; notes which loads it plans."""
+
+    def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
+        super().__init__(vllm_config, role, kv_cache_config)
+        self.store: OffloadedStore = vllm_config.kv_transfer_config.kv_connector_extra_config["store"]
+        self._local: dict[str, int] = {}
+        if self.connector_scheduler:
+            self.store.watch(self.connector_scheduler)
+
+    def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int | None, bool]:
+        """Keep the tokens of the local hit."""
+        self._local[request.request_id] = num_computed_tokens
+        found: tuple[int | None, bool] = super().get_num_new_matched_tokens(request, num_computed_tokens)
+        return found
+
+    def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
+        """Note a load."""
+        super().update_state_after_alloc(request, blocks, num_external_tokens)
+        if num_external_tokens:
+            name = request.request_id
+            is_sync = name in self.scheduler._current_batch_sync_loads
+            self.store.plan(name, self._local[name], num_external_tokens, is_sync)
+
+    def build_connector_meta(self, scheduler_output: Any) -> Any:
+        """Note whose jobs the worker gets."""
+        metadata = super().build_connector_meta(scheduler_output)
+        for job_id, job in (*metadata.load_jobs.items(), *metadata.store_jobs.items()):
+            self.store.names[job_id] = job.req_id
+        return metadata
+
+    def request_finished_all_groups(self, request: Any, block_ids: Any) -> tuple[bool, Any]:
+        """Note that a request does not wait any more."""
+        self.store.waiting.discard(request.request_id)
+        finished: tuple[bool, Any] = super().request_finished_all_groups(request, block_ids)
+        return finished
+
+
+def connect(vllm_config: Any, config: Config, recorder: Recorder) -> OffloadedStore:
+    """Add the connector to vLLM's configuration; return its store."""
+    from vllm.config import KVTransferConfig
+
+    store, options = OffloadedStore(config, recorder), options_of(config)
+    vllm_config.kv_transfer_config = KVTransferConfig(
+        kv_connector=ObservedConnector.__name__,
+        kv_connector_module_path=__name__,
+        kv_role="kv_both",
+        kv_connector_extra_config={
+            "store": store,
+            "spec_name": HostSpec.__name__,
+            "spec_module_path": __name__,
+            "eviction_policy": options.eviction,
+            "offload_prompt_only": options.offload != "all",
+            "sync_load_budget_bytes": SYNC_BYTES if options.offload == "sync" else 0,
+        },
+        kv_load_failure_policy=options.load_failure,
+    )
+    return store
