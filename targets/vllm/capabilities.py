@@ -42,7 +42,8 @@ def capabilities_of(release: Release) -> Capabilities:
     # those where prompts fork.
     # hashing: with EAGLE's rules keys name the token behind their block, or hits lose their last block.
     # graphs: decode batches are padded to the trace's graph sizes and replayed, or everything is eager.
-    # connector, load_failure: `kv_connector`; vLLM's policy for loads that fail.
+    # connector, load_failure: `kv_connector`, or vLLM's own (`offloading`); vLLM's policy for loads that fail.
+    # eviction, offload: of `offloading` the policy of its tier, and what is stored, or loaded before a forward.
     # reports: statistics and KV events, of which a subscriber must learn what is cached (`cache_events`).
     # reset: between two steps, or once the scheduler was paused and the steps in flight have run.
     # prefills: as the budget allows, or every third step only, while others decode.
