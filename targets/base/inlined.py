@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from posixpath import dirname, normpath
@@ -124,32 +124,62 @@ def _without_unread(parts: Sequence[Part], used: str) -> list[Part]:
 
 
 def _read_ones(parts: Sequence[Part], used: str) -> list[Part]:
-    trees = [ast.parse(part.text) for part in parts]
-    plain = [list(_plain(tree, of_classes=part.is_inner)) for tree, part in zip(trees, parts, strict=True)]
-    unread = {id(node): node.name for nodes in plain for node in nodes}
-    outside = [one for tree in [*trees, ast.parse(used)] for one in _walk_without(tree, unread)]
-    named = set(map(_name_of, outside))
-    while reached := [node for nodes in plain for node in nodes if id(node) in unread and node.name in named]:
+    read = [_named(part.text, part.is_inner) for part in parts]
+    unread = {id(node): node.name for one in read for node in one.plain}
+    named = set(map(_name_of, ast.walk(ast.parse(used)))).union(*(one.outside for one in read))
+    while reached := [node for one in read for node in one.plain if id(node) in unread and node.name in named]:
         for node in reached:
             del unread[id(node)]
             named |= set(map(_name_of, _walk_without(node, unread)))
-    left_out = [[_lines_of(node) for node in nodes if id(node) in unread] for nodes in plain]
+    left_out = [[_lines_of(node) for node in one.plain if id(node) in unread] for one in read]
     return [part._replace(text=_without(part.text, lines)) for part, lines in zip(parts, left_out, strict=True)]
+
+
+class _Named(NamedTuple):
+    """Definitions of a text that can only be used by their names, and the names outside of them."""
+
+    plain: Sequence[ast.FunctionDef | ast.ClassDef]
+    outside: frozenset[str]
+
+
+@lru_cache(maxsize=2048)
+def _named(text: str, of_classes: bool) -> _Named:
+    """Read a text. Most parts are alike in all scripts, and left as they are from one round to the next."""
+    tree = ast.parse(text)
+    plain = tuple(_plain(tree, of_classes=of_classes))
+    return _Named(plain, frozenset(map(_name_of, _walk_without(tree, set(map(id, plain))))))
 
 
 def _without_unmade(parts: Sequence[Part], used: str) -> list[Part]:
     """Return parts without cases, tests and keys of tables for classes of the script that nothing makes."""
-    trees = [ast.parse(part.text) for part in parts]
-    classes = {node.name: node for tree in trees for node in tree.body if isinstance(node, ast.ClassDef)}
-    nodes = [one for tree in [*trees, ast.parse(used)] for one in ast.walk(tree)]
-    asked = {id(name) for node in nodes for name in _asked(node)}
-    asked |= {id(name) for tree in trees for annotation in _annotations(tree) for name in ast.walk(annotation)}
-    made = {node.id for node in nodes if isinstance(node, ast.Name) and id(node) not in asked}
-    while bases := {name for one in made & classes.keys() for name in map(_name_of, classes[one].bases)} - made:
+    read = [_makes(part.text) for part in parts]
+    classes = {name: bases for one in read for name, bases in one.classes.items()}
+    made = _makes(used).made.union(*(one.made for one in read))
+    while bases := {name for one in made & classes.keys() for name in classes[one]} - made:
         made |= bases
     unmade = classes.keys() - made
-    left_out = [[lines for node in ast.walk(tree) for lines in _dead(node, unmade)] for tree in trees]
+    left_out = [[lines for node in one.branching for lines in _dead(node, unmade)] for one in read]
     return [part._replace(text=_without(part.text, lines)) for part, lines in zip(parts, left_out, strict=True)]
+
+
+class _Makes(NamedTuple):
+    """A text's classes with their bases, the names by which it may make an object, and where it asks for classes."""
+
+    classes: Mapping[str, Sequence[str]]
+    made: frozenset[str]
+    branching: Sequence[ast.AST]
+
+
+@lru_cache(maxsize=2048)
+def _makes(text: str) -> _Makes:
+    """Read a text, as `_named` does."""
+    tree = ast.parse(text)
+    nodes = list(ast.walk(tree))
+    classes = {node.name: tuple(map(_name_of, node.bases)) for node in tree.body if isinstance(node, ast.ClassDef)}
+    asked = {id(name) for node in nodes for name in _asked(node)}
+    asked |= {id(name) for annotation in _annotations(tree) for name in ast.walk(annotation)}
+    made = frozenset(node.id for node in nodes if isinstance(node, ast.Name) and id(node) not in asked)
+    return _Makes(classes, made, [node for node in nodes if isinstance(node, ast.Match | ast.Dict)])
 
 
 def _asked(node: ast.AST) -> Iterator[ast.AST]:

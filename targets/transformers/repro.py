@@ -91,7 +91,8 @@ def forward(model, cache, tokens, rows, mask=None, positions=None, wrong=None):
             number, alone_number = found.flatten()[worst].item(), right.flatten()[worst].item()
             told = (
                 f"row {{row}}, after {{len(rows[row][0])}} tokens: greedy tokens {{found.argmax(-1).tolist()}}, "
-                f"alone {{right.argmax(-1).tolist()}}; log-probabilities differ from {promise} by {{distance:.2g}}"
+                f"alone {{right.argmax(-1).tolist()}}; "
+                f"log-probabilities differ from {promise} by {{distance:.2g}}"
             )
             print(told)
             if distance > {tolerance}:

@@ -139,7 +139,8 @@ class DeadRows(Oracle):
             "M4",
             "For a padding, dummy or vacated row, kernels may write only to the null block or a sink (of plain "
             "caches: to any that no request has), and must never get an out-of-range index. The row of a request that "
-            "ended between plan and launch may write to the blocks that it had, if nobody else has got them.",
+            "ended between plan and launch may write to the blocks that it had, unless somebody else has got them and "
+            "written to them, or they were zeroed.",
             subject="device",
             consequence=Consequence(
                 "A padding or dummy row writes into cache memory",
@@ -155,25 +156,30 @@ class DeadRows(Oracle):
         super().__init__()
         self._left: dict[int, set[int]] = {}
         """Step -> blocks that rows of it may write to whose requests ended before it was launched."""
+        self._given: dict[int, set[int]] = {}
+        """Step -> their other blocks, which somebody else has got: the next content comes behind theirs."""
 
     def on_planned(self, context: Context, planned: Planned) -> Violation | None:
         if planned.left:
             view, free = planned.view, set(planned.view.free)
             kept = {name: chain.from_iterable(view.tables.get(name, ())) for name in planned.left}
-            self._left[planned.step] = {
+            own = self._left[planned.step] = {
                 block
                 for name, table in planned.left.items()
                 for block in free.union(kept[name]).intersection(chain.from_iterable(table))
             }
+            had = (block for table in planned.left.values() for block in chain.from_iterable(table))
+            self._given[planned.step] = set(had) - own
         return None
 
     def on_forward(self, context: Context, forward: Forward) -> Violation | None:
         self.exercised["M4"] += context.lives.count(None)
         self._left.pop(forward.step, None)
+        self._given.pop(forward.step, None)
         return None
 
     def on_state_write(self, context: Context, write: StateWrite) -> Violation | None:
-        if context.lives[write.row] is not None or self._harmless(context, write.block):
+        if context.lives[write.row] is not None or self._harmless(context, write.block, write.layer):
             return None
         return self._dead_write(context, write.row, write.group, write.block)
 
@@ -181,15 +187,17 @@ class DeadRows(Oracle):
         if context.lives[write.row] is not None:
             return None
         for block in write.blocks:
-            if block != context.null and not self._harmless(context, block):
+            if block != context.null and not self._harmless(context, block, write.layer):
                 return self._dead_write(context, write.row, write.group, block)
         return None
 
     def on_outside(self, context: Context, outside: OutOfRange) -> Violation | None:
         return None if context.life(outside.row) else _sent_outside(self, context, outside)
 
-    def _harmless(self, context: Context, block: int) -> bool:
+    def _harmless(self, context: Context, block: int, layer: int) -> bool:
         if context.has_pool:
+            if block in self._given.get(context.step, ()):
+                return context.past(block, layer).what == "allocated"
             return block in context.layout.sinks or block in self._left.get(context.step, ())
         return block not in context.before.caches.values()
 

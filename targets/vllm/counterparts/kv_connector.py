@@ -463,7 +463,7 @@ def connect(vllm_config: Any, config: Config, recorder: Recorder, truths: Mappin
     if options_of(config).connector == "none":
         return NullStore()
     if offloads(config):
-        from .offloading import connect as connect_own
+        from .offloading import connect_own
 
         return connect_own(vllm_config, config, recorder)
     store = Store(config, recorder, truths)

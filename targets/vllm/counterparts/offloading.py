@@ -494,7 +494,7 @@ class ObservedConnector(OffloadingConnector):
         return finished
 
 
-def connect(vllm_config: Any, config: Config, recorder: Recorder) -> OffloadedStore:
+def connect_own(vllm_config: Any, config: Config, recorder: Recorder) -> OffloadedStore:
     """Add the connector to vLLM's configuration; return its store."""
     from vllm.config import KVTransferConfig
 

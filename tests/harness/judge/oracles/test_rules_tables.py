@@ -145,6 +145,21 @@ def test_the_row_of_an_ended_request_writes_to_what_nobody_has_got(block: int, f
     assert verdict(oracle, context, slot_write(2, 0, block)) == "dead-write"
 
 
+def test_the_row_of_an_ended_request_writes_before_the_next_content_comes() -> None:
+    """r0 has got block 9 since: harmless until it is zeroed or written, of each layer."""
+    oracle, context = DeadRows(), entered()
+    context.reference.ledger.hand_out(9, "r0", 0, 1)
+    planned = plan(context, step=1, tables={"r0": ((9,), ()), "r1": SHARED})
+    oracle.on_planned(context, msgspec.structs.replace(planned, left={"r2": ((9,), ())}))
+    context.step = 1
+    assert verdict(oracle, context, StateWrite(2, 0, 0, 0, 9, 9, 7, None)) == ""
+    context.reference.ledger.write_state(9, 0, "r0", 1, temporal=True, conv=False)
+    assert verdict(oracle, context, StateWrite(2, 0, 0, 0, 9, 9, 7, None)) == "dead-write"
+    context.reference.ledger.hand_out(9, "r0", 0, 1)
+    context.reference.ledger.zero(9)
+    assert verdict(oracle, context, StateWrite(2, 0, 0, 0, 9, 9, 7, None)) == "dead-write"
+
+
 def test_each_padding_row_counts() -> None:
     oracle = DeadRows()
     oracle.on_forward(entered(), Forward(0, [ForwardRow(None, 0, (), 0, ())] * 3, ()))
