@@ -13,14 +13,15 @@ a job is submitted, so a copy cannot come too early; it comes as late as vLLM pe
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import functools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
+from vllm.distributed.kv_transfer.kv_connector.v1 import KVConnectorRole
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import OffloadingConnector
 from vllm.utils.math_utils import round_up
 from vllm.v1.kv_offload.base import OffloadingWorker, get_offload_block_hash, get_offload_group_idx
@@ -180,7 +181,7 @@ class Job:
     copy: Copy | None
     left: int
     step: int = 0
-    pages: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    pages: Mapping[int, tuple[int, int]] = dataclasses.field(default_factory=dict)
 
 
 class HostWorker(OffloadingWorker):

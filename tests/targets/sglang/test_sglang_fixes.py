@@ -18,6 +18,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("engine")]
 
 OURS = {
     "sglang:sessions@0.5.23": [
+        "sglang-load-of-a-later-number.json",
         "sglang-verification-behind-an-end.json",
         "sglang-stop-inside-a-verification.json",
         "sglang-grammar-cuts-a-verification.json",

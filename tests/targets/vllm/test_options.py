@@ -11,6 +11,7 @@ from hybridfuzz.targets.vllm.release import Release
 EVERYTHING = Release(
     partial_hits=True, shared_metadata=True, serving_options=True, coordinates=True, replays=True, conv_layouts=True,
     junctions=True, inputs=True, sampling=True, admits_chunks=True, lookahead_hashes=True,
+    offloads=True,
 )  # fmt: skip
 
 

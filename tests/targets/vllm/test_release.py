@@ -131,7 +131,8 @@ def test_a_plain_trace_is_silent(
 @pytest.mark.parametrize("runner", ["v2", "v1"])
 def test_random_traces_without_speculation_are_silent(workers: dict[str, WorkerClient], runner: str) -> None:
     exercised: Counter[str] = Counter()
-    workload = with_ratios({"stop_token": "0"})  # cause 31 of docs/explanation/vllm.md needs one
+    # Causes 31 and 32 of docs/explanation/vllm.md need a stop token, and structured output in a session.
+    workload = with_ratios({"stop_token": "0", "structured_turn": "0"})
     for mixer in ("gdn", "mamba2", "short_conv"):  # plain linear attention has bugs of its own: test_state_kinds.py
         overrides = {**SOUND, "runner": runner, "mixer": mixer, **({"graphs": "none"} if runner == "v1" else {})}
         for ran in worker_of(workers, "0.33.0").fuzz(

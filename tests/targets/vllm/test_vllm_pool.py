@@ -16,8 +16,8 @@ FIELDS = {
     "free_block_queue", "get_all_free_blocks", "get_num_blocks_to_allocate", "get_num_free_blocks", "is_null",
     "kv_cache_manager", "kv_event_queue", "new_block_ids", "ref_cnt", "req_to_blocks", "single_type_managers",
 }  # fmt: skip
-OTHERS = {("cache_events.py", "block_hashes")}
-"""Fields of the same name in another struct: vLLM's KV cache events."""
+OTHERS = {("cache_events.py", "block_hashes"), ("counterparts/offloading.py", "ref_cnt")}
+"""Fields of the same name in another struct: vLLM's KV cache events, and chunks of its own connector."""
 
 
 def named(source: str) -> Iterator[str]:

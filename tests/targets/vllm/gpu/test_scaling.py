@@ -25,6 +25,8 @@ LACKING = {
     "session-keeps-encoder-output": "no images",
     "session-slot-not-counted-images": "no images",
     "as-full-block-drafter": "the drafter has no layer",
+    "second-reset-asserts": "a host's tier",
+    "zeroed-before-save": "blocks of a window",
 }
 """Traces of the corpus that real models cannot run, and words of the reason."""
 
