@@ -126,7 +126,7 @@ def _without_unread(parts: Sequence[Part], used: str) -> list[Part]:
 def _read_ones(parts: Sequence[Part], used: str) -> list[Part]:
     read = [_named(part.text, part.is_inner) for part in parts]
     unread = {id(node): node.name for one in read for node in one.plain}
-    named = set(map(_name_of, ast.walk(ast.parse(used)))).union(*(one.outside for one in read))
+    named = set(map(_name_of, ast.walk(_tree(used)))).union(*(one.outside for one in read))
     while reached := [node for one in read for node in one.plain if id(node) in unread and node.name in named]:
         for node in reached:
             del unread[id(node)]
@@ -143,9 +143,15 @@ class _Named(NamedTuple):
 
 
 @lru_cache(maxsize=2048)
+def _tree(text: str) -> ast.Module:
+    """Parse a text. Most parts are alike in all scripts, and left as they are from one round to the next."""
+    return ast.parse(text)
+
+
+@lru_cache(maxsize=2048)
 def _named(text: str, of_classes: bool) -> _Named:
-    """Read a text. Most parts are alike in all scripts, and left as they are from one round to the next."""
-    tree = ast.parse(text)
+    """Read a text, once."""
+    tree = _tree(text)
     plain = tuple(_plain(tree, of_classes=of_classes))
     return _Named(plain, frozenset(map(_name_of, _walk_without(tree, set(map(id, plain))))))
 
@@ -172,8 +178,8 @@ class _Makes(NamedTuple):
 
 @lru_cache(maxsize=2048)
 def _makes(text: str) -> _Makes:
-    """Read a text, as `_named` does."""
-    tree = ast.parse(text)
+    """Read a text, once."""
+    tree = _tree(text)
     nodes = list(ast.walk(tree))
     classes = {node.name: tuple(map(_name_of, node.bases)) for node in tree.body if isinstance(node, ast.ClassDef)}
     asked = {id(name) for node in nodes for name in _asked(node)}

@@ -154,28 +154,21 @@ class DeadRows(Oracle):
 
     def __init__(self) -> None:
         super().__init__()
-        self._left: dict[int, set[int]] = {}
-        """Step -> blocks that rows of it may write to whose requests ended before it was launched."""
-        self._given: dict[int, set[int]] = {}
-        """Step -> their other blocks, which somebody else has got: the next content comes behind theirs."""
+        self._left: dict[int, dict[int, bool]] = {}
+        """Step -> blocks that rows of it had whose requests ended before it was launched -> False if somebody else has
+        got it since: the next content comes behind theirs."""
 
     def on_planned(self, context: Context, planned: Planned) -> Violation | None:
-        if planned.left:
-            view, free = planned.view, set(planned.view.free)
-            kept = {name: chain.from_iterable(view.tables.get(name, ())) for name in planned.left}
-            own = self._left[planned.step] = {
-                block
-                for name, table in planned.left.items()
-                for block in free.union(kept[name]).intersection(chain.from_iterable(table))
-            }
-            had = (block for table in planned.left.values() for block in chain.from_iterable(table))
-            self._given[planned.step] = set(had) - own
+        for name, table in planned.left.items():
+            kept = {*planned.view.free, *chain.from_iterable(planned.view.tables.get(name, ()))}
+            blocks = self._left.setdefault(planned.step, {})
+            for block in chain.from_iterable(table):
+                blocks[block] = block in kept or blocks.get(block, False)
         return None
 
     def on_forward(self, context: Context, forward: Forward) -> Violation | None:
         self.exercised["M4"] += context.lives.count(None)
         self._left.pop(forward.step, None)
-        self._given.pop(forward.step, None)
         return None
 
     def on_state_write(self, context: Context, write: StateWrite) -> Violation | None:
@@ -196,9 +189,10 @@ class DeadRows(Oracle):
 
     def _harmless(self, context: Context, block: int, layer: int) -> bool:
         if context.has_pool:
-            if block in self._given.get(context.step, ()):
-                return context.past(block, layer).what == "allocated"
-            return block in context.layout.sinks or block in self._left.get(context.step, ())
+            if block in context.layout.sinks:
+                return True
+            left = self._left.get(context.step, {})
+            return block in left and (left[block] or context.past(block, layer).what == "allocated")
         return block not in context.before.caches.values()
 
     def _dead_write(self, context: Context, row: int, group: int, block: int) -> Violation:
