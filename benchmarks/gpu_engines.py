@@ -31,6 +31,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from hybridfuzz.harness.units import settings
+
 NUMBERS = frozenset({"real_model"})
 
 
@@ -50,11 +52,6 @@ def tree_of(options: argparse.Namespace) -> Path | None:
     return tree
 
 
-def settings(text: str) -> dict[str, str]:
-    """Return key=value,... as a dictionary."""
-    return dict(pair.split("=", 1) for pair in text.split(",") if pair)  # type: ignore[misc]
-
-
 def campaign(options: argparse.Namespace, factory: Any) -> dict[str, Any]:
     """Random traces for a while."""
     from hybridfuzz.harness.draw.grammar import draw_trace
@@ -63,7 +60,7 @@ def campaign(options: argparse.Namespace, factory: Any) -> dict[str, Any]:
     from hybridfuzz.targets.base.protocol import TargetError
     from hybridfuzz.targets.base.trace import TraceError
 
-    overrides, workload = settings(options.config), with_ratios(settings(options.workload))
+    overrides, workload = options.config, with_ratios(options.workload)
     found: Counter[str] = Counter()
     reached: Counter[str] = Counter()
     messages: dict[str, str] = {}
@@ -211,7 +208,7 @@ def proof(options: argparse.Namespace, factory: Any) -> dict[str, Any]:
     from hybridfuzz.harness.draw.grammar import draw_trace
     from hybridfuzz.targets.vllm.gpu.engines_of_process import kept
 
-    overrides = settings(options.config)
+    overrides = options.config
     traces = [
         draw_trace(factory.capabilities, options.seed, index * options.stride, overrides, factory.supports)
         for index in range(options.proof)
@@ -379,8 +376,8 @@ def main() -> int:
     parser.add_argument("--fixes", default="", help="causes to fix in a copy of the tree, or all")
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--config", default="", help="key=value,... as for `hybridfuzz fuzz`")
-    parser.add_argument("--workload", default="", help="key=value,... as for `hybridfuzz fuzz`")
+    parser.add_argument("--config", type=settings, default={}, help="key=value,... as for `hybridfuzz fuzz`")
+    parser.add_argument("--workload", type=settings, default={}, help="key=value,... as for `hybridfuzz fuzz`")
     parser.add_argument("--fills", default="random,nan")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--tolerance", type=float, help="of S6 in float32; a row beyond it is compared with rounding")

@@ -7,10 +7,9 @@ the answer. It allows
     at odd places                     all tokens
 
 and where it is complete (`Truth.closes_at`) the model's first choice alone, mostly a stop token. Behind that it is over
-and allows everything. At about half of the
-even places the model's first choice is forbidden: the answer has its next one there, and goes on from that. So a
-draft may be what the model would say and be refused by the grammar, be wrong and allowed by it, or both. Behind a token
-that is not the answer's anything is allowed.
+and allows everything. At about half of the even places the model's first choice is forbidden: the answer has its next
+one there, and goes on from that. So a draft may be what the model would say and be refused by the grammar, be wrong and
+allowed by it, or both. Behind a token that is not the answer's anything is allowed.
 """
 
 from __future__ import annotations

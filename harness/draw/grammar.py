@@ -126,7 +126,7 @@ class Grammar:
         self.verifies_past_length = self.stops and drafts and "drafts-past-length" in capabilities.features
         """True if a verification may accept tokens, and a stop token among them, behind the longest answer."""
         self.has_least_by_grammar = "least-by-grammar" not in capabilities.lacks
-        """True if an answer may have a least number of tokens and a grammar that is complete before it."""
+        """True if an answer may have a minimum number of tokens and a grammar that is complete before it."""
         self.fails_grammars = self._is_asked("failing-grammars", workload.bad_grammars_used)
         self.others: list[Arrive] = []
         """Further samples of the prompt that arrived last: they arrive next."""

@@ -462,7 +462,6 @@ class ReachedStates:
         kept = {block: key for block, key in self._unheld.items() if now.get(block) == key}
         self._unheld = kept | {block: key for block, key in now.items() if key not in held}
         self.counts["content read back from a storage"] += len(self._unheld.keys() & self._loaded_back)
-        self._loaded_back.clear()
 
     def _handed_out(self, context: Context) -> None:
         groups, facts = context.layout.groups, context.reference.ledger.facts
@@ -506,6 +505,7 @@ class ReachedStates:
             counts["cached content kept outside the pool alone"] += bool(alone)
         if view.stored and not counts["content read back from a storage"]:
             self._read_back(context, view)
+        self._loaded_back.clear()
         if view.parked or context.before.parked:
             self._parked(event, context, view)
         for name in (event.name, *event.together) if isinstance(event, Abort) else ():

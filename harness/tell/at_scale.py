@@ -1,8 +1,8 @@
 """A trace in the lengths of a server of ordinary size, and the limits that its server must have.
 
 Traces are in miniature: blocks of a few tokens. A server has larger ones, and takes the same requests and flags in
-lengths that lie at the same places of its blocks (`at_scale`). That the trace fails there, too, is tried (`Served`), as
-is which limits it needs: of a step, of running requests and of the pool.
+lengths that lie at the same places of its blocks (`at_scale`), or in those of the trace. That the trace fails there,
+too, is tried (`Served`), as is which limits it needs: of a step, of running requests and of the pool.
 
 A place in a small block may be near both of its ends, and only one of them may matter: a prompt of 1 + k tokens is one
 whatever the block, if k drafts are proposed, and as many tokens before the end of a block drafts reach over it. A
@@ -11,7 +11,7 @@ whatever the block, if k drafts are proposed, and as many tokens before the end 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
@@ -20,7 +20,8 @@ from msgspec import Struct, structs
 from ...reference.tokens import CONTINUATION
 from ...targets.base.deployment import Deployment, Scale
 from ...targets.base.trace import AnyEvent, Arrive, Config, Crop, ExternalLoad, Resume, Step, Trace, Truncate, Turn
-from ..record.history import History, RequestStep
+from ..record.history import History
+from .scenario import steps_of
 
 AMPLE = {"max_num_batched_tokens": 4096, "max_num_seqs": 64, "num_blocks": 4096}
 """Limits that limit no trace."""
@@ -165,20 +166,16 @@ def at_scale(trace: Trace, scale: Scale, reading: Reading = READINGS[0], history
 def _further_steps(history: History, tokens: Callable[[int], int]) -> dict[int, int]:
     """Return event -> further steps before it, in which answers get as far as they are then in other lengths."""
     found: dict[int, int] = {}
-    for own in _steps(history):
-        prompt = max(one.start + one.num_tokens for one in own if one.admitted)
+    for own in steps_of(history).values():
+        if not (admitted := [one for one in own if one.admitted]):
+            continue
+        prompt = max(one.start + one.num_tokens for one in admitted)
         for one, after in zip(own, [*(each.start for each in own[1:]), own[-1].start + 1], strict=True):
             gained = max(after - one.start, 1)
             if one.start >= prompt and not one.admitted:
                 more = tokens(one.start + gained) - gained - tokens(one.start)
                 found[one.moment] = max(found.get(one.moment, 0), more)
     return found
-
-
-def _steps(history: History) -> Iterator[list[RequestStep]]:
-    """Yield the steps of each request that was admitted."""
-    for name in dict.fromkeys(one.request for one in history.request_steps if one.admitted):
-        yield sorted((one for one in history.request_steps if one.request == name), key=lambda one: one.step)
 
 
 def _options(config: Config, scale: Scale) -> dict[str, str]:

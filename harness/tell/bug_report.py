@@ -54,6 +54,8 @@ NOTHING = "needs no setting that differs from the defaults"
 SYNCHRONOUS = "synchronous"
 """Of `Reach.scheduling`."""
 PASSES = "passes"
+FAILS_TOO = "fails, too"
+FAILS_OTHERWISE = "fails in another way"
 FIXES = "fixes"
 """Folder, beside the report, of the patches that the engine has here."""
 LENGTH_MAX = 65_000
@@ -126,8 +128,8 @@ class TriedFix(Struct, frozen=True):
     @property
     def passes_script(self) -> bool:
         """True if the script passes, and the test if there is one, and the trace no longer fails like this."""
-        is_other = not self.result.startswith("fails, too") and bool(self._ran)
-        return is_other and all(one.status == 0 for one in self._ran)
+        is_other = self.result == PASSES or self.result.startswith(FAILS_OTHERWISE)
+        return is_other and bool(self._ran) and all(one.status == 0 for one in self._ran)
 
     @property
     def _ran(self) -> list[ScriptVerdict]:
@@ -146,7 +148,7 @@ class ReproCase(Struct, frozen=True):
     graphs    whether the trace fails "eagerly" and "with captured graphs"; {} where only one of them was run
     controls  runs that differ from the trace in one factor, and pass
     places    suspicious functions of the engine, most suspicious first; () if they were not computed
-    related   entries of known bugs that match
+    related   the known bug that lists the trace or is recognized, if there is one
     script    without one, the report shows how to replay the trace
     test      the script as a test of the engine's own tree, None if it was not asked for; `tested`: its verdict
     served    the server that the trace stands for, None where nobody asked

@@ -1,8 +1,9 @@
 """From a failing trace to the content of its report, and to a script that is run before it is handed out.
 
-1. `observe` runs the trace, sets what the failure does not need to its usual value, and measures what it needs. Then
-   it drops the events that have nothing to do with it any more: what a report tells, what its script does and which
-   settings it names are of one trace. It asks the target which server options the configuration stands for, what
+1. `observe` runs the trace on the implementation that a server runs by default, sets what the failure does not need to
+   its usual value, and measures what it needs. Then it drops the events that have nothing to do with it any more: what
+   a report tells, what its script does and which settings it names are of one trace. With a packaged patch only a
+   failure that the patch repairs counts. It asks the target which server options the configuration stands for, what
    clients would receive, and whether other implementations fail.
 2. `write_script` writes the target's scripts in turn, until one fails as it promises.
 3. `write_engine_test` writes the script as a test of the engine's own tree, and runs it.
@@ -45,7 +46,7 @@ from ..judge.ranks import ranks_of
 from ..judge.violation import Violation
 from ..workers.worker_client import WorkerClient
 from .at_scale import serve
-from .bug_report import PASSES, OtherRun, ReproCase, TriedFix
+from .bug_report import FAILS_OTHERWISE, FAILS_TOO, PASSES, OtherRun, ReproCase, TriedFix
 from .controls import controls, may_decline
 from .related import RelatedEntry, related
 from .script import ScriptVerdict, failure_of, run_script, run_test
@@ -53,7 +54,6 @@ from .usual_options import plainest
 from .versions import collected, system, versions_of
 
 SCRIPT = "repro.py"
-FAILS_TOO = "fails, too"
 STEPS_BEFORE = 3
 """Steps of a request that is put before the others."""
 IDLE_SECONDS = 20.0
@@ -100,11 +100,8 @@ def observe(
 ) -> ReproCase | None:
     """Return the content of the report without a script, None for a trace that does not fail. `as_given`: nothing of
     the trace is changed."""
-    spec, launch, entry = (
-        subject.spec,
-        subject.launch,
-        related(subject.spec, subject.launch.version, trace, subject.known),
-    )
+    spec, launch = subject.spec, subject.launch
+    entry = related(spec, launch.version, trace, subject.known)
     with ExitStack() as stack:
         worker = stack.enter_context(subject.worker())
         capabilities = worker.start().capabilities
@@ -348,7 +345,7 @@ def _result(worker: WorkerClient, trace: Trace, signature: str) -> str:
         return f"cannot run: {str(error).removeprefix('configuration: ')}"
     if violation is None:
         return PASSES
-    return FAILS_TOO if violation.signature == signature else f"fails in another way: {violation.sentence}"
+    return FAILS_TOO if violation.signature == signature else f"{FAILS_OTHERWISE}: {violation.sentence}"
 
 
 def write_script(folder: Path, case: ReproCase) -> tuple[Script, ScriptVerdict]:

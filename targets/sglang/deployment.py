@@ -132,11 +132,12 @@ def _variables(trace: Trace, core: str) -> Mapping[str, str]:
 
 def _flags(trace: Trace) -> Iterator[str]:
     config = trace.config
-    sizes = {group.kind: group.block_size for group in config.groups}
-    options, page, drafter = config.options, sizes["attention"], sizes_of(config).drafter
+    sizes = sizes_of(config)
+    blocks = {group.kind: group.block_size for group in config.groups}
+    options, page = config.options, blocks["attention"]
     if config.enable_prefix_caching:
         yield from ("--mamba-radix-cache-strategy", options.get("strategy", "no_buffer"))
-        track = max(sizes.values()) * int(options.get("track", "1"))
+        track = max(blocks.values()) * int(options.get("track", "1"))
         yield from ("--mamba-track-interval", str(track))
         for option, flag, usual in FLAGS:
             if options.get(option, usual) != usual:
@@ -150,7 +151,7 @@ def _flags(trace: Trace) -> Iterator[str]:
             if options.get("host_mode", "cache") == "buffer":
                 yield from ("--hicache-host-memory-mode", "buffer_only")
             yield from ("--hicache-storage-prefetch-policy", options.get("prefetch", "timeout"))
-            yield from ("--hicache-storage-backend-extra-config", json.dumps(storage_config(sizes_of(config))))
+            yield from ("--hicache-storage-backend-extra-config", json.dumps(storage_config(sizes)))
         if options.get("session_tags") == "yes":
             yield "--enable-session-radix-cache"
     else:
@@ -170,8 +171,8 @@ def _flags(trace: Trace) -> Iterator[str]:
     if config.num_speculative_tokens:
         # A verification has the last token and the drafts.
         steps, drafts = str(config.num_speculative_tokens), str(config.num_speculative_tokens + 1)
-        yield from ("--speculative-algorithm", drafter.upper(), "--speculative-num-draft-tokens", drafts)
-        if drafter == "ngram":
+        yield from ("--speculative-algorithm", sizes.drafter.upper(), "--speculative-num-draft-tokens", drafts)
+        if sizes.drafter == "ngram":
             yield from ("--speculative-ngram-max-bfs-breadth", "1")  # a chain of drafts
         else:
             yield from ("--speculative-num-steps", steps, "--speculative-eagle-topk", "1")
@@ -181,7 +182,7 @@ def _flags(trace: Trace) -> Iterator[str]:
         yield from ADAPTERS
     if any(isinstance(event, Arrive) and event.session for event in trace.events):
         yield "--enable-streaming-session"
-    has_ranks = not config.num_speculative_tokens or drafter == "eagle"
+    has_ranks = not config.num_speculative_tokens or sizes.drafter == "eagle"
     if has_ranks and any(isinstance(event, DummyRun) for event in trace.events):
         yield from RANKS
 

@@ -125,7 +125,7 @@ class Host:
         """Return locks that are not from tables.
 
         A request locks the state of the node at which its prefix ends; a copy to or from the host that is under way
-        locks the path to its node.
+        locks the path to its node, and a read into a buffer that to the node behind which it continues.
         """
         states = {one.node: one.block for one in owned if one.key.group == STATES}
         pins: Counter[int] = Counter()

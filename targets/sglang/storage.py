@@ -80,8 +80,8 @@ class Turns:
             thread.target()
         finally:
             self.running = self.over = False
-        for error in self.raised:
-            raise error
+        if self.raised:
+            raise self.raised[0]
 
     def queues(self) -> type[Queue[Any]]:
         """Return the class of the queues that threads wait for: one turn takes one operation."""

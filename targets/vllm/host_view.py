@@ -94,8 +94,8 @@ class Host:
             if isinstance(value, dict | set | list | deque) and old_name(owner, name) not in HANDED_ON
         ]
         """Further collections that may keep a request which has ended: title, owner, attribute."""
-        self.stored: Mapping[Key, Sequence[Content]] = {}
-        """Content outside the pool."""
+        self.stored: Callable[[], Mapping[Key, Sequence[Content]]] = dict
+        """Returns the content outside the pool."""
         self.idle: Mapping[str, int] = {}
         """Sessions between two turns."""
         self.subscriber: Any = None
@@ -152,7 +152,7 @@ class Host:
             pins=pins,
             leftovers=self.leftovers(),
             drained=self._drained(),
-            stored=dict(self.stored),
+            stored=dict(self.stored()),
         )
 
     def _drained(self) -> dict[str, int]:

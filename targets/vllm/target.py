@@ -94,7 +94,7 @@ class VllmTarget:
         self.admissions = Admissions(engine.scheduler)
         self.store: Store | NullStore = engine.store
         self.inputs = getattr(engine, "inputs", None)
-        self.host.stored = self.store.stored(self.keys)
+        self.host.stored = lambda: self.store.stored(self.keys)
         if offloads(config):
             self.host.tier = self.store
         self.sessions = self._sessions()

@@ -17,14 +17,9 @@ class Turn(ClientTurn):
     """A turn as SGLang answers it: one whose grammar does not compile gets an error."""
 
     def __init__(self, name, truth, new_tokens, stops, is_string, fails):
-        truth.tag(truth.prompt_length + new_tokens)
-        expected = truth.tokens[truth.prompt_length :][:new_tokens]
-        for end in range(1, new_tokens):
-            last = tuple(expected[:end][-len(stops) if is_string else -1 :])
-            if stops and (last == stops if is_string else last[0] in stops):
-                del expected[end:]
-                break
-        super().__init__(name, truth.tokens[: truth.prompt_length], expected)
+        end = truth.prompt_length + truth.answer_length(new_tokens, stops, is_string)
+        truth.reach(end)
+        super().__init__(name, truth.tokens[: truth.prompt_length], truth.tokens[truth.prompt_length : end])
         self.fails = fails
 
     def is_right(self):
@@ -109,7 +104,7 @@ class Engine:
         self.server.evict(pages)
 
     def evict_all(self):
-        """Evict everything from the radix tree; with HiCache, copies to the host end first."""
+        """Evict everything from the radix tree; with HiCache, copies and what a storage does end first."""
         engine, sizes, tier = self.server.engine, self.server.engine.sizes, self.server.tier
         for _ in range(1 if tier is None else 2):  # a node that is still being copied is locked
             if tier is not None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import functools
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -100,8 +100,9 @@ class Device:
 
     Stream = CopyStream
 
-    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
-        self.tensors = tensors
+    def __init__(self, tensors: Sequence[torch.Tensor], finish: Callable[[Copy], None]) -> None:
+        """`finish` makes the copies of a job that are left."""
+        self.tensors, self.finish = tensors, finish
         """The pages of the device: [block, byte]."""
         self.host: Sequence[torch.Tensor] = ()
         self._submitted: Copy | None = None
@@ -150,10 +151,6 @@ class Device:
                 raise EngineError("a transfer of the offloading connector leaves the pages of the caches")
         ctypes.memmove(destination, source, size)
 
-    def finish(self, work: Copy) -> None:
-        """Make the copies of a job that are left; a worker replaces this to record them."""
-        work.run(list(work.parts))
-
     def _block(self, pointer: int, size: int) -> int:
         for tensor in self.tensors:
             if (row := _row(tensor, pointer, size)) is not None:
@@ -190,8 +187,7 @@ class HostWorker(OffloadingWorker):
     def __init__(self, spec: HostSpec, kv_caches: Any) -> None:
         self.store = spec.store
         self._groups = [group.group_id for group in spec.config.groups]
-        self.device = Device([one.tensor for one in kv_caches.tensors])
-        self.device.finish = self._finish  # type: ignore[method-assign]
+        self.device = Device([one.tensor for one in kv_caches.tensors], self._finish)
         on_device = [replace(one, tensor=one.tensor.as_subclass(OnDevice)) for one in kv_caches.tensors]
         self._inner = spec.create_worker(replace(kv_caches, tensors=on_device))
         self.references = dict(zip(self._groups, kv_caches.group_data_refs, strict=True))
@@ -292,35 +288,6 @@ class HostSpec(CPUOffloadingSpec):
     def get_worker(self, kv_caches: Any) -> HostWorker:
         """Return the worker."""
         return HostWorker(self, kv_caches)
-
-
-class Stored(Mapping[Key, tuple[Content, ...]]):
-    """What later loads may find on the host, by key."""
-
-    def __init__(self, store: OffloadedStore, keys: Any) -> None:
-        self._store = store
-        self._name = keys.key
-
-    def _chunks(self) -> dict[Key, int]:
-        found = {}
-        for key, chunk in self._store.held().items():
-            if chunk.is_ready:
-                group = get_offload_group_idx(key)
-                found[self._name(group, get_offload_block_hash(key))] = chunk.chunk_id
-        return found
-
-    def __iter__(self) -> Iterator[Key]:
-        return iter(self._chunks())
-
-    def __len__(self) -> int:
-        return len(self._chunks())
-
-    def __getitem__(self, key: Key) -> tuple[Content, ...]:
-        pages = self._store.worker.pages(key.group, self._chunks()[key])
-        size = self._store.layout.groups[key.group].block_size
-        slots = (key.depth - 1) % size + 1
-        # A block that was stored for a hit inside it holds more, which the key does not name.
-        return tuple(SlotContent(page.tags[:slots]) if isinstance(page, SlotContent) else page for page in pages)
 
 
 class OffloadedStore:
@@ -454,7 +421,21 @@ class OffloadedStore:
 
     def stored(self, keys: Any) -> Mapping[Key, Sequence[Content]]:
         """Return what later loads may find. `keys` names hashes."""
-        return Stored(self, keys)
+        found = {
+            keys.key(get_offload_group_idx(key), get_offload_block_hash(key)): chunk.chunk_id
+            for key, chunk in self.held().items()
+            if chunk.is_ready
+        }
+        return {key: self._content(key, chunk) for key, chunk in found.items()}
+
+    def _content(self, key: Key, chunk: int) -> tuple[Content, ...]:
+        size = self.layout.groups[key.group].block_size
+        slots = (key.depth - 1) % size + 1
+        # A block that was stored for a hit inside it holds more, which the key does not name.
+        return tuple(
+            SlotContent(page.tags[:slots]) if isinstance(page, SlotContent) else page
+            for page in self.worker.pages(key.group, chunk)
+        )
 
 
 class ObservedConnector(OffloadingConnector):

@@ -190,10 +190,7 @@ class Lane(VllmTarget):
         """Let zeroed blocks hold finite numbers in the other memories. A draft that is computed from zeros which nobody
         has stored has no reference that would show it; numbers that a kernel masks change nothing."""
         self._unlike.update(dict.fromkeys(blocks, self.real_engine.recorder.step))
-        where = torch.tensor(blocks, device=self.real_engine.device)
-        for _, all_pages in self._pages[1:]:
-            for pages in all_pages:
-                pages[where] = fill_bytes(pages.shape[1], self.real_engine.device, "random")
+        self._fill(blocks, [("random", all_pages) for _, all_pages in self._pages[1:]])
 
     def fill_freed(self) -> None:
         """Fill blocks that were freed and have no key; nothing may read them once no step is under way."""
@@ -201,11 +198,14 @@ class Lane(VllmTarget):
             return
         unused = self.host.pool.free_unlabelled()
         if fresh := unused - self._clean:
-            where = torch.tensor(sorted(fresh), device=self.real_engine.device)
-            for fill, all_pages in self._pages:
-                for pages in all_pages:
-                    pages[where] = fill_bytes(pages.shape[1], self.real_engine.device, fill)
+            self._fill(sorted(fresh), self._pages)
         self._clean = unused
+
+    def _fill(self, blocks: Sequence[int], memories: Sequence[tuple[Fill, Sequence[torch.Tensor]]]) -> None:
+        where = torch.tensor(blocks, device=self.real_engine.device)
+        for fill, all_pages in memories:
+            for pages in all_pages:
+                pages[where] = fill_bytes(pages.shape[1], self.real_engine.device, fill)
 
     def states(self, group: int, layer: int, blocks: Sequence[int]) -> torch.Tensor:
         """[blocks, words] bits of a layer's temporal states."""
