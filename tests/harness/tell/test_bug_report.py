@@ -247,6 +247,7 @@ def test_a_patch_is_shown_with_what_ran_before_and_after() -> None:
     assert "```diff\n--- a/x\n+++ b/x\n```" in text and "does not fix" not in text
     for result, told in (("fails, too", "**The patch does not fix this failure.**"), ("fails in another way", BEHIND)):
         assert told in report(structs.replace(case, fix=structs.replace(fix, result=result)))
+    assert BEHIND not in report(structs.replace(case, fix=structs.replace(fix, result="cannot run: no such setting")))
 
 
 def test_memory_of_another_request() -> None:
