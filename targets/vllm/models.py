@@ -1,5 +1,6 @@
 """Tiny hybrid models with random weights, as vLLM's own model classes: Granite 4 and Nemotron-H (Mamba 2), Qwen3-Next
-(gated delta net, without experts), LFM2 (short convolution) and Jamba (Mamba 1, without experts).
+(gated delta net, without experts), Qwen3.5 (the same with a vision tower), LFM2 (short convolution) and Jamba (Mamba 1,
+without experts).
 
 A model has as many layers of each kind as the trace's groups, interleaved as in the CPU adapter's shadow model. Weights
 depend on the parameter's name only: every process builds the same model. They are larger than a trained model's, so
@@ -19,7 +20,7 @@ from typing import Any
 
 from ...reference.tokens import VOCABULARY
 from ..base.trace import Config
-from .options import options_of, ring_entries
+from .options import has_images, options_of, ring_entries
 from .sizes import has_eagle_rules, layer_groups
 
 _COMMON: dict[str, Any] = {
@@ -68,12 +69,36 @@ _MODELS |= {
         "mamba_conv_bias": True, "mamba_proj_bias": False,
     },
 }  # fmt: skip
+_MODELS["qwen3_5"] = {
+    name: value
+    for name, value in _MODELS["gdn"].items()
+    if name.startswith(("num_att", "num_key", "head_dim", "linear_"))
+} | {
+    "architectures": ["Qwen3_5ForConditionalGeneration"], "model_type": "qwen3_5_text",
+    # Positions in time, height and width take turns in the part of a head that is rotated.
+    "rope_parameters": {
+        "rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25,
+        "mrope_section": [6, 5, 5], "mrope_interleaved": True,
+    },
+}  # fmt: skip
+MERGED = 2
+"""Patches of an image whose squares become one token."""
+PATCH = 2
+"""Pixels of a patch's side."""
+CHANNELS = 3
+_VISION: dict[str, Any] = {
+    "model_type": "qwen3_5_vision", "depth": 1, "hidden_size": 64, "intermediate_size": 128, "num_heads": 2,
+    "hidden_act": "gelu_pytorch_tanh", "in_channels": CHANNELS, "patch_size": PATCH, "temporal_patch_size": 1,
+    "spatial_merge_size": MERGED, "num_position_embeddings": 64, "out_hidden_size": _COMMON["hidden_size"],
+}  # fmt: skip
+"""The vision tower of Qwen3.5."""
 _NAMES = {
     "mamba2": ("mamba", "attention"),
     "gdn": ("linear_attention", "full_attention"),
+    "qwen3_5": ("linear_attention", "full_attention"),
     "short_conv": ("conv", "full_attention"),
 }
-STATE_KIND = {"nemotron_h": "mamba2"}
+STATE_KIND = {"nemotron_h": "mamba2", "qwen3_5": "gdn"}
 """The kind of state layer, for the models that are not named after it."""
 KEY_VALUE: dict[str, tuple[int, int]] = {
     name: (fields["num_key_value_heads"], fields.get("head_dim", 64)) for name, fields in _MODELS.items()
@@ -85,14 +110,18 @@ WITH_EAGLE = ("gdn", "mamba2", "nemotron_h")
 """Mixers of which a model has an MTP head: vLLM then has EAGLE's rules."""
 ADAPTED = ("gdn", "mamba2")
 """Models that are driven with LoRA adapters."""
+WITH_IMAGES = ("gdn",)
+"""Mixers of which a model with images is driven."""
 NO_DRAFTS = ("short_conv", "mamba1")
 """Models that are not driven with speculation. vLLM has none for Mamba 1, and has it for short convolutions."""
 
 
 def mixer(config: Config) -> str:
     """The model of a trace, by the kind of its state layers. Nemotron-H takes the place of Granite 4, which has no
-    windows and no EAGLE head, and for which vLLM refuses ReplaySSM."""
+    windows and no EAGLE head, and for which vLLM refuses ReplaySSM; Qwen3.5 that of Qwen3-Next, which has no images."""
     name = options_of(config).mixer
+    if has_images(config):
+        return "qwen3_5"
     needs = ring_entries(config) or any(windows(config)) or has_eagle_rules(config)
     return "nemotron_h" if name == "mamba2" and needs else name
 
@@ -136,7 +165,12 @@ def model_fields(name: str, kinds: str) -> dict[str, Any]:
     else:
         names = dict(zip("ma", _NAMES[name], strict=True))
         layers = {"layer_types": [names[kind] for kind in kinds]}
-    return _COMMON | _MODELS[name] | layers | {"num_hidden_layers": len(kinds)}
+    fields = _COMMON | _MODELS[name] | layers | {"num_hidden_layers": len(kinds)}
+    if name != "qwen3_5":
+        return fields
+    ids = dict.fromkeys(("image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id"), 0)
+    kind = {"architectures": fields.pop("architectures"), "model_type": "qwen3_5"}
+    return kind | ids | {"text_config": fields, "vision_config": _VISION}
 
 
 def has_layers(name: str, kinds: str) -> bool:
@@ -182,7 +216,8 @@ def _scaled(values: Any, title: str, name: str) -> Any:
         return 0.3 * values
     if "norm" in title:
         # Qwen3-Next keeps a norm's weight as its distance from one, except that of a gated delta net.
-        from_one = name == "gdn" and not title.endswith("linear_attn.norm.weight")
+        is_other = title.endswith("linear_attn.norm.weight") or title.startswith("visual.")
+        from_one = STATE_KIND.get(name, name) == "gdn" and not is_other
         return (0.0 if from_one else 1.0) + 0.1 * values
     if "embed_tokens" in title:
         return 0.5 * values

@@ -134,6 +134,11 @@ def has_adapters(config: Config) -> bool:
     return options_of(config).inputs == "adapters"
 
 
+def has_images(config: Config) -> bool:
+    """Return True if prompts may have images."""
+    return options_of(config).inputs == "images"
+
+
 def varies_sampling(config: Config) -> bool:
     """Return True if requests have sampling parameters of their own: on the V1 runner without drafts, whose acceptance
     depends on them."""

@@ -35,10 +35,17 @@ def build(
     return config
 
 
-def model_config(sizes: Sizes, folder: str, dtype: str = "float32", eager: bool = True) -> ModelConfig:
-    """Return the configuration of the model whose `config.json` is in a folder."""
+def model_config(
+    sizes: Sizes, folder: str, dtype: str = "float32", eager: bool = True, **more: Any
+) -> ModelConfig:
+    """Return the configuration of the model whose `config.json` is in a folder. `more` are further arguments of it."""
     return ModelConfig(
-        model=folder, skip_tokenizer_init=True, dtype=dtype, max_model_len=sizes.max_model_len, enforce_eager=eager
+        model=folder,
+        skip_tokenizer_init=True,
+        dtype=dtype,
+        max_model_len=sizes.max_model_len,
+        enforce_eager=eager,
+        **more,
     )
 
 

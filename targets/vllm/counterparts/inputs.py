@@ -10,7 +10,7 @@ not hold, or that is computed with another row's adapter, gets different content
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -28,12 +28,12 @@ MAX_ADAPTERS = 1
 """Value of `max_loras`: fewer adapters than requests use, so that vLLM's limit takes effect."""
 
 
-def _image(name: str, offset: int, length: int) -> Any:
-    """Return an image of a request, at a position among its tokens."""
+def _image(name: str, offset: int, length: int, data: Any) -> Any:
+    """Return an image of a request, at a position among its tokens. `data` is what an encoder gets."""
     from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
 
     place = PlaceholderRange(offset=offset, length=length)
-    return MultiModalFeatureSpec(data=None, modality="image", identifier=name, mm_position=place)
+    return MultiModalFeatureSpec(data=data, modality="image", identifier=name, mm_position=place)
 
 
 def _adapter(name: str, number: int) -> Any:
@@ -64,6 +64,8 @@ class Inputs:
     def __init__(self, config: Config, truths: Mapping[str, Truth]) -> None:
         self.truths = truths
         self.encoded: set[str] = set()
+        self.picture: Callable[[str, int], Any] = lambda name, tokens: None
+        """Returns what an encoder gets of an image with so many tokens."""
         self._is_adapting = has_adapters(config)
         self._adapters: dict[int, str] = {}
         """Adapter number -> name."""
@@ -74,7 +76,10 @@ class Inputs:
         """Return keyword arguments of the `Request` that sends the tokens of `truth` from position `first` on."""
         found: dict[str, Any] = {}
         if images := [image for image in truth.images if image.start >= first]:
-            found["mm_features"] = [_image(one.name, one.start - first, one.stop - one.start) for one in images]
+            found["mm_features"] = [
+                _image(one.name, one.start - first, one.stop - one.start, self.picture(one.name, one.stop - one.start))
+                for one in images
+            ]
         if truth.adapter:
             found["lora_request"] = self.adapter(truth.adapter)
         if truth.salt:

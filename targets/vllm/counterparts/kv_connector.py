@@ -87,8 +87,8 @@ class Copies(Protocol):
     def write(self, group: int, index: int, block: int, copy: Any) -> None:
         """Write what layer `index` of the group has in a copy to a block."""
 
-    def computed_elsewhere(self, key: Key, tokens: Sequence[int]) -> Any:
-        """Return a copy as another engine has it: of the block with a key, which is one of these tokens' prefixes."""
+    def computed_elsewhere(self, key: Key, truth: Truth, length: int) -> Any:
+        """Return a copy as another engine has it that computed the first `length` tokens: of the block with a key."""
 
 
 class TagsAlone:
@@ -100,7 +100,7 @@ class TagsAlone:
     def write(self, group: int, index: int, block: int, copy: None) -> None:
         """Write nothing."""
 
-    def computed_elsewhere(self, key: Key, tokens: Sequence[int]) -> None:
+    def computed_elsewhere(self, key: Key, truth: Truth, length: int) -> None:
         """Return nothing."""
 
 
@@ -153,7 +153,7 @@ class Store:
         for key, content in computed_elsewhere(self.layout, contents, event.states, unit):
             if key not in self.pages:
                 self.pages[key] = (content,) * self.layout.groups[key.group].layers
-                self.copied[key] = self.copies.computed_elsewhere(key, contents)
+                self.copied[key] = self.copies.computed_elsewhere(key, self.truths[event.name], len(contents))
         self.delays[event.name] = event.delay
         if event.breaks_off:
             self.breaking.add(event.name)

@@ -17,6 +17,7 @@ import numpy as np
 
 from ...base.trace import Config
 from ..models import STATE_KIND, dtype, mixer
+from .beside import ALONE, Beside
 from .plans import Floats
 
 TOLERANCES = {
@@ -51,15 +52,15 @@ def tolerance(config: Config, device: str) -> float:
 
 
 class Reference(Protocol):
-    """The same tokens alone (`same_tokens`), with the same LoRA adapter."""
+    """The same tokens alone (`same_tokens`), with what they are computed with in the batch."""
 
-    def expected(self, tokens: Sequence[int], adapter: str = "") -> Floats:
+    def expected(self, tokens: Sequence[int], beside: Beside = ALONE) -> Floats:
         """[tokens, vocabulary] log-probabilities."""
 
-    def is_sound(self, tokens: Sequence[int], adapter: str = "") -> bool:
+    def is_sound(self, tokens: Sequence[int], beside: Beside = ALONE) -> bool:
         """Return True if they do not depend on unused memory."""
 
-    def rounding(self, tokens: Sequence[int], adapter: str = "") -> Floats:
+    def rounding(self, tokens: Sequence[int], beside: Beside = ALONE) -> Floats:
         """[tokens]: how far they move if each weight changes in its last bits."""
 
 
@@ -75,18 +76,18 @@ class Comparison:
         self.ill_conditioned = 0
         """Rows beyond the tolerance, but within `ROUNDINGS` times what rounding does to them: not compared."""
 
-    def expected(self, tokens: Sequence[int], position: int, found: Floats, adapter: str = "") -> Floats | None:
+    def expected(self, tokens: Sequence[int], position: int, found: Floats, beside: Beside = ALONE) -> Floats | None:
         """The log-probabilities [vocabulary] that the oracle compares with those found after a token.
 
         None where a difference beyond the tolerance shows nothing: the reference depends on what unused memory holds,
         or it is within `ROUNDINGS` times what rounding does to this row.
         """
-        expected: Floats = self._reference.expected(tokens, adapter)[position]
+        expected: Floats = self._reference.expected(tokens, beside)[position]
         distance = float(np.abs(found - expected).max())
         if distance > self.tolerance:
-            if not self._reference.is_sound(tokens, adapter):
+            if not self._reference.is_sound(tokens, beside):
                 return None
-            if distance <= ROUNDINGS * self._reference.rounding(tokens, adapter)[position]:
+            if distance <= ROUNDINGS * self._reference.rounding(tokens, beside)[position]:
                 self.ill_conditioned += 1
                 return None
         self.rows += 1

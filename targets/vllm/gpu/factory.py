@@ -21,7 +21,7 @@ _OBSERVES = frozenset(
 _FEATURES = frozenset(
     {
         "block-tables", "padding", "partial-hits", "stop-tokens", "prompt-logprobs", "samples", "structured-output",
-        "failing-grammars", "min-tokens", "adapters", "lookahead-hashes",
+        "failing-grammars", "min-tokens", "images", "adapters", "lookahead-hashes",
     }
 )  # fmt: skip
 _HEAD = frozenset({"draft-group"})
@@ -77,7 +77,7 @@ class GpuFactory:
                 "replay": REPLAYS,
                 "conv_layout": CONV_LAYOUTS,
                 "sampling": SAMPLING,
-                "inputs": ("tokens", "tokens", "tokens", "tokens", "tokens", "adapters"),
+                "inputs": ("tokens", "tokens", "tokens", "tokens", "images", "adapters"),
                 **SERVING,
                 **({"jitter": ("no", "no", "no", "yes")} if device == "cuda" else {}),
                 "ranks": ("1",),
@@ -90,14 +90,14 @@ class GpuFactory:
                 "prefix_match_unit": ("4",),
                 "ranks": ("2", "3", "4", "8"),
             },
-            documents={"inputs": {"adapters": DOCUMENTS["adapters"]}},
+            documents={"inputs": DOCUMENTS},
             traces_per_second=1.0,
             traces_per_configuration=24,
             features=_FEATURES.union(*CONNECTED.values()),
             features_with={
                 "runner": {"v2": _HEAD},
                 "mixer": {"gdn": _HEAD} | dict.fromkeys(WINDOWED, _HEAD | {"sliding-window"}),
-                "inputs": {"tokens": _HEAD, "adapters": frozenset({"adapters"})},
+                "inputs": {"tokens": _HEAD, "images": frozenset({"images"}), "adapters": frozenset({"adapters"})},
                 "prefix_match_unit": {"8": frozenset({"partial-hits"})},
                 "connector": CONNECTED | {"none": frozenset({"lookahead-hashes"}) | _HEAD},
                 "hashing": {"lookahead": frozenset({"lookahead-hashes"})},

@@ -10,11 +10,11 @@ from vllm.v1.attention.backends.registry import AttentionBackendEnum
 
 from ...base.trace import Config
 from ..models import KEY_VALUE, LayerConfigs, dtype, layer_kinds, mixer, model_folder, windows
-from ..options import has_adapters, has_graphs, options_of, reports_all
+from ..options import has_adapters, has_graphs, has_images, options_of, reports_all
 from ..shadow_config import report_all
 from ..sizes import Sizes, block_size, sizes_of
 from ..vllm_config import build, cache_config, model_config
-from . import adapters
+from . import adapters, images
 
 PIECES = (1, 2, 4, 8, 16, 32, 64)
 """Tokens of piecewise graphs, up to the largest batch."""
@@ -23,7 +23,9 @@ PIECES = (1, 2, 4, 8, 16, 32, 64)
 def configure(config: Config, device: torch.device) -> VllmConfig:
     """The configuration of one engine."""
     sizes = _sizes(config)
-    model = model_config(sizes, model_folder(mixer(config), layer_kinds(config)), dtype(config), not has_graphs(config))
+    folder = model_folder(mixer(config), layer_kinds(config))
+    more = images.MODEL_ARGUMENTS if has_images(config) else {}
+    model = model_config(sizes, folder, dtype(config), not has_graphs(config), **more)
     if any(windows(config)):
         model.hf_config.get_nemotron_h_config_for_layer = LayerConfigs(model.hf_config, windows(config))
     made = build(

@@ -19,7 +19,7 @@ from .. import graphs
 from ..engine import Engine
 from ..options import rank_count
 from ..shadow import patches
-from . import adapters, memories
+from . import adapters, images, memories
 from .mirror import MirrorRecorder
 from .rank_group import InGroup, become_rank, is_of_collective
 from .rank_processes import OtherRanks, processes
@@ -53,6 +53,8 @@ class RealEngine(Engine):
         self.real = self.kit.real
         if self.runner.lora_config:
             adapters.generate(self.runner.lora_manager)
+        if self.inputs:
+            self.inputs.picture = images.picture
         watch_sampling(self.runner, self.real, self.is_v2)
         found = self._find_pages()
         self._cached_pages, self._places = [pages for pages, _ in found], [place for _, place in found]

@@ -30,7 +30,7 @@ from ..rows.contracts import contract
 from ..shadow import patches
 from ..shadow.drafter import Drafter, Speculator, device_proposer, drafting_plainly, ngram_proposer
 from ..versions.wrapping import replaced
-from . import adapters, jitter, memories, replay
+from . import adapters, images, jitter, memories, replay
 from .mirror import Mirror, MirrorAttention, MirrorMamba, MirrorRecorder, RealV1, RealV2, storages
 from .placement import own_index
 from .real_config import configure, is_piecewise
@@ -56,6 +56,7 @@ def prepare_process(device: str) -> None:
         init_batch_invariance()  # as vLLM's worker does
     _patch_models()
     memories.install()  # before the hooks, which see work once
+    images.install()
     patches.install()
     begin_process()
     # Data-parallel ranks exchange the sizes of their batches on the device of their group: vLLM takes the first GPU.
@@ -138,8 +139,14 @@ class RealKit:
         if vllm_config.lora_config:
             adapters.prepare_kernels()
         model = self._initialized(vllm_config, vllm_config.model_config)
-        self.real = RealModel(model)
+        self.real = RealModel(model, self._token_ids)
         return model
+
+    def _token_ids(self, count: int) -> torch.Tensor:
+        """The token ids of the batch in the buffer of the runner, of which a model with images is given embeddings."""
+        runner = self.drafter.runner
+        ids: torch.Tensor = runner.input_buffers.input_ids if is_v2(self._config) else runner.input_ids.gpu
+        return ids[:count]
 
     def _initialized(self, vllm_config: VllmConfig, model_config: Any) -> Any:
         """Return a model of vLLM's with weights that we generate, in place of `get_model`."""

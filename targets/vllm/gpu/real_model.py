@@ -41,10 +41,12 @@ class Read(NamedTuple):
 
 
 class RealModel:
-    """Hooks on one model instance. `sampled_from` is set by the runner's hooks before it asks for logits."""
+    """Hooks on one model instance. `sampled_from` is set by the runner's hooks before it asks for logits. `token_ids`
+    returns those of so many tokens of the batch, for a model that is given embeddings in their place."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, token_ids: Callable[[int], torch.Tensor]) -> None:
         self.model = model
+        self._token_ids = token_ids
         self.mirror: Mirror | None = None
         self.choose: Callable[[Sequence[int]], Sequence[int]] | None = None
         """Returns the tokens to sample after some tokens of the batch; None: the mirror chooses them."""
@@ -71,7 +73,7 @@ class RealModel:
         self.model.forward, self.model.compute_logits = self._forward, self._compute_logits
         vars(self).clear()
 
-    def forward(self, input_ids: torch.Tensor, *arguments: Any, **keywords: Any) -> Any:
+    def forward(self, input_ids: torch.Tensor | None, *arguments: Any, **keywords: Any) -> Any:
         """The real forward, then the mirror's; a capture is only kept, for its replays."""
         context = get_forward_context()
         if not self.in_pieces:
@@ -82,10 +84,14 @@ class RealModel:
         if self.in_pieces:
             return hidden
         if hidden.is_cuda and torch.cuda.is_current_stream_capturing():
-            self.captured = context, input_ids, hidden
+            self.captured = context, self.ids(input_ids, keywords), hidden
         else:
-            self.walk(context, input_ids)
+            self.walk(context, self.ids(input_ids, keywords))
         return hidden
+
+    def ids(self, input_ids: torch.Tensor | None, keywords: Mapping[str, Any]) -> torch.Tensor:
+        """The token ids of a forward: those it is given, or those whose embeddings it is given."""
+        return self._token_ids(len(keywords["inputs_embeds"])) if input_ids is None else input_ids
 
     def walk(self, context: Any, input_ids: torch.Tensor) -> None:
         """Run the mirror on the metadata that the kernels were given."""

@@ -112,7 +112,7 @@ def watch_pieces() -> None:
             real.in_pieces = False
         if real.mirror is not None:
             real.mirror.recorder.begin_replay(adapters_of(context.batch_descriptor))
-        real.walk(context, keywords["input_ids"])
+        real.walk(context, real.ids(keywords["input_ids"], keywords))
         return result
 
     BreakableCUDAGraphWrapper.__call__ = following

@@ -35,7 +35,7 @@ EXACT = ("mamba2", "gdn")
 
 def has_exact_reference(config: Config) -> bool:
     """Return True if this process runs vLLM's batch-invariant kernels, and a trace's steps can be repeated alone."""
-    is_exact = mixer(config) in EXACT and not has_adapters(config)
+    is_exact = mixer(config) in EXACT and not has_adapters(config)  # with images it is another model
     return os.environ.get(BATCH_INVARIANT) == "1" and is_exact and not config.async_depth
 
 

@@ -17,10 +17,11 @@ from vllm.v1.request import Request
 
 from ...base.trace import Config, Group
 from ..models import dtype, mixer
-from ..options import has_adapters, options_of
+from ..options import has_adapters, has_images, options_of
 from ..pool_reader import pool_of
 from ..shadow import patches
 from ..versions import compat
+from .beside import ALONE, Beside
 from .real_engine import Fill, RealEngine
 from .real_model import Floats, logprobs
 
@@ -33,7 +34,10 @@ PATTERNS = 4
 
 def model_options(config: Config) -> dict[str, str]:
     """Return the options on which a model and its pages depend."""
-    options = {"mixer": mixer(config), "dtype": dtype(config), "conv_layout": options_of(config).conv_layout}
+    given = options_of(config)
+    if has_images(config):
+        return {"mixer": given.mixer, "dtype": dtype(config), "conv_layout": given.conv_layout, "inputs": "images"}
+    options = {"mixer": mixer(config), "dtype": dtype(config), "conv_layout": given.conv_layout}
     return options | ({"inputs": "adapters"} if has_adapters(config) else {})
 
 
@@ -58,10 +62,10 @@ def alone_config(config: Config, drafts: int) -> Config:
 
 
 class Alone(NamedTuple):
-    """A sequence, and the LoRA adapter that it is computed with."""
+    """A sequence, and what it is computed with."""
 
     tokens: tuple[int, ...]
-    adapter: str = ""
+    beside: Beside = ALONE
 
 
 class SameTokens:
@@ -72,6 +76,11 @@ class SameTokens:
         self._engine = RealEngine(self._config, device)
         self._engine.reset("zero")
         self._engine.real.mirror = None
+        if has_images(config):
+            # A sequence runs in one chunk, with all its images.
+            scheduler = self._engine.scheduler
+            scheduler.max_num_encoder_input_tokens = LONGEST
+            scheduler.encoder_cache_manager = type(scheduler.encoder_cache_manager)(cache_size=LONGEST)
         self._known: dict[Alone, Floats] = {}
         self._is_sound: dict[Alone, bool] = {}
         self._rounding: dict[Alone, Floats] = {}
@@ -83,17 +92,17 @@ class SameTokens:
         """Close the engine."""
         self._engine.close()
 
-    def expected(self, tokens: Sequence[int], adapter: str = "") -> Floats:
+    def expected(self, tokens: Sequence[int], beside: Beside = ALONE) -> Floats:
         """[tokens, vocabulary]."""
-        key = Alone(tuple(tokens), adapter)
+        key = Alone(tuple(tokens), beside)
         if key not in self._known:
             self._known[key] = self._run(key, "zero")
         return self._known[key]
 
-    def pages(self, tokens: Sequence[int]) -> Mapping[str, Sequence[torch.Tensor]]:
+    def pages(self, tokens: Sequence[int], beside: Beside = ALONE) -> Mapping[str, Sequence[torch.Tensor]]:
         """Compute a sequence; return the parts of each layer's pages, [blocks, ...] each. A state layer has one block,
         with the state behind the last token."""
-        engine, key = self._engine, Alone(tuple(tokens))
+        engine, key = self._engine, Alone(tuple(tokens), beside)
         self._known[key] = self._run(key, "zero")
         return {
             name: [part[list(blocks)].clone() for part in engine.caches(name)]
@@ -101,20 +110,20 @@ class SameTokens:
             for name in engine.layer_names(group)
         }
 
-    def is_sound(self, tokens: Sequence[int], adapter: str = "") -> bool:
+    def is_sound(self, tokens: Sequence[int], beside: Beside = ALONE) -> bool:
         """Return True if the log-probabilities of a sequence do not depend on unused memory."""
-        key = Alone(tuple(tokens), adapter)
+        key = Alone(tuple(tokens), beside)
         if key not in self._is_sound:
             self._is_sound[key] = np.array_equal(self.expected(*key), self._run(key, "nan"), equal_nan=True)
         return self._is_sound[key]
 
-    def rounding(self, tokens: Sequence[int], adapter: str = "") -> Floats:
+    def rounding(self, tokens: Sequence[int], beside: Beside = ALONE) -> Floats:
         """[tokens]: how far log-probabilities move where each weight changes in its last bits.
 
         A batch computes the same sums in another order, which changes as little: where this moves a row far, so does a
         batch. The largest of `PATTERNS` patterns of signs; 0 in bfloat16, which has no such bits.
         """
-        key = Alone(tuple(tokens), adapter)
+        key = Alone(tuple(tokens), beside)
         if key not in self._rounding:
             moved = [np.abs(self._with_other_weights(key, seed) - self.expected(*key)) for seed in range(PATTERNS)]
             self._rounding[key] = np.max(moved, axis=(0, 2))
@@ -140,21 +149,24 @@ class SameTokens:
         self._runs += 1
         parameters = SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True)
         arguments = compat.request_arguments(None, 0, float(self._runs))
-        if key.adapter:
-            arguments["lora_request"] = engine.inputs.adapter(key.adapter)
-        scheduler.add_request(Request(f"alone-{self._runs}", list(tokens), parameters, **arguments))
+        name, truths = f"alone-{self._runs}", engine.drafter.truths
+        if engine.inputs:
+            truths[name] = key.beside.truth()
+            arguments |= engine.inputs.arguments(truths[name], 0)
+        scheduler.add_request(Request(name, list(tokens), parameters, **arguments))
         engine.real.keep_hidden = True
         while scheduler.has_requests():
             plan = scheduler.schedule()
             scheduled = plan.total_num_scheduled_tokens
             if scheduled:
-                self._blocks = pool_of(scheduler).tables()[f"alone-{self._runs}"]
+                self._blocks = pool_of(scheduler).tables()[name]
             engine.recorder.begin_step(0)
             output: Any = engine.worker.execute(plan, 0)
             scheduler.update_from_output(plan, output)
             if scheduled:
                 assert scheduled == len(tokens), "a sequence alone runs in one chunk"
                 hidden = engine.real.hidden[: len(tokens)]
+        truths.pop(name, None)
         return logprobs(engine.real.logits(hidden))
 
 

@@ -61,7 +61,7 @@ def prepare(device: str) -> tuple[str, ...]:
     if OPERATORS in stood_in:
         _stand_in_operators(device)
     if ATTENTION in stood_in:
-        _stand_in_flash_attention()
+        _stand_in_flash_attention(folder)
     if GPU in stood_in:
         _stand_in_platform()
     _without_subprocesses(bool(stood_in))
@@ -94,7 +94,8 @@ def _absent(*_: Any, **__: Any) -> Any:
     raise NotImplementedError("not in a vLLM without its binaries")
 
 
-def _stand_in_flash_attention() -> None:
+def _stand_in_flash_attention(package: Path) -> None:
+    """Put a module without functions in the place of FlashAttention; its Triton kernels need no binaries."""
     _module(
         "vllm.vllm_flash_attn",
         compile_flash_attn_varlen_func_from_specs=_absent,
@@ -105,6 +106,8 @@ def _stand_in_flash_attention() -> None:
         FA2_AVAILABLE=False,
         FA3_AVAILABLE=False,
     )
+    for folder in ("layers", "ops"):
+        _module(f"vllm.vllm_flash_attn.{folder}").__path__ = [str(package / "vllm_flash_attn" / folder)]
 
 
 def _stand_in_operators(device: str) -> None:

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from ....reference.prefix_cache import Key
+from ....reference.tokens import Truth
+from .beside import Beside, beside
 from .memories import Memories
 
 if TYPE_CHECKING:
@@ -33,7 +35,7 @@ class StoredPages:
         self._memories = memories
         self._alone = alone
         self._resume = resume
-        self._known: dict[tuple[int, ...], Mapping[str, Parts]] = {}
+        self._known: dict[tuple[tuple[int, ...], Beside], Mapping[str, Parts]] = {}
 
     def read(self, group: int, block: int) -> Copy:
         """Copy a block of all layers of a group."""
@@ -50,19 +52,21 @@ class StoredPages:
                 for part, own in zip(parts, held[min(number, len(held) - 1)], strict=False):
                     part[block][tuple(slice(size) for size in own.shape)] = own
 
-    def computed_elsewhere(self, key: Key, tokens: Sequence[int]) -> Copy:
-        """Compute the tokens alone, for a state only those up to it."""
+    def computed_elsewhere(self, key: Key, truth: Truth, length: int) -> Copy:
+        """Compute the tokens alone, with their adapter or images; for a state only those up to it."""
         group = self._engine.layout.groups[key.group]
         is_state = group.kind == "mamba"
-        pages = self._computed(tuple(tokens[: key.depth] if is_state else tokens))
+        pages = self._computed(truth, key.depth if is_state else length)
         column = 0 if is_state else key.depth // group.block_size - 1
         return [[[part[column] for part in pages[name]]] for name in self._engine.layer_names(key.group)]
 
-    def _computed(self, tokens: tuple[int, ...]) -> Mapping[str, Parts]:
-        if tokens not in self._known:
-            self._known[tokens] = self._alone.pages(tokens)
+    def _computed(self, truth: Truth, length: int) -> Mapping[str, Parts]:
+        truth.reach(length)
+        computed = tuple(truth.tokens[:length]), beside(truth, length)
+        if computed not in self._known:
+            self._known[computed] = self._alone.pages(*computed)
             self._resume()
-        return self._known[tokens]
+        return self._known[computed]
 
     def _in_memories(self, name: str) -> Iterator[Parts]:
         """Yield a layer's caches in each memory, the engine's own first."""

@@ -342,7 +342,7 @@ class RealTarget:
             for index, (name, position) in enumerate(one.rows):
                 agrees = all(other[index].tobytes() == one.logprobs[index].tobytes() for other in one.others)
                 turns, found_there = self.lane.turns, one.logprobs[index]
-                expected = self.comparison.expected(turns.tokens(name), position, found_there, turns.adapter(name))
+                expected = self.comparison.expected(turns.tokens(name), position, found_there, turns.beside(name))
                 rows.append(RealRow(name, position, one.logprobs[index], expected, agrees))
             states = self.lane.differing_states(one.writes)
             found.append(RealForward(one.step, rows, self.comparison.tolerance, states, one.drafts))

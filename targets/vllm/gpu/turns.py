@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from ....reference.tokens import Truth, first_difference
 from ...base.observe import Forward, ForwardRow
+from .beside import Beside, beside
 
 Place = tuple[str, int]
 """Request and position."""
@@ -37,9 +38,9 @@ class Turns:
         truth.reach(length)
         return truth.tokens[:length]
 
-    def adapter(self, name: str) -> str:
-        """The LoRA adapter of a request, "" for none."""
-        return self._truths[name].adapter
+    def beside(self, name: str) -> Beside:
+        """What the tokens of a request are computed with."""
+        return beside(self._truths[name], self._lengths[name])
 
     def places(self, forward: Forward) -> list[list[Place | None]]:
         """Where each token of an executed step belongs, by row; None if its output is thrown away.
