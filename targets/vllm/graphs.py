@@ -10,7 +10,8 @@ Only decode graphs; piecewise graphs pad tokens and leave attention outside.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 from vllm.config import CUDAGraphMode
@@ -131,7 +132,7 @@ def _capture_v2(runner: Any, recorder: Recorder) -> None:
 
     if not runner.cudagraph_manager.needs_capture():
         return
-    with replaced((cudagraph_utils.CudaGraphManager, "capture", capture_all)):
+    with replaced((cudagraph_utils.CudaGraphManager, "capture", capture_all)), _adapters_to_capture(runner) as hooks:
         runner.cudagraph_manager.capture(
             runner.model,
             runner.model_state,
@@ -140,7 +141,21 @@ def _capture_v2(runner: Any, recorder: Recorder) -> None:
             runner.block_tables,
             runner.attn_groups,
             runner.kv_cache_config,
+            **hooks,
         )
+
+
+@contextmanager
+def _adapters_to_capture(runner: Any) -> Iterator[dict[str, Any]]:
+    """Hold vLLM's dummy adapters while graphs are captured, if the V2 runner has real ones. Yield further arguments of
+    the capture: what sets them for each graph."""
+    if not getattr(runner, "lora_config", None):
+        yield {}
+        return
+    from vllm.v1.worker.gpu.lora_utils import create_lora_capture_hook
+
+    with runner.maybe_setup_dummy_loras(runner.lora_config):
+        yield {"lora_capture_hook": create_lora_capture_hook(runner.lora_config, runner)}
 
 
 class _ReplayedModel:
@@ -184,3 +199,5 @@ def _capture_v1(runner: Any, recorder: Recorder) -> None:
                 is_graph_capturing=True,
                 **({"num_active_loras": adapters} if adapters else {}),
             )
+    if getattr(runner, "lora_config", None):
+        runner.maybe_remove_all_loras(runner.lora_config)
