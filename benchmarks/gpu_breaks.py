@@ -35,6 +35,9 @@ HEAD_STEPS = "vllm/v1/worker/gpu/spec_decode/target_dependent_ar/speculator.py"
 SHARED = "vllm/v1/attention/backends/gdn_attn.py"
 LOADS_V1, LOADS_V2 = "vllm/v1/worker/kv_connector_model_runner_mixin.py", "vllm/v1/worker/gpu/kv_connector.py"
 RUNNER_V1, RUNNER_V2 = "vllm/v1/worker/gpu_model_runner.py", "vllm/v1/worker/gpu/async_utils.py"
+ENCODER, ENCODED = "vllm/v1/worker/gpu/mm/encoder_runner.py", "vllm/v1/worker/gpu/model_states/interface.py"
+POSITIONS, TOWER = "vllm/v1/worker/gpu/mm/rope.py", "vllm/model_executor/models/qwen3_vl.py"
+GRAPHS_V2, ADAPTED = "vllm/v1/worker/gpu/cudagraph_utils.py", "vllm/lora/layers/base_linear.py"
 AGREED_V1, AGREED_V2 = "vllm/v1/worker/dp_utils.py", "vllm/v1/worker/gpu/dp_utils.py"
 
 
@@ -490,7 +493,95 @@ HEADS = (
     ),
 )
 """Of an MTP head behind the model. The first four leave all metadata as they are."""
-SETS = {"kernels": BREAKS, "breadth": BREADTH, "races": RACES, "ranks": RANKS, "heads": HEADS}
+
+_IMAGES = "mixer=gdn,inputs=images"
+IMAGES = (
+    Break(
+        "a chunk that begins inside an image gets the image's first embeddings (V2)",
+        f"{_IMAGES},runner=v2",
+        ENCODER,
+        "                    mm_embeds_item = encoder_output[start_idx:end_idx]",
+        "                    mm_embeds_item = encoder_output[: end_idx - start_idx]",
+    ),
+    Break(
+        "a chunk that begins inside an image gets the image's first embeddings (V1)",
+        f"{_IMAGES},runner=v1",
+        RUNNER_V1,
+        "                    mm_embeds_item = encoder_output[start_idx:end_idx]",
+        "                    mm_embeds_item = encoder_output[: end_idx - start_idx]",
+    ),
+    Break(
+        "an answer's positions count an image's tokens one by one (V2)",
+        f"{_IMAGES},runner=v2",
+        POSITIONS,
+        "                pos = orig_pos + delta",
+        "                pos = orig_pos",
+    ),
+    Break(
+        "an answer's positions count an image's tokens one by one (V1)",
+        f"{_IMAGES},runner=v1",
+        RUNNER_V1,
+        "                    mrope_position_delta=req.mrope_position_delta,",
+        "                    mrope_position_delta=0,",
+    ),
+    Break(
+        "images that are encoded in one step are mistaken for each other (V2)",
+        f"{_IMAGES},runner=v2",
+        ENCODED,
+        "zip(mm_hashes, encoder_outputs)",
+        "zip(reversed(mm_hashes), encoder_outputs)",
+    ),
+    Break(
+        "images that are encoded in one step attend to each other",
+        _IMAGES,
+        TOWER,
+        "        cu_seqlens = np.concatenate([np.zeros(1, dtype=np.int32), cu_seqlens])\n",
+        "        cu_seqlens = np.concatenate([np.zeros(1, dtype=np.int32), cu_seqlens[-1:]])\n",
+    ),
+)
+"""Of images: what their encoder computes, which of it a chunk gets, and where the text behind it stands."""
+
+_GRAPHS = "inputs=adapters,graphs=decode"
+LORA = (
+    Break(
+        "rows with an adapter replay a graph without adapters (V2)",
+        f"{_GRAPHS},runner=v2",
+        GRAPHS_V2,
+        "        if num_active_loras <= 0 or not self._lora_dispatch_map:\n            return num_active_loras",
+        "        if True:\n            return 0",
+    ),
+    Break(
+        "rows with an adapter replay a graph without adapters (V1)",
+        f"{_GRAPHS},runner=v1",
+        RUNNER_V1,
+        "            else len(self.input_batch.lora_id_to_lora_request)\n        )\n        has_lora",
+        "            else 0\n        )\n        has_lora",
+    ),
+    Break(
+        "a graph reads the adapters of another batch",
+        _GRAPHS,
+        ADAPTERS,
+        "        self.active_lora_ids[: lora_ids.size(0)].copy_(lora_ids, non_blocking=True)",
+        "        self.active_lora_ids = torch.full_like(self.active_lora_ids, -1)\n"
+        "        self.active_lora_ids[: lora_ids.size(0)].copy_(lora_ids, non_blocking=True)",
+    ),
+    Break(
+        "an adapter that takes another one's place keeps a matrix of it",
+        _GRAPHS,
+        ADAPTED,
+        "        self.reset_lora(index)\n        if self.tp_size > 1:\n            lora_a = self.slice_lora_a(lora_a)",
+        "        if self.lora_b_stacked[0][index].any():\n"
+        "            lora_b = self.lora_b_stacked[0][index, 0].clone()\n"
+        "        self.reset_lora(index)\n"
+        "        if self.tp_size > 1:\n"
+        "            lora_a = self.slice_lora_a(lora_a)",
+    ),
+)
+"""Of adapters in captured graphs. The third leaves batches alone that replay none."""
+SETS = {
+    "kernels": BREAKS, "breadth": BREADTH, "races": RACES, "ranks": RANKS, "heads": HEADS, "images": IMAGES,
+    "adapters": LORA,
+}  # fmt: skip
 
 DRIVEN = {
     CONV: "causal_conv1d_update",

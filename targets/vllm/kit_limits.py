@@ -19,7 +19,7 @@ from ..base.repro import Failure
 from ..base.trace import Config, Group
 from .models import (
     ADAPTED,
-    KEY_VALUE,
+    MIXERS,
     NO_DRAFTS,
     STATE_KIND,
     WINDOWED,
@@ -332,7 +332,7 @@ ROWS: tuple[Row[Case], ...] = (
         "windows are not driven with connectors"),
     Row("real", "mixer", lambda c: c.options.mixer == "linear",
         "no real model: in Bailing 2.5 plain linear attention has latent attention (MLA) beside it, not driven"),
-    Row("real", "mixer", lambda c: c.options.mixer not in KEY_VALUE,
+    Row("real", "mixer", lambda c: c.options.mixer not in MIXERS,
         "there is no real model with mixer={options.mixer}"),
     Row("real", "mixer", lambda c: not has_layers(c.options.mixer, layer_kinds(c.config)),
         "Jamba's layers have a period: as many state layers before each attention layer"),

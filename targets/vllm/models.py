@@ -104,6 +104,8 @@ KEY_VALUE: dict[str, tuple[int, int]] = {
     name: (fields["num_key_value_heads"], fields.get("head_dim", 64)) for name, fields in _MODELS.items()
 }
 """Heads of keys and values, and their size."""
+MIXERS = tuple(name for name in _MODELS if name != "qwen3_5")
+"""What a trace may name: the model with images is that of `gdn`."""
 WINDOWED = ("mamba2", "nemotron_h")
 """Mixers with windows beside full attention: those of Nemotron-H."""
 WITH_EAGLE = ("gdn", "mamba2", "nemotron_h")
@@ -171,6 +173,13 @@ def model_fields(name: str, kinds: str) -> dict[str, Any]:
     ids = dict.fromkeys(("image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id"), 0)
     kind = {"architectures": fields.pop("architectures"), "model_type": "qwen3_5"}
     return kind | ids | {"text_config": fields, "vision_config": _VISION}
+
+
+def image_grid(tokens: int) -> tuple[int, int, int]:
+    """Return the frames, rows and columns of patches of an image with so many tokens: as square as they can be, so that
+    the text behind it begins at a lower position than the number of its tokens."""
+    rows = max(one for one in range(1, int(tokens**0.5) + 1) if tokens % one == 0)
+    return 1, rows * MERGED, tokens // rows * MERGED
 
 
 def has_layers(name: str, kinds: str) -> bool:

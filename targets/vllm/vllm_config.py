@@ -35,9 +35,7 @@ def build(
     return config
 
 
-def model_config(
-    sizes: Sizes, folder: str, dtype: str = "float32", eager: bool = True, **more: Any
-) -> ModelConfig:
+def model_config(sizes: Sizes, folder: str, dtype: str = "float32", eager: bool = True, **more: Any) -> ModelConfig:
     """Return the configuration of the model whose `config.json` is in a folder. `more` are further arguments of it."""
     return ModelConfig(
         model=folder,

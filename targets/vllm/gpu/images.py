@@ -27,7 +27,7 @@ from vllm.v1.attention.backends.registry import AttentionBackendEnum
 
 from ....reference.tokens import IMAGE_TOKENS
 from ..counterparts.inputs import ENCODER_TOKENS
-from ..models import CHANNELS, MERGED, PATCH
+from ..models import CHANNELS, PATCH, image_grid
 
 MODEL_ARGUMENTS = {"mm_encoder_attn_backend": AttentionBackendEnum.TORCH_SDPA}
 """Of the tower: attention that takes float32 and needs no binaries."""
@@ -87,17 +87,10 @@ def _import_model() -> None:
             del sys.modules[name]
 
 
-def grid(tokens: int) -> tuple[int, int, int]:
-    """Return the frames, rows and columns of patches of an image with so many tokens: as square as they can be, so that
-    the text behind it begins at a lower position than the number of its tokens."""
-    rows = max(one for one in range(1, int(tokens**0.5) + 1) if tokens % one == 0)
-    return 1, rows * MERGED, tokens // rows * MERGED
-
-
 @cache
 def picture(name: str, tokens: int) -> MultiModalKwargsItem:
     """Return what vLLM's processor would make of an image: its patches, and their grid."""
-    shape = grid(tokens)
+    shape = image_grid(tokens)
     generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
     patches = torch.randn((shape[1] * shape[2], CHANNELS * PATCH * PATCH), generator=generator)
     flat = MultiModalFlatField(slices=[slice(0, len(patches))])

@@ -26,7 +26,8 @@ def prepare() -> None:
     from vllm.v1.worker import mamba_utils
 
     torch.set_num_threads(1)
-    setattr(torch.cuda, "device", lambda _: nullcontext())  # around launches of kernels
+    launching: Any = torch.cuda
+    launching.device = lambda _: nullcontext()
     _take_first_configuration()
     _convert_what_grids_exchange()
     _convert_masks()

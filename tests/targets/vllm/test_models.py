@@ -4,9 +4,19 @@ from itertools import product
 
 import pytest
 
+from hybridfuzz.reference.tokens import IMAGE_TOKENS
 from hybridfuzz.targets.base.trace import Config, Group
 from hybridfuzz.targets.vllm.gpu.factory import GpuFactory
-from hybridfuzz.targets.vllm.models import KEY_VALUE, has_layers, layer_kinds, mixer, model_fields
+from hybridfuzz.targets.vllm.models import (
+    KEY_VALUE,
+    MERGED,
+    MIXERS,
+    has_layers,
+    image_grid,
+    layer_kinds,
+    mixer,
+    model_fields,
+)
 
 FACTORY = GpuFactory("vllm", "cuda", ())
 
@@ -21,6 +31,7 @@ def test_every_model_has_as_many_layers_of_each_kind_as_the_trace(name: str) -> 
     for mamba, attention in FACTORY.capabilities.group_counts:
         kinds = layer_kinds(config(mamba, attention))
         fields = model_fields(name, kinds)
+        fields = fields.get("text_config", fields)
         assert fields["num_hidden_layers"] == len(kinds) == mamba + attention
         if "layer_types" in fields:
             assert [one.endswith("attention") and "linear" not in one for one in fields["layer_types"]] == [
@@ -52,6 +63,23 @@ def test_replay_is_that_of_the_model_with_which_vllm_takes_it() -> None:
     assert mixer(ignored) == "mamba2"
 
 
+def test_images_are_those_of_qwen_3_5() -> None:
+    assert mixer(config(1, 1, options={"mixer": "gdn", "inputs": "images"})) == "qwen3_5"
+    fields = model_fields("qwen3_5", "ma")
+    assert fields["vision_config"]["out_hidden_size"] == fields["text_config"]["hidden_size"]
+    sections = fields["text_config"]["rope_parameters"]["mrope_section"]
+    rotated = fields["text_config"]["head_dim"] * fields["text_config"]["rope_parameters"]["partial_rotary_factor"]
+    assert 2 * sum(sections) == rotated
+
+
+@pytest.mark.parametrize("tokens", range(1, IMAGE_TOKENS + 1))
+def test_an_image_has_as_many_tokens_as_squares_of_patches(tokens: int) -> None:
+    frames, rows, columns = image_grid(tokens)
+    assert (frames, rows * columns) == (1, tokens * MERGED**2)
+    assert rows % MERGED == columns % MERGED == 0
+    assert rows <= columns
+
+
 def test_piecewise_graphs_need_a_gpu() -> None:
     asked = config(1, 1, options={"graphs": "piecewise", "mixer": "gdn"})
     assert FACTORY.supports(asked) == ""
@@ -60,6 +88,6 @@ def test_piecewise_graphs_need_a_gpu() -> None:
 
 def test_every_draw_of_the_capabilities_is_a_model() -> None:
     capabilities = FACTORY.capabilities
-    assert set(capabilities.options["mixer"]) | set(capabilities.accepts["mixer"]) == set(KEY_VALUE)
-    for name, (mamba, attention) in product(KEY_VALUE, capabilities.group_counts):
+    assert set(capabilities.options["mixer"]) | set(capabilities.accepts["mixer"]) == set(MIXERS)
+    for name, (mamba, attention) in product(MIXERS, capabilities.group_counts):
         assert layer_kinds(config(mamba, attention, options={"mixer": name})).count("a") == attention

@@ -1,5 +1,6 @@
-"""Real models with sliding windows, adapters, EAGLE's rules, an MTP head and least numbers of tokens: sound traces are
-silent and reach what they are for, and causes are met. Kernels are interpreted; with a GPU and a vLLM, compiled."""
+"""Real models with sliding windows, images, adapters, EAGLE's rules, an MTP head and least numbers of tokens: sound
+traces are silent and reach what they are for, and causes are met. Kernels are interpreted; with a GPU and a vLLM,
+compiled."""
 
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -11,7 +12,7 @@ import torch
 from hybridfuzz.harness.draw.trace_files import load_trace
 from hybridfuzz.harness.workers.worker_client import WorkerClient
 from hybridfuzz.targets.base.registry import prepare
-from hybridfuzz.targets.base.trace import Arrive, Config, DummyRun, Group, Step, Trace
+from hybridfuzz.targets.base.trace import Arrive, Config, DummyRun, ExternalLoad, Group, Step, Trace
 
 pytestmark = [pytest.mark.xdist_group("engine")]
 CORPUS = Path(__file__).parents[4] / "corpus" / "vllm"
@@ -68,6 +69,67 @@ def test_adapters_are_applied_to_the_rows_that_ask_for_them(worker: WorkerClient
     outcome = worker.run(adapted(runner, mixer))
     assert outcome.violation is None, outcome.violation.message
     assert "prefix hit" in outcome.reached
+
+
+@pytest.mark.parametrize(("runner", "mixer"), [("v2", "mamba2"), ("v1", "gdn")])
+def test_graphs_with_and_without_adapters_are_captured(worker: WorkerClient, runner: str, mixer: str) -> None:
+    """Both rows replay the graph with adapters, which the last one leaves behind; then another adapter takes the place
+    of the first."""
+    options = {"runner": runner, "mixer": mixer, "inputs": "adapters", "graphs": "decode"}
+    config = Config(
+        num_blocks=30,
+        groups=BOTH,
+        max_model_len=64,
+        max_num_seqs=2,
+        max_num_batched_tokens=64,
+        graph_sizes=(1, 2),
+        options=options,
+    )
+    first = (Arrive("r0", (("adapter.b", 5),), 2), Arrive("r1", (("a", 5),), 3), Step(), Step(), Step())
+    outcome = worker.run(Trace(config, (*first, Arrive("r2", (("adapter.c", 5),), 2), Step(), Step())))
+    assert outcome.violation is None, outcome.violation.message
+
+
+def pictured(runner: str, graphs: str) -> Trace:
+    """A prompt whose first chunks end and begin inside an image; one that hits it, beside one with another image; text
+    behind images, whose positions are lower than the numbers of its tokens."""
+    config = Config(
+        num_blocks=30,
+        groups=BOTH,
+        max_model_len=64,
+        max_num_seqs=3,
+        max_num_batched_tokens=64,
+        graph_sizes=(1, 2),
+        options={"runner": runner, "mixer": "gdn", "inputs": "images", "graphs": graphs},
+    )
+    first = (Arrive("r0", (("a", 2), ("image.b", 20), ("c", 13)), 3), Step(budget=9), Step(budget=23), Step(), Step())
+    second = (Arrive("r1", (("a", 2), ("image.b", 20), ("c", 14)), 3), Arrive("r2", (("image.c", 6), ("a", 3)), 3))
+    return Trace(config, (*first, *second, Step(), Step(), Step()))
+
+
+@pytest.mark.parametrize(("runner", "graphs"), [("v2", "decode"), ("v1", "none")])
+def test_a_chunk_that_begins_inside_an_image_gets_the_rest_of_it(
+    worker: WorkerClient, runner: str, graphs: str
+) -> None:
+    outcome = worker.run(pictured(runner, graphs))
+    assert outcome.violation is None, outcome.violation.message
+    assert "hit behind an image" in outcome.reached
+
+
+@pytest.mark.parametrize(
+    ("inputs", "prompt"),
+    [("images", (("a", 3), ("image.b", 24), ("c", 8))), ("adapters", (("adapter.b", 35),))],
+    ids=["images", "adapters"],
+)
+def test_another_engine_has_computed_the_same_inputs(
+    worker: WorkerClient, inputs: str, prompt: tuple[tuple[str, int], ...]
+) -> None:
+    """What a connector loads was computed with the image or the adapter of the request."""
+    options = {"runner": "v2", "mixer": "gdn", "inputs": inputs, "connector": "store"}
+    config = Config(num_blocks=30, groups=BOTH, max_model_len=64, max_num_batched_tokens=64, options=options)
+    outcome = worker.run(Trace(config, (Arrive("r0", prompt, 2), ExternalLoad("r0", 35), Step(), Step())))
+    assert outcome.violation is None, outcome.violation.message
+    assert "loaded from outside the pool" in outcome.reached
 
 
 @pytest.mark.parametrize(("runner", "mixer"), [("v2", "gdn"), ("v1", "mamba2")])

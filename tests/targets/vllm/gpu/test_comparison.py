@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from hybridfuzz.targets.vllm.gpu.beside import ALONE, Beside
 from hybridfuzz.targets.vllm.gpu.comparison import ROUNDINGS, Comparison
 from hybridfuzz.targets.vllm.gpu.plans import Floats
 
@@ -18,19 +19,19 @@ class Alone:
     def __init__(self, is_sound: bool) -> None:
         self.sound = is_sound
         self.runs = 0
-        self.adapters = set[str]()
+        self.beside = set[Beside]()
 
-    def expected(self, tokens: Sequence[int], adapter: str = "") -> Floats:
-        self.adapters.add(adapter)
+    def expected(self, tokens: Sequence[int], beside: Beside = ALONE) -> Floats:
+        self.beside.add(beside)
         return np.full((len(tokens), 2), -1.0, np.float32)
 
-    def is_sound(self, tokens: Sequence[int], adapter: str = "") -> bool:
-        self.adapters.add(adapter)
+    def is_sound(self, tokens: Sequence[int], beside: Beside = ALONE) -> bool:
+        self.beside.add(beside)
         self.runs += 1
         return self.sound
 
-    def rounding(self, tokens: Sequence[int], adapter: str = "") -> Floats:
-        self.adapters.add(adapter)
+    def rounding(self, tokens: Sequence[int], beside: Beside = ALONE) -> Floats:
+        self.beside.add(beside)
         self.runs += 1
         return np.array([0.0, 0.0, 0.01], np.float32)
 
@@ -63,9 +64,9 @@ def test_an_unsound_reference_shows_nothing() -> None:
 
 
 def test_the_reference_has_the_same_adapter() -> None:
-    alone = Alone(is_sound=True)
-    Comparison(alone, TOLERANCE).expected(TOKENS, 2, np.array([-1.0, -1.0 + 0.05], np.float32), "adapter.b")
-    assert (alone.adapters, alone.runs) == ({"adapter.b"}, 2)
+    alone, given = Alone(is_sound=True), Beside("adapter.b")
+    Comparison(alone, TOLERANCE).expected(TOKENS, 2, np.array([-1.0, -1.0 + 0.05], np.float32), given)
+    assert (alone.beside, alone.runs) == ({given}, 2)
 
 
 @pytest.mark.parametrize("position", [0, 1])

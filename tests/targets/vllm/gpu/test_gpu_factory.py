@@ -18,12 +18,14 @@ def test_a_plain_configuration_is_supported() -> None:
 
 
 def test_inputs_that_the_models_lack_are_refused() -> None:
-    supports = GpuFactory("vllm", "cuda", ()).supports
-    assert "no images" in supports(config(inputs="images"))
-    assert supports(config(inputs="adapters")) == ""
-    assert "without adapters" in supports(config(inputs="adapters", connector="store"))
+    supports = GpuFactory("vllm", "cuda", (), gpus=2).supports
+    for inputs in ("images", "adapters"):
+        assert supports(config(inputs=inputs)) == supports(config(inputs=inputs, connector="store")) == ""
+        assert supports(config(inputs=inputs, graphs="decode")) == ""
+        assert f"with {inputs}" in supports(config(inputs=inputs, graphs="piecewise"))
+        assert f"have no {inputs}" in supports(config(inputs=inputs, ranks="2"))
+    assert "Qwen3.5" in supports(config(inputs="images", mixer="mamba2"))
     assert "Granite 4 only" in supports(config(inputs="adapters", mixer="mamba1"))
-    assert "captured graphs" in supports(config(inputs="adapters", graphs="decode"))
 
 
 def test_an_mtp_head_has_a_group_of_its_own_on_the_v2_runner() -> None:

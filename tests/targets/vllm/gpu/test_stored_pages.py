@@ -8,10 +8,13 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from hybridfuzz.reference.prefix_cache import Key  # noqa: E402
+from hybridfuzz.reference.tokens import Truth  # noqa: E402
+from hybridfuzz.targets.vllm.gpu.beside import Beside  # noqa: E402
 from hybridfuzz.targets.vllm.gpu.memories import Memories  # noqa: E402
 from hybridfuzz.targets.vllm.gpu.stored_pages import StoredPages  # noqa: E402
 
 MAMBA, ATTENTION = 0, 1
+TRUTH = Truth((("a", 22), ("image.b", 4), ("a", 14)))
 BLOCK = 16
 
 
@@ -35,8 +38,10 @@ class Alone:
 
     def __init__(self) -> None:
         self.runs: list[int] = []
+        self.beside: list[Beside] = []
 
-    def pages(self, tokens: Sequence[int]) -> Mapping[str, Sequence["torch.Tensor"]]:
+    def pages(self, tokens: Sequence[int], beside: Beside) -> Mapping[str, Sequence["torch.Tensor"]]:
+        self.beside.append(beside)
         self.runs.append(len(tokens))
         blocks = -(-len(tokens) // BLOCK)
         columns = torch.arange(blocks)[:, None, None].expand(blocks, 2, BLOCK)
@@ -72,21 +77,23 @@ def test_a_copy_brings_each_memory_its_own_bytes(group: int) -> None:
 
 def test_what_another_engine_stores_is_the_same_for_all_memories() -> None:
     """Its window has no inputs of drafts: those that the page has stay as they are."""
-    engine, memories, _, pages, _ = stored()
-    pages.write(MAMBA, 0, 2, pages.computed_elsewhere(Key(MAMBA, 16, 0), range(20)))
+    engine, memories, alone, pages, _ = stored()
+    pages.write(MAMBA, 0, 2, pages.computed_elsewhere(Key(MAMBA, 16, 0), TRUTH, 20))
     for window, state, unused in (
         (engine.window, engine.state, 0.0),
         (memories.counterpart(engine.window, 0), memories.counterpart(engine.state, 0), 7.0),
     ):
         assert window[2, :3].unique().tolist() == state[2].unique().tolist() == [16.0]
         assert window[2, 3].unique().tolist() == [unused]
+    assert alone.beside == [Beside()], "the state is one before the image"
 
 
 def test_attention_blocks_come_from_one_run_and_the_engine_goes_on() -> None:
     engine, _, alone, pages, resumed = stored()
-    copies = [pages.computed_elsewhere(Key(ATTENTION, depth, 0), range(40)) for depth in (16, 32)]
+    copies = [pages.computed_elsewhere(Key(ATTENTION, depth, 0), TRUTH, 40) for depth in (16, 32)]
     for block, copy in enumerate(copies):
         pages.write(ATTENTION, 0, block, copy)
     assert alone.runs == [40]
     assert resumed == [""]
+    assert [one.start for one in alone.beside[0].images] == [22]
     assert [engine.pairs[block].unique().tolist() for block in (0, 1)] == [[0.0], [1.0]]
