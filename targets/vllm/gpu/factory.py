@@ -97,7 +97,7 @@ class GpuFactory:
             features_with={
                 "runner": {"v2": _HEAD},
                 "mixer": {"gdn": _HEAD} | dict.fromkeys(WINDOWED, _HEAD | {"sliding-window"}),
-                "inputs": {"tokens": _HEAD, "images": frozenset({"images"}), "adapters": frozenset({"adapters"})},
+                "inputs": {"tokens": _HEAD, "images": _HEAD | {"images"}, "adapters": frozenset({"adapters"})},
                 "prefix_match_unit": {"8": frozenset({"partial-hits"})},
                 "connector": CONNECTED | {"none": frozenset({"lookahead-hashes"}) | _HEAD},
                 "hashing": {"lookahead": frozenset({"lookahead-hashes"})},
