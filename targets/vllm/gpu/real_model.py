@@ -40,6 +40,27 @@ class Read(NamedTuple):
     others: Sequence[Floats]
 
 
+class Captured(NamedTuple):
+    """A forward that was captured: its context, token ids and output, and the buffer of its embeddings, if it was given
+    embeddings in the place of ids."""
+
+    context: Any
+    ids: torch.Tensor
+    hidden: torch.Tensor
+    embeddings: torch.Tensor | None
+
+
+def repeated(run: Callable[[], torch.Tensor], embeddings: torch.Tensor | None) -> list[torch.Tensor]:
+    """Run a forward for each other memory, from the same embeddings: a kernel may add to them in place."""
+    found = []
+    for _ in memories.each():
+        before = None if embeddings is None else embeddings.clone()
+        found.append(run())
+        if embeddings is not None and before is not None:
+            embeddings.copy_(before)
+    return found
+
+
 class RealModel:
     """Hooks on one model instance. `sampled_from` is set by the runner's hooks before it asks for logits. `token_ids`
     returns those of so many tokens of the batch, for a model that is given embeddings in their place."""
@@ -57,8 +78,8 @@ class RealModel:
         """Of the last forward's tokens, if they are kept."""
         self.others: list[torch.Tensor] = []
         """What the last forward returned on each other memory."""
-        self.captured: tuple[Any, torch.Tensor, torch.Tensor] | None = None
-        """Forward context, input ids and output of the capture that ended last."""
+        self.captured: Captured | None = None
+        """The capture that ended last."""
         self.in_pieces = False
         """True while a piecewise graph is captured or replayed: the mirror is walked afterwards."""
         model.real_model = self
@@ -75,16 +96,16 @@ class RealModel:
 
     def forward(self, input_ids: torch.Tensor | None, *arguments: Any, **keywords: Any) -> Any:
         """The real forward, then the mirror's; a capture is only kept, for its replays."""
-        context = get_forward_context()
+        context, embeddings = get_forward_context(), keywords.get("inputs_embeds")
         if not self.in_pieces:
-            self.others = [self._forward(input_ids, *arguments, **keywords) for _ in memories.each()]
+            self.others = repeated(lambda: self._forward(input_ids, *arguments, **keywords), embeddings)
         hidden = self._forward(input_ids, *arguments, **keywords)
         if self.keep_hidden:
             self.hidden = hidden
         if self.in_pieces:
             return hidden
         if hidden.is_cuda and torch.cuda.is_current_stream_capturing():
-            self.captured = context, self.ids(input_ids, keywords), hidden
+            self.captured = Captured(context, self.ids(input_ids, keywords), hidden, embeddings)
         else:
             self.walk(context, self.ids(input_ids, keywords))
         return hidden

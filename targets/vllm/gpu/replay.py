@@ -16,8 +16,7 @@ from vllm.forward_context import get_forward_context
 
 from ..graphs import adapters_of
 from ..shadow.recorder import Recorder
-from . import memories
-from .real_model import RealModel
+from .real_model import Captured, RealModel, repeated
 
 
 class _Graph:
@@ -37,10 +36,10 @@ class _Graph:
     def replay(self) -> None:
         """Replay the kernels, then walk the mirror."""
         self._recorder.begin_replay(self._adapters)
-        context, input_ids, hidden = self._captured
-        self._real.others = [self._replayed(hidden) for _ in memories.each()]
+        captured = self._captured
+        self._real.others = repeated(lambda: self._replayed(captured.hidden), captured.embeddings)
         self._graph.replay()
-        self._real.walk(context, input_ids)
+        self._real.walk(captured.context, captured.ids)
 
     def _replayed(self, hidden: torch.Tensor) -> torch.Tensor:
         self._graph.replay()
@@ -66,7 +65,7 @@ class _Model:
         self._wrapper = wrapper
         self._real = real
         self._recorder = recorder
-        self._captured: dict[Any, tuple[Any, torch.Tensor, torch.Tensor]] = {}
+        self._captured: dict[Any, Captured] = {}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._wrapper, name)
@@ -81,15 +80,16 @@ class _Model:
             assert self._real.captured is not None
             self._captured[context.batch_descriptor] = self._real.captured
             return result
-        captured_context, input_ids, hidden = captured
-        others = []
-        for _ in memories.each():
+
+        def replayed() -> torch.Tensor:
             self._wrapper(*arguments, **keywords)
-            others.append(hidden.clone())
+            return captured.hidden.clone()
+
+        others = repeated(replayed, captured.embeddings)
         self._recorder.begin_replay(adapters_of(context.batch_descriptor))
         result = self._wrapper(*arguments, **keywords)
         self._real.others = others
-        self._real.walk(captured_context, input_ids)
+        self._real.walk(captured.context, captured.ids)
         return result
 
 
@@ -106,7 +106,8 @@ def watch_pieces() -> None:
             return call(self, *arguments, **keywords)
         real.in_pieces = True
         try:
-            real.others = [call(self, *arguments, **keywords).clone() for _ in memories.each()]
+            embeddings = keywords.get("inputs_embeds")
+            real.others = repeated(lambda: call(self, *arguments, **keywords).clone(), embeddings)
             result = call(self, *arguments, **keywords)
         finally:
             real.in_pieces = False

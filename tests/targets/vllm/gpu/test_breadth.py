@@ -116,6 +116,23 @@ def test_a_chunk_that_begins_inside_an_image_gets_the_rest_of_it(
     assert "hit behind an image" in outcome.reached
 
 
+def test_an_mtp_head_is_one_token_ahead_inside_an_image(worker: WorkerClient) -> None:
+    """The embedding of the token behind each one is the image's: of the first, too, once the image is encoded."""
+    config = Config(
+        num_blocks=40,
+        groups=(*BOTH, Group("attention", 16, draft=True)),
+        max_model_len=64,
+        max_num_seqs=3,
+        max_num_batched_tokens=64,
+        num_speculative_tokens=2,
+        options={"runner": "v2", "mixer": "gdn", "inputs": "images", "hashing": "lookahead"},
+    )
+    first = (Arrive("r0", (("a", 2), ("image.b", 20), ("c", 3)), 5), Step(budget=2), Step(budget=7))
+    outcome = worker.run(Trace(config, (*first, Step(drafts=2), Step(drafts=2, right=2), Step(drafts=2, right=2))))
+    assert outcome.violation is None, outcome.violation.message
+    assert "proposals written by the drafter" in outcome.reached
+
+
 @pytest.mark.parametrize(
     ("inputs", "prompt"),
     [("images", (("a", 3), ("image.b", 24), ("c", 8))), ("adapters", (("adapter.b", 35),))],
