@@ -55,8 +55,8 @@ class Budget:
 
 
 @cache
-def install() -> None:
-    """Let schedulers and runners of this process take their budget from here, and import the model."""
+def prepare() -> None:
+    """Let schedulers and runners of this process take their budget from here, and import the model, once."""
     _import_model()
     from vllm.v1.core.sched import scheduler
     from vllm.v1.worker import gpu_model_runner

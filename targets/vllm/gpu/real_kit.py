@@ -25,7 +25,7 @@ from ...base.trace import Config, Group
 from .. import graphs
 from ..engine import begin_process
 from ..models import STATE_KIND, fill_weights, mixer
-from ..options import drafts_on_device, is_jittered, is_v2, ring_entries
+from ..options import drafts_on_device, has_images, is_jittered, is_v2, ring_entries
 from ..rows.contracts import contract
 from ..shadow import patches
 from ..shadow.drafter import Drafter, Speculator, device_proposer, drafting_plainly, ngram_proposer
@@ -56,7 +56,6 @@ def prepare_process(device: str) -> None:
         init_batch_invariance()  # as vLLM's worker does
     _patch_models()
     memories.install()  # before the hooks, which see work once
-    images.install()
     patches.install()
     begin_process()
     # Data-parallel ranks exchange the sizes of their batches on the device of their group: vLLM takes the first GPU.
@@ -130,6 +129,8 @@ class RealKit:
         os.environ["VLLM_USE_BREAKABLE_CUDAGRAPH"] = "1" if is_piecewise(self._config) else "0"
         if is_piecewise(self._config):
             replay.watch_pieces()
+        if has_images(self._config):
+            images.prepare()
         made = configure(self._config, self.device)
         set_default_torch_wrap(made.compilation_config.ir_enable_torch_wrap)  # as vLLM's worker does
         return made
