@@ -34,8 +34,12 @@ def test_a_reason_names_the_value_of_the_trace() -> None:
         refusal("real", Case(plain, options_of(plain)))
         == "its attention kernel takes block sizes that are multiples of 16"
     )
-    asked = Config(num_blocks=40, groups=(Group("mamba", 16), Group("attention", 16)), options={"inputs": "images"})
-    assert refusal("real", Case(asked, options_of(asked))) == "its models have no images"
+    asked = Config(
+        num_blocks=40,
+        groups=(Group("mamba", 16), Group("attention", 16)),
+        options={"inputs": "images", "mixer": "mamba2"},
+    )
+    assert refusal("real", Case(asked, options_of(asked))) == "images are driven with Qwen3.5: mixer=gdn"
     assert VllmFactory("vllm", Release()).supports(config(runner="v3")) == "runner=v3 is not driven on this release"
 
 
