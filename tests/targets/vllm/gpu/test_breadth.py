@@ -102,7 +102,7 @@ def pictured(runner: str, graphs: str) -> Trace:
         graph_sizes=(1, 2),
         options={"runner": runner, "mixer": "gdn", "inputs": "images", "graphs": graphs},
     )
-    first = (Arrive("r0", (("a", 2), ("image.b", 20), ("c", 13)), 3), Step(budget=9), Step(budget=23), Step(), Step())
+    first = (Arrive("r0", (("a", 2), ("image.b", 20), ("c", 13)), 3), Step(budget=5), Step(budget=23), Step(), Step())
     second = (Arrive("r1", (("a", 2), ("image.b", 20), ("c", 14)), 3), Arrive("r2", (("image.c", 6), ("a", 3)), 3))
     return Trace(config, (*first, *second, Step(), Step(), Step()))
 
@@ -127,7 +127,7 @@ def test_an_mtp_head_is_one_token_ahead_inside_an_image(worker: WorkerClient) ->
         num_speculative_tokens=2,
         options={"runner": "v2", "mixer": "gdn", "inputs": "images", "hashing": "lookahead"},
     )
-    first = (Arrive("r0", (("a", 2), ("image.b", 20), ("c", 3)), 5), Step(budget=2), Step(budget=7))
+    first = (Arrive("r0", (("a", 2), ("image.b", 20), ("c", 3)), 5), Step(budget=2), Step(budget=4))
     outcome = worker.run(Trace(config, (*first, Step(drafts=2), Step(drafts=2, right=2), Step(drafts=2, right=2))))
     assert outcome.violation is None, outcome.violation.message
     assert "proposals written by the drafter" in outcome.reached
