@@ -628,7 +628,8 @@ def main() -> int:
             number, one = waiting.pop(0)
             tree, out = broken_tree(options.tree, one, folder / f"tree-{number}"), folder / f"{number}.json"
             config = ",".join(filter(None, (one.config, options.more)))
-            driver, more = "gpu_engines.py", ["--config", config, "--workload", one.workload, "--until-violation"]
+            driver, more = "gpu_engines.py", ["--config", config, "--until-violation"]
+            more += ["--workload", one.workload] if one.workload else []
             if options.kernels:
                 driver, more = "gpu_kernels.py", ["--only", DRIVEN[one.file], "--until-wrong"]
             command = [
