@@ -17,6 +17,8 @@ steps on a CPU and on a GPU. The real model is observed by its log-probabilities
     engines_of_process  what waits in this process
     compiler          says which kernel is compiled
     adapters          LoRA adapters with random weights, by vLLM's own manager and kernels
+    images            what vLLM's processor would make of images; no processor runs
+    beside            what a request's tokens are computed with: an adapter, images
     source_edits      leaves assertions out of a function of vLLM's
     autotuning        chooses the configurations of kernels without timing them
     sharing           the daemon through which workers share the device
@@ -44,6 +46,6 @@ steps on a CPU and on a GPU. The real model is observed by its log-probabilities
     witness           a script of vLLM's public API for a trace
     witness_template  its text
 
-`comparison`, `compiler`, `factory`, `memory_budget`, `placement`, `plans`, `rank_main`, `rank_messages`, `scaling`,
-`stand_ins` and `witness` may be imported where vLLM is not installed.
+`beside`, `comparison`, `compiler`, `factory`, `memory_budget`, `placement`, `plans`, `rank_main`, `rank_messages`,
+`scaling`, `stand_ins` and `witness` may be imported where vLLM is not installed.
 """
