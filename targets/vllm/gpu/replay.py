@@ -70,6 +70,11 @@ class _Model:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._wrapper, name)
 
+    @property
+    def __class__(self) -> Any:
+        """The wrapper's class: the runner looks for it before it asks a model for the positions of images."""
+        return type(self._wrapper)
+
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         context = get_forward_context()
         if context.cudagraph_runtime_mode != CUDAGraphMode.FULL:

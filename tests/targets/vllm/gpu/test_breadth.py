@@ -107,7 +107,7 @@ def pictured(runner: str, graphs: str) -> Trace:
     return Trace(config, (*first, *second, Step(), Step(), Step()))
 
 
-@pytest.mark.parametrize(("runner", "graphs"), [("v2", "decode"), ("v1", "none")])
+@pytest.mark.parametrize(("runner", "graphs"), [("v2", "decode"), ("v1", "none"), ("v1", "decode")])
 def test_a_chunk_that_begins_inside_an_image_gets_the_rest_of_it(
     worker: WorkerClient, runner: str, graphs: str
 ) -> None:
