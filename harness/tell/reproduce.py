@@ -16,6 +16,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Protocol
@@ -44,10 +45,11 @@ from ..judge.oracles import client_of
 from ..judge.outcome import Outcome
 from ..judge.ranks import ranks_of
 from ..judge.violation import Violation
+from ..record.history import History
 from ..workers.worker_client import WorkerClient
 from .at_scale import serve
 from .bug_report import FAILS_OTHERWISE, FAILS_TOO, PASSES, OtherRun, ReproCase, TriedFix
-from .controls import controls, may_decline
+from .controls import controls, may_decline, on_other_models
 from .related import RelatedEntry, related
 from .script import ScriptVerdict, failure_of, run_script, run_test
 from .usual_options import plainest
@@ -60,6 +62,8 @@ IDLE_SECONDS = 20.0
 """Time for the events that the failure does not need any more."""
 SCALE_SECONDS = 40.0
 """Time for the trace in the lengths of a server, and without its limits."""
+MODELS_SECONDS = 60.0
+"""Time for the trace on other models."""
 NAME_LENGTH_MAX = 72
 LEADS_ON = frozenset([
     "a", "after", "an", "and", "by", "for", "from", "in", "no", "not", "of", "on", "that", "the", "to", "what", "while",
@@ -148,7 +152,13 @@ def observe(
         graphs = dict(_graphs(subject, worker, trace, violation.signature, capabilities))
         here = next((one.title for one in runs if one.current), "this one")
         passing = [f"{one.title} instead of {here}" for one in runs if one.result == PASSES and not may_decline(trace)]
-        passing += controls(trace, history, worker, capabilities, lambda one: describe(spec, one, launch.version))
+        here_as = partial(describe, spec, version=launch.version)
+        counted = Counted(worker)
+        passing += controls(trace, history, counted, capabilities, here_as)
+        until = time.monotonic() + MODELS_SECONDS
+        models = {words: _result(worker, other, violation.signature)
+                  for words, other in on_other_models(trace, capabilities, here_as)
+                  if time.monotonic() < until}  # fmt: skip
     versions = versions_of(launch, deployment.packages)
     return ReproCase(
         spec, launch, deployment, trace, history, violation, answers, runs, versions, system(),
@@ -157,11 +167,25 @@ def observe(
         graphs=graphs,
         collected=collected(launch, deployment.environment),
         controls=passing,
+        tried=counted.runs,
+        models=models,
         usual=capabilities.usual_options,
         places=places,
         related=entry,
         fixes=subject.fixes,
     )  # fmt: skip
+
+
+class Counted:
+    """A worker that counts what it runs."""
+
+    def __init__(self, worker: WorkerClient) -> None:
+        self._worker, self.runs = worker, 0
+
+    def explain(self, trace: Trace) -> tuple[Outcome, History]:
+        """Run a trace and record its history."""
+        self.runs += 1
+        return self._worker.explain(trace)
 
 
 class Judged:

@@ -48,7 +48,7 @@ REPLACED = (
     "scheduler features that no scenario uses: switched off",
 )
 NOTES = (
-    f"the model must have gated delta nets: architecture {ARCHITECTURE}; {MODEL} is one",
+    f"the state layers of the run are gated delta nets, as in {ARCHITECTURE}; {MODEL} is one",
     "random weights and 4 layers fit one GPU; compare each answer with that of the same request alone, or leave both "
     "flags out and serve the checkpoint",
 )
@@ -78,7 +78,7 @@ FORM = Form(
             "- [ ] This is a bug report, not a general question.\n"
             "- [ ] This is in English.",
         ),
-        Section("Describe the bug", ("bug", "cause", "expected")),
+        Section("Describe the bug", ("bug", "expected", "cause")),
         Section("Reproduction", ("reproduction", "server", "more")),
         Section("Environment", ("environment",)),
     ),

@@ -22,7 +22,7 @@ from hybridfuzz.harness.judge.target_exception import crash_violation
 from hybridfuzz.harness.judge.verdict import Prefix, StateOf
 from hybridfuzz.harness.judge.violation import Violation
 from hybridfuzz.harness.record.answers import AGAIN, Answer, Answers, collect_answers
-from hybridfuzz.harness.record.history import History, Moment, RequestStep
+from hybridfuzz.harness.record.history import History, Mark, Moment, RequestStep
 from hybridfuzz.harness.record.recorder import record_history
 from hybridfuzz.harness.tell.at_scale import serve
 from hybridfuzz.harness.tell.bug_report import (
@@ -53,7 +53,8 @@ CORPUS = Path(__file__).parents[3] / "corpus"
 LAUNCH = Launch(sys.executable, {})
 DETAILS = re.compile(
     r"<details><summary>(Every request and event|The output of python collect_env\.py|What happens, step by step|"
-    r"The model and clients of such a server|What is the engine's own, and what is stood in|Where to look|"
+    r"The model and clients of such a server|About such a server|Where to look|"
+    r"What is the engine's own, and what is stood in|"
     r"(repro\.py|fix\.patch) \(\d+ lines?\))</summary>|</details>"
 )
 """All HTML that a report may have."""
@@ -124,10 +125,15 @@ def test_a_defect_that_is_public_already_is_a_comment_there() -> None:
     entry = RelatedEntry("entry", "engine #9", cause=cause)
     text = report(structs.replace(case, related=entry, fix=fix))
     assert text.startswith("# Comment on #7: A key too early\n")
+    assert "**Nothing to add.** This is the defect of #7" in text
+    fields = {**cause.fields, "adds": "a script"}
+    more = structs.replace(entry, cause=structs.replace(cause, fields=fields))
+    added = report(structs.replace(case, related=more, fix=fix))
+    assert "Nothing to add" not in added
     assert (
-        "This is the defect of #7, met in hybrid (built into hybridfuzz); it is no new issue. Below: a script that"
-        in text
-    )
+        "This is the defect that this issue is about, met in hybrid (built into hybridfuzz). "
+        "What this comment adds: a script.\n"
+    ) in added
     assert "- [ ] Read #7: is it still open" in text and "Search the issues" not in text
     assert headings(text)[0] == "Reproduction" and "Describe the bug" not in text
 
@@ -254,7 +260,11 @@ def test_memory_of_another_request() -> None:
     case = case_of("accepted-count-zero")
     violation = structs.replace(case.violation, request="r0", observed=StateOf(Prefix("r1"), 3))
     trace = structs.replace(case.trace, events=(arrive("r0", 3), arrive("r1", 3)))
-    assert "reads memory of another request, r1" in headline_of(trace, case.history, violation, ()).impact
+    history = structs.replace(case.history, marks=[Mark(0, 0, violation.block, "alloc", who="r1")])
+    assert "reads the state of another request, r1" in headline_of(trace, history, violation, ()).impact
+    freed = structs.replace(history, marks=[*history.marks, Mark(1, 1, violation.block, "free")])
+    told = headline_of(trace, freed, violation, ()).impact
+    assert "reads the state that r1 left in a block that was freed since" in told, "it is nobody's memory by then"
     own = structs.replace(violation, observed=StateOf(Prefix("r0"), 3))
     assert "another request" not in headline_of(trace, case.history, own, ()).impact
 
@@ -300,8 +310,14 @@ def test_a_server_has_its_clients_and_what_was_run_of_it(fails: bool) -> None:
     fences = [token.content for token in parsed(text) if token.type == "fence"]
     [command] = [one for one in fences if "vllm serve" in one]
     assert "--block-size 1024" in command and ("--num-gpu-blocks-override" in command) == (not fails)
-    assert any("r0 = send(tokens(" in one for one in fences) == fails
-    assert ("an answer that is not that of the same request sent alone" in text) == fails
+    assert not any("r0 = send(tokens(" in one for one in fences), "no client decides which drafts are right"
+    assert "No clients are given, since no client decides what the failure needs:" in text
+    without = structs.replace(served.deployment, client=structs.replace(served.deployment.client, forced=()))
+    free = report(
+        structs.replace(case, deployment=described(plain), served=structs.replace(served, deployment=without))
+    )
+    assert ("r0 = send(tokens(" in free) == fails
+    assert ("an answer that is not that of the same request sent alone" in free) == fails
     assert ("Requests in such lengths were not seen to fail, so none are given" in text) == (not fails)
 
 
@@ -333,7 +349,8 @@ def test_the_cause_is_told_where_it_is_known() -> None:
     text = report(structs.replace(case_of("accepted-count-zero"), related=entry))
     assert text.partition("\n")[0] == "# Wrong tokens with speculative decoding: a key too early (hybrid model)"
     assert "## Cause\n\n**A key too early**.\n\n`f` publishes before it writes.\n" in text
-    assert "**Public reports**, when this was last looked for: #7 (open).\n" in text and "#9" not in text
+    assert "**Public reports**:\n\n* #7 (open)\n" in text
+    assert "#9" not in text.partition("## ")[2], "our own reason is for the owner of the report"
 
 
 def test_a_request_without_an_answer_has_nothing_to_send_again() -> None:
@@ -468,9 +485,13 @@ def test_controls_stand_beside_what_is_wrong() -> None:
     case = case_of("accepted-count-zero")
     text = report(structs.replace(case, controls=["without r1", "without --x_y"]))
     section = text.partition("## Expected behavior")[2].partition("<details>")[0]
-    assert "**Controls.** Each differs from the trace in one thing only, and passes:" in section
-    assert "* without r1\n* without --x_y\n" in section
+    assert "**Controls.** Each was run, and differs from the run in one thing only:" in section
+    assert (
+        "| the run | **fails** |\n| the same, but without r1 | passes |\n| the same, but without --x_y | passes |"
+        in (section.replace("\\_", "_"))
+    )
     assert "Controls" not in report(case)
+    assert "**Controls.** None was found. Each of 7 runs " in report(structs.replace(case, tried=7))
 
 
 def test_the_engine_says_what_its_form_asks_for() -> None:
@@ -502,14 +523,15 @@ def test_known_reports_are_listed_and_a_search_is_named() -> None:
     assert "Search the issues in `https://example.org/issues` for `mamba dummy run data parallel`.\n" in text
     text = report(structs.replace(case, related=RelatedEntry("entry", "engine #123, not #abc")))
     assert "**Public reports** of this or a related bug: #123.\n" in text
-    assert "Known to hybridfuzz as `entry`: engine #123, not \\#abc\n" in text
+    assert "known as `entry`, engine #123, not \\#abc, replayed by" in text.partition("## ")[0]
 
 
 def test_an_entry_of_ours_is_no_public_report() -> None:
     """ "Related reports: ... not searched" listed our own entry as if it were one."""
     case = structs.replace(case_of("finished-row-not-cleared"), related=RelatedEntry("entry", "Public: not searched."))
     text = report(case)
-    assert text.index("none is recorded") < text.index("Known to hybridfuzz as `entry`")
+    assert "known as `entry`" in text.partition("## ")[0] and "`entry`" not in text.partition("## ")[2]
+    assert "none is recorded" in text
 
 
 def test_the_server_command_is_one_shell_command() -> None:
@@ -599,7 +621,8 @@ def test_the_flags_of_a_server_come_first_and_our_names_of_settings_last() -> No
         case.deployment, command=("serve", "MODEL"), flags=("--eager",), search=("falcon", "cache")
     )
     served = report(structs.replace(case, deployment=server))
-    assert served.index("```bash\nserve MODEL") < served.index("The settings, as its trace names them: `num_blocks=")
+    assert "```bash\nserve MODEL" in served and "num_blocks=" not in served
+    assert "The settings: `num_blocks=" in report(case), "without a command nothing else says them"
     assert "Search the issues for `falcon cache" in served
 
 
