@@ -14,7 +14,7 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
-from itertools import groupby
+from itertools import groupby, takewhile
 from typing import NamedTuple
 
 from msgspec import Struct, structs
@@ -43,6 +43,7 @@ from ..record.history import History
 from ..units import listed, plural
 from .at_scale import Served
 from .client_block import client_lines
+from .controls import may_decline
 from .explain import Explanation, explain
 from .headline import Headline, headline_of
 from .related import RelatedEntry, public_reports
@@ -233,10 +234,18 @@ class ReproCase(Struct, frozen=True):
         said = f"{headline.situation}{where}"
         if self.cause:
             events = headline.events if _adds_words(headline.events, self.cause.title) else ""
-            said = f"{' '.join(filter(None, (headline.what, events)))}{where}: {_in_a_sentence(self.cause.title)}"
+            said = f"{' '.join(filter(None, (self.what, events)))}{where}: {_in_a_sentence(self.cause.title)}"
         last = ", ".join(filter(None, (kind, on)))
         whole = f"{said} ({last})" if last else said
         return whole if len(whole) <= TITLE_MAX else said
+
+    @property
+    def what(self) -> str:
+        """What a client gets: what the script shows, where that is wrong tokens, else what the run does."""
+        told = self.verdict.told if self.verdict and self.verdict.promised else ()
+        rows = [found.groups() for line in told if (found := GREEDY.search(line))]
+        is_seen = any(one != other for one, other in rows)
+        return "Wrong tokens" if is_seen else self.headline.what
 
     @property
     def headline(self) -> Headline:
@@ -354,7 +363,7 @@ def _bug(page: _Page) -> Iterator[str]:
     """Yield what a client gets, and what has to be set for it."""
     case = page.case
     client = case.cause.fields.get("client", "") if case.cause else ""  # Markdown of ours
-    told = markdown_text(case.headline.what if client else case.headline.situation)
+    told = markdown_text(case.what if client else case.headline.situation)
     impact = "" if client and case.crashes else case.headline.impact
     more = markdown_text(f"{impact} {_shown(case)}".strip())
     if client:
@@ -373,27 +382,37 @@ def _bug(page: _Page) -> Iterator[str]:
 
 def _when(case: ReproCase) -> Iterator[str]:
     """Yield what triggers the failure, in the words of its cause and in this run, and the settings that it needs."""
-    told = []
+    told, headline = [], case.headline
     if case.cause and (needs := case.cause.fields.get("needs", "")):
-        told.append(f"{needs[0].upper()}{needs[1:].rstrip('.')}.")
-        if case.headline.circumstances:
-            told.append(f"In the run below: {markdown_text(case.headline.circumstances)}.")
-    if case.severity and case.severity.reach:
+        told.append(f"It needs {needs.rstrip('.')}.")
+    if here := headline.circumstances if case.deployment.has_sizes else headline.events:
+        told.append(f"In the run below: {markdown_text(here)}.")
+    if case.severity and case.severity.reach and (case.server.shell or not told):
         words = reach_words(_as_served(case.severity.reach, case.server), NOTHING)
         reach = markdown_text("; ".join([words, *where(case.graphs, "")]))
-        told.append(f"The run {reach} (found by changing one setting at a time).")
+        told.append(f"Settings, each tried alone: {reach}.")
     if told:
         yield f"**When.** {' '.join(told)}\n"
 
 
 def _models(case: ReproCase) -> Iterator[str]:
     """Yield on which models the trace fails: what was run, and nothing else."""
-    if case.models:
-        results = {case.deployment.model_words: FAILS_TOO, **case.models}
-        by_result = {"fails": FAILS_TOO, "passes": PASSES}
-        told = [f"{words} with {listed(found)}" for words, result in by_result.items()
-                if (found := [model for model, each in results.items() if each == result])]  # fmt: skip
-        yield f"**Models.** The same requests, run on each: {markdown_text('; '.join(told))}.\n"
+    if not case.models:
+        return
+    results = {case.deployment.model_words: FAILS_TOO, **case.models}
+    is_refused = may_decline(case.trace)
+    by_result = {"fails": FAILS_TOO, "passes, or refuses the call," if is_refused else "passes": PASSES}
+    cut, told = _same_words([*results]), []
+    for words, result in by_result.items():
+        if found := [" ".join(model.split(" ")[cut:]) for model, each in results.items() if each == result]:
+            told.append(f"{words} with {listed(found)}")
+    yield f"**Models.** The same requests, run on each: {markdown_text('; '.join(told))}.\n"
+
+
+def _same_words(names: Sequence[str]) -> int:
+    """Return the number of words that all names begin with; 0 for fewer than two names."""
+    columns = zip(*(name.split(" ") for name in names), strict=False)
+    return len(list(takewhile(lambda column: len(set(column)) == 1, columns))) if len(names) > 1 else 0
 
 
 def _flags(case: ReproCase) -> list[str]:
@@ -600,7 +619,11 @@ def _expected(page: _Page) -> Iterator[str]:
         varied = f"; {markdown_text(case.answers.variation)}" if case.answers.variation and not received else ""
         told = f"each token is a function of all tokens before it{varied}.{_zeros(rows)}"
         yield f"\nToken ids of a stand-in model: {told}\n"
-    if not case.crashes:
+    if alone := list(_alone(case)):
+        yield "| row of the batch | tokens so far | greedy token, should be | is | |\n| ---: | ---: | --- | --- | --- |"
+        yield from (f"| {' | '.join(cells)} |" for cells in alone)
+        yield "\nThe token that should be there is that of the same tokens alone, without a cache.\n"
+    elif not case.crashes:
         yield from _inside(violation)
         if not case.deployment.has_sizes:
             yield f"{ROWS}\n"
@@ -620,6 +643,21 @@ def _controls(case: ReproCase) -> Iterator[str]:
             f"**Controls.** None was found. Each of {plural(case.tried, 'run')} that differ in one thing fails, too, "
             "or does not do again what fails here.\n"
         )
+
+
+def _alone(case: ReproCase) -> Iterator[list[str]]:
+    """Yield a row for each forward of which the script prints the greedy tokens and those of the same tokens alone;
+    none if they are the same."""
+    told = case.verdict.told if case.verdict and case.verdict.promised else ()
+    rows = [found for line in told if (found := FORWARD.match(line))]
+    for found in rows if any(one["is"] != one["alone"] for one in rows) else ():
+        grade = "right" if found["is"] == found["alone"] else "**wrong**"
+        yield [found["row"], found["count"], _numbers(found["alone"]), _numbers(found["is"]), grade]
+
+
+FORWARD = re.compile(
+    r"row (?P<row>\d+), after (?P<count>\d+) tokens: greedy tokens (?P<is>\[.*?\]), alone (?P<alone>\[.*?\]);"
+)
 
 
 def _inside(violation: Violation) -> Iterator[str]:
@@ -811,7 +849,7 @@ def _story(page: _Page, explanation: Explanation) -> Iterator[str]:
     yield from (f"{number}. {markdown_text(words)}" for number, words in enumerate(explanation.story, 1))
     diverge = f"Expected and observed diverge here. {explanation.fate}".rstrip()  # the sentence is at the top
     yield f"\n{markdown_text(diverge)}\n"
-    if page.with_timeline and (table := plain_text(build_timeline(history))):
+    if page.with_timeline and page.case.deployment.has_sizes and (table := plain_text(build_timeline(history))):
         yield "Blocks:\n"
         yield markdown_fence(table)
 
@@ -850,7 +888,10 @@ def _search(case: ReproCase) -> str:
     is known or the engine raises; else the kind of cache and what the failure needs."""
     where = f" in {markdown_code(case.deployment.tracker)}" if case.deployment.tracker else ""
     raised = case.violation.field.split("-") if case.crashes else []
-    named = raised or (FUNCTION.findall(case.cause.body)[:1] if case.cause else [])
+    named = raised
+    if case.cause and not raised:
+        needs = FUNCTION.findall(case.cause.fields.get("needs", ""))
+        named = [*needs[:1], *FUNCTION.findall(case.cause.body)[:1]]
     terms = (*case.deployment.search, *case.headline.search[bool(case.deployment.search) :])
     if named:
         symptom = SYMPTOMS.get(client_of(case.violation), "")
@@ -858,8 +899,8 @@ def _search(case: ReproCase) -> str:
     return f"{where} for {markdown_code(' '.join(terms))}"
 
 
-FUNCTION = re.compile(r"`((?:[A-Za-z]\w*\.)*[A-Za-z]\w*_\w+|[A-Z]\w*\.\w+|_\w+)`")
-"""A name of the engine in the text of a cause."""
+FUNCTION = re.compile(r"`(?:--)?((?:[A-Za-z]\w*\.)*[A-Za-z]\w*_\w+|[A-Z]\w*\.\w+|_\w+|\w+(?:-\w+)+)(?:\(.*?\))?`")
+"""A name of the engine, or a flag, in the text of a cause."""
 SYMPTOMS: Mapping[str, str] = {
     "wrong tokens": "wrong output",
     "corrupt cache": "wrong output",
@@ -874,7 +915,7 @@ def _related(case: ReproCase) -> Iterator[str]:
     if case.cause and (public := case.cause.public):
         first, *others = parts = PARTS_OF_PUBLIC.split(public)
         is_new = first.startswith("not found")
-        own = "no report of this defect was found" if is_new else f"{first[0].lower()}{first[1:]}"
+        own = f"no report of this defect was found{first.removeprefix('not found')}"
         if is_new and not others:
             yield f"**Public reports**: {own}.\n"
             return

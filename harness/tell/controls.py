@@ -32,6 +32,7 @@ from ...targets.base.trace import (
     Trace,
     TraceError,
     Turn,
+    tag_of,
 )
 from ..draw.near_stock import departs
 from ..draw.overrides import apply_overrides
@@ -100,15 +101,14 @@ def on_other_models(
     trace: Trace, capabilities: Capabilities, server: Callable[[Trace], Deployment]
 ) -> Iterator[tuple[str, Trace]]:
     """Yield the model, in words, and the trace for each other model that the target has one option for."""
-    here = server(trace)
+    seen = {server(trace).model_words, ""}
     for name, values in capabilities.options.items():
-        if name not in trace.config.options:
-            continue
         for value in values:
             config = structs.replace(trace.config, options={**trace.config.options, name: value})
-            there = server(other := _with(trace, config))
-            if there.model and there.model != here.model:
-                yield there.model_words, other
+            words = server(other := _with(trace, config)).model_words
+            if words not in seen:
+                seen.add(words)
+                yield words, other
 
 
 def may_decline(trace: Trace) -> bool:
@@ -145,7 +145,7 @@ def _others(
         yield Variant(f"without {name}", structs.replace(trace, events=events))
     if is_done:
         yield from _larger(trace, here)
-    yield from _fewer_events(trace)
+    yield from _fewer_events(trace, here.calls)
     yield from _other_lengths(trace, violation.request)
 
 
@@ -171,13 +171,16 @@ def _larger(trace: Trace, server: Deployment) -> Iterator[Variant]:
         yield Variant("without prefix caching", _with(trace, without))
 
 
-def _fewer_events(trace: Trace) -> Iterator[Variant]:
-    """Yield the trace without each event that is neither a request, a step nor an operation on the batch."""
+def _fewer_events(trace: Trace, calls: Mapping[str, str]) -> Iterator[Variant]:
+    """Yield the trace without each event that is neither a request nor a step. `calls`: what the engine calls those
+    that are calls of its interface. After an operation on the batch rows have other places, so that it is enough that
+    they run."""
     for index, event in enumerate(trace.events):
-        if words := EVENTS.get(type(event)):
+        call = calls.get(tag_of(event), "")
+        if words := EVENTS.get(type(event), call):
             events = (*trace.events[:index], *trace.events[index + 1 :])
             name = getattr(event, "name", "")
-            yield Variant(f"without {words.format(name=name)}", structs.replace(trace, events=events))
+            yield Variant(f"without {words.format(name=name)}", structs.replace(trace, events=events), bool(call))
 
 
 def _other_lengths(trace: Trace, request: str) -> Iterator[Variant]:
@@ -247,7 +250,7 @@ def _is_control(engine: Runner, variant: Variant, history: History, violation: V
     except (TraceError, TargetError):
         return False
     if variant.is_own:
-        is_done = any(one.request == violation.request for one in after.request_steps)
+        is_done = any(violation.request in (one.request, "") for one in after.request_steps)
         return outcome.violation is None and is_done
     return outcome.violation is None and _does_again(history, after, violation)
 

@@ -497,6 +497,8 @@ def test_controls_stand_beside_what_is_wrong() -> None:
 def test_the_engine_says_what_its_form_asks_for() -> None:
     """The form of vLLM has a required field for the output of its script."""
     assert collected(LAUNCH, ("-c", "import sys; print('engine 1 in', sys.prefix)")) == "engine 1 in ..."
+    ours = "print('engine 1'); print('CACHE=.../.cache/hybridfuzz/kernels')"
+    assert collected(LAUNCH, ("-c", ours)) == "engine 1", "variables of a worker are no part of an environment"
     assert collected(LAUNCH, ("-c", "raise SystemExit(1)")) == collected(LAUNCH, ()) == ""
     case = case_of("accepted-count-zero")
     served = structs.replace(case, deployment=structs.replace(case.deployment, form=FORM))
@@ -637,3 +639,83 @@ def test_what_a_stand_in_refuses_is_no_exception_of_the_engine() -> None:
     violation = crash_violation(None, caught.value, ("engine",))
     assert violation.sentence == "`cat` mixes tensors of the host and of the accelerator (while it was opened)"
     assert consequence_of(violation)[0] == "`cat` mixes tensors of the host and of the accelerator"
+
+
+NEEDS = "an abort, `--flag-of-two` and more than one block"
+
+
+def known_case(body: str = "`Pool.take_block` publishes before it writes.", **fields: str) -> ReproCase:
+    cause = CauseText("A key too early", {"client": "wrong tokens", "needs": NEEDS, **fields}, body)
+    return structs.replace(case_of("accepted-count-zero"), related=RelatedEntry("entry", "engine #9", cause=cause))
+
+
+def test_the_trigger_stands_before_the_machinery() -> None:
+    """What a reader has to do stood behind the cause, in its parenthesis."""
+    text = report(known_case(where="V2"))
+    when = text.index(f"**When.** It needs {NEEDS}. In the run below: ")
+    assert when < text.index("## Cause") and when < text.index("**Public reports**")
+    assert text.count(NEEDS) == 1 and "**A key too early** (V2)." in text
+
+
+def test_each_public_report_has_its_line() -> None:
+    text = report(known_case(public="not found on V2; #1 (merged): brought the pool (2026); PR #2: a repair of `a; b`"))
+    assert "**Public reports**: no report of this defect was found on V2. Near it:\n\n* #1 (merged): brought" in text
+    assert "**Public reports**: no report of this defect was found.\n" in report(known_case(public="not found"))
+
+
+def test_the_words_to_search_for_are_of_the_function_and_the_symptom() -> None:
+    """They were the settings of the trace, for which a tracker has hundreds of reports."""
+    assert "Search the issues for `flag-of-two take_block mamba wrong output`" in report(known_case())
+    crash = structs.replace(case_of("mixed-decodes"), related=known_case().related)
+    exception, _, function = crash.violation.field.partition("-")
+    assert f"Search the issues for `{exception} {function} " in report(crash)
+
+
+def test_a_title_names_the_event_that_the_cause_does_not() -> None:
+    """An abort was the trigger, and the title did not have it."""
+    case = known_case()
+    trace = structs.replace(case.trace, events=(Preempt("r0"), *case.trace.events))
+    assert structs.replace(case, trace=trace).title.startswith("Wrong tokens after a preemption with ")
+    told = structs.replace(case.related, cause=structs.replace(case.cause, heading="A preempted request keeps its key"))
+    assert "after a preemption" not in structs.replace(case, trace=trace, related=told).title
+
+
+def test_nothing_of_ours_stands_in_the_body() -> None:
+    """Rows that only users of hybridfuzz understand, and files that are not attached, were in what is filed."""
+    case = structs.replace(known_case(), verdict=VERDICT, script=Script("pass\n", "x", "nothing"))
+    fix = TriedFix("--- a/x\n+++ b/x\n", "E", "passes", ScriptVerdict(False, 0, 0.1, ""))
+    ours, _, body = report(structs.replace(case, fix=fix)).partition("## ")
+    assert "replayed by `hybridfuzz replay trace.json" in ours and case.violation.signature in ours
+    for one in ("trace.json", "timeline.svg", "in hybridfuzz", case.violation.signature, "`entry`"):
+        assert one not in body, one
+
+
+def test_the_models_are_those_on_which_it_was_run() -> None:
+    case = structs.replace(known_case(), models={"hybrid other": "passes", "hybrid small": "fails, too"})
+    here = structs.replace(case, deployment=structs.replace(case.deployment, model="hybrid model"))
+    assert "**Models.** The same requests, run on each: fails with model and small; passes with other.\n" in report(
+        here
+    )
+    cropped = structs.replace(here.trace, events=(*here.trace.events, Select(("r0",))))
+    assert "passes, or refuses the call, with other" in report(structs.replace(here, trace=cropped))
+    assert "**Models.**" not in report(known_case())
+
+
+def test_a_token_0_is_explained_where_one_is_received() -> None:
+    script = Script("pass\n", "AssertionError: clients receive wrong tokens", "nothing")
+    for received, is_there in (("0", True), ("7", False)):
+        told = [f"r7: prompt [1, 2], received [{received}], expected [3]; ended"]
+        case = structs.replace(case_of("accepted-count-zero"), script=script)
+        text = report(structs.replace(case, verdict=structs.replace(VERDICT, told=told)))
+        assert ("No right token is 0" in text) == is_there
+
+
+def test_rows_of_a_script_on_a_real_model_are_a_table() -> None:
+    """Expected was told in our words, beside a script that prints what the model does."""
+    script = Script("pass\n", "AssertionError", "nothing")
+    lines = [f"row {n}, after {n + 4} tokens: greedy tokens [{one}], alone [8]; differ" for n, one in ((0, 8), (1, 9))]
+    case = structs.replace(case_of("finished-row-not-cleared"), script=script)
+    text = report(structs.replace(case, verdict=structs.replace(VERDICT, told=lines)))
+    assert "| 0 | 4 | 8 | 8 | right |\n| 1 | 5 | 8 | 9 | **wrong** |" in text and "inside the engine" not in text
+    same = report(structs.replace(case, verdict=structs.replace(VERDICT, told=lines[:1])))
+    assert "row of the batch" not in same and "inside the engine" in same
