@@ -383,10 +383,8 @@ def test_a_public_number_stands_with_how_it_differs(path: Path) -> None:
     cause = causes.read(path)
     for part in PARTS_OF_PUBLIC.split(cause.fields["public"]) if cause.path.parent.name in WITH_CLAUSES else ():
         words = re.sub(r"\(.*?\)|[\w.-]*\s?#\d+|\b(PRs?|RFC|and|to)\b|[,:]", " ", part).split()
-        assert len(words) >= 3 or part in ("not found", "no thread found"), part
-    assert ("same" in cause.fields) == ("adds" in cause.fields) or "adds" not in cause.fields, (
-        "a comment adds to a report"
-    )
+        assert len(words) >= 2, part
+    assert "adds" not in cause.fields or "same" in cause.fields, "only a comment adds to a report"
 
 
 WITH_CLAUSES = ("0.33.0", "0.5.23", "5.23.0")

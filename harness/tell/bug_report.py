@@ -27,7 +27,7 @@ from ...targets.base.engine_tests import EngineTest
 from ...targets.base.issue_form import COMMENT, Form, Part, Section
 from ...targets.base.launch import Launch
 from ...targets.base.repro import Script
-from ...targets.base.trace import Config, Prompt, Trace
+from ...targets.base.trace import Abort, Config, Prompt, Resume, Trace
 from ..campaign_summary import Reach, Severity
 from ..group.causes.evidence import Place
 from ..group.findings.finding_store import replay_command
@@ -45,7 +45,7 @@ from .at_scale import Served
 from .client_block import client_lines
 from .controls import may_decline
 from .explain import Explanation, explain
-from .headline import Headline, headline_of
+from .headline import OF_THE_RUN, Headline, headline_of
 from .related import RelatedEntry, public_reports
 from .scenario import narrate, requests_of
 from .script import PACKAGE, ScriptVerdict
@@ -243,9 +243,12 @@ class ReproCase(Struct, frozen=True):
     def what(self) -> str:
         """What a client gets: what the script shows, where that is wrong tokens, else what the run does."""
         told = self.verdict.told if self.verdict and self.verdict.promised else ()
-        rows = [found.groups() for line in told if (found := GREEDY.search(line))]
-        is_seen = any(one != other for one, other in rows)
-        return "Wrong tokens" if is_seen else self.headline.what
+        greedy = [found.groups() for line in told if (found := GREEDY.search(line))]
+        received = [found for line in told if (found := RECEIVED.fullmatch(line)) and found["expected"]]
+        is_seen = bool(received) and "wrong tokens" in (self.script.promise if self.script else "")
+        if is_seen and all(one["name"].startswith(AGAIN_IN_SCRIPT) for one in received):
+            return "Wrong tokens from a prefix-cache hit"
+        return "Wrong tokens" if is_seen or any(one != other for one, other in greedy) else self.headline.what
 
     @property
     def headline(self) -> Headline:
@@ -364,8 +367,9 @@ def _bug(page: _Page) -> Iterator[str]:
     case = page.case
     client = case.cause.fields.get("client", "") if case.cause else ""  # Markdown of ours
     told = markdown_text(case.what if client else case.headline.situation)
-    impact = "" if client and case.crashes else case.headline.impact
-    more = markdown_text(f"{impact} {_shown(case)}".strip())
+    # The cause says what follows; the run then adds only what one of its clients sees.
+    impact = case.headline.impact if not client or case.headline.impact.startswith(OF_THE_RUN) else ""
+    more = markdown_text(f"{'' if client and case.crashes else impact} {_shown(case)}".strip())
     if client:
         told += f". {client[0].upper()}{client[1:]}" if ":" in client else f": {client}"
     yield f"{told}. {more}".rstrip() + "\n"
@@ -476,7 +480,7 @@ def _server(page: _Page) -> Iterator[str]:
     yield f"\nThis command has the settings of the script{sizes}. No server was started; {ran} was run."
     if scale and served and served.tried:
         how = f"with {scale.what} of {plural(served.tried, 'token')}"
-        what = "The same requests" if server.client.forced else "The requests below"
+        what = "The same requests" if server.client.forced or not server.client.calls else "The requests below"
         yield f"{what} were run like it, {how}, and fail in the same way."
     elif scale:
         yield (
@@ -484,9 +488,11 @@ def _server(page: _Page) -> Iterator[str]:
             f"{ran}, with its shorter {scale.what}."
         )
     yield ""
-    again = _meets_a_wrong_cache(page.case)
     is_seen = served and (served.tried or not scale)
-    forced = server.client.forced
+    again = _meets_a_wrong_cache(page.case)
+    forced = [*server.client.forced]
+    if again and any(isinstance(event, Resume | Abort) for event in page.case.trace.events):
+        forced.append("the client that meets the wrong cache sends tokens that depend on the answers of others")
     clients = (
         list(client_lines(served, page.case.trace, page.case.history, again))
         if served and is_seen and not forced
@@ -623,7 +629,7 @@ def _expected(page: _Page) -> Iterator[str]:
         yield "| row of the batch | tokens so far | greedy token, should be | is | |\n| ---: | ---: | --- | --- | --- |"
         yield from (f"| {' | '.join(cells)} |" for cells in alone)
         yield "\nThe token that should be there is that of the same tokens alone, without a cache.\n"
-    elif not case.crashes:
+    elif not (case.crashes or (case.cause and any("**wrong**" in cells for cells in received))):
         yield from _inside(violation)
         if not case.deployment.has_sizes:
             yield f"{ROWS}\n"
@@ -690,10 +696,15 @@ ZERO = "No right token is 0: a 0 is the answer to content that is of no prefix, 
 def _received(case: ReproCase) -> Iterator[list[str]]:
     """Yield a row for each client of which the script prints what it receives."""
     told = case.verdict.told if case.verdict and case.verdict.promised else ()
+    turns = Counter[str]()
     for client in (found for line in told if (found := RECEIVED.fullmatch(line))):
         wanted, got, end = client["expected"] or client["received"], client["received"], client["end"]
         grade = GRADES.get(end, f"**{markdown_text(end)}**") if client["expected"] else "right"
-        yield [markdown_text(client["name"]), _numbers(wanted), _numbers(got), grade]
+        name = client["name"]
+        turns[name] += 1
+        turn = f", turn {turns[name]}" if turns[name] > 1 else ""
+        shown = f"a later client, which sends tokens again ({name})" if name.startswith(AGAIN_IN_SCRIPT) else name
+        yield [markdown_text(shown + turn), _numbers(wanted), _numbers(got), grade]
 
 
 GRADES = {"ended": "**wrong**", "aborted": "**wrong**, aborted"}

@@ -48,7 +48,8 @@ def client_lines(served: Served, trace: Trace, history: History, again: bool = F
     for index in sorted(client.calls):
         event = of_trace[index]
         planned = _planned(history, event)
-        if planned > before >= 0 and (when := _when(trace, history, event, planned)):
+        if planned > before >= 0:
+            when = _when(trace, history, event, planned) or "the turn before is computed"
             yield f"    await asyncio.sleep(DELAY)  # until {when}"
         before = planned
         yield from (f"    {line}" for line in client.calls[index])

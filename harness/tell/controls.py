@@ -50,7 +50,7 @@ MAY_BE_DECLINED = ("on the batch", "with consent")
 """What an event may be that an engine declines with other settings: then nothing is done that could go wrong."""
 CONTROLS_MAX = 5
 """Controls that a report has."""
-RUNS_MAX = 40
+RUNS_MAX = 24
 """Runs in which controls are looked for."""
 EVENTS: Mapping[type[AnyEvent], str] = {
     Abort: "the abort of {name}",
@@ -166,6 +166,12 @@ def _larger(trace: Trace, server: Deployment) -> Iterator[Variant]:
         larger = structs.replace(config, max_num_seqs=config.max_num_seqs + 1)
         words = f"with room for {larger.max_num_seqs} running requests instead of {config.max_num_seqs}"
         yield Variant(words, _with(trace, larger))
+    pages = {group.block_size for group in config.groups if group.kind == "attention"}
+    if config.mamba_cache_mode == "slots" and max(pages, default=1) > 1:  # a page is no block of a state there
+        size, groups = max(pages), [structs.replace(one, block_size=1) if one.kind == "attention" else one
+                                    for one in config.groups]  # fmt: skip
+        tokens = structs.replace(config, groups=tuple(groups), num_blocks=(config.num_blocks - 1) * size + 1)
+        yield Variant(f"with pages of 1 token instead of {size}", _with(trace, tokens), is_own=True)
     if config.enable_prefix_caching and server.command:
         without = structs.replace(config, enable_prefix_caching=False, mamba_cache_mode="none")
         yield Variant("without prefix caching", _with(trace, without))
@@ -184,20 +190,22 @@ def _fewer_events(trace: Trace, calls: Mapping[str, str]) -> Iterator[Variant]:
 
 
 def _other_lengths(trace: Trace, request: str) -> Iterator[Variant]:
-    """Yield the trace with a prompt or an answer of the failing request that is one token longer or shorter."""
+    """Yield the trace with a prompt or an answer of the failing request that is one token longer or shorter; of each,
+    if it is no request that fails."""
     for index, event in enumerate(trace.events):
-        if not isinstance(event, Turn) or event.name != request:
+        if not isinstance(event, Turn) or (request and event.name != request):
             continue
+        who = event.name
         *parts, (document, length) = event.prompt
         whole, answer = sum(tokens for _, tokens in event.prompt), event.max_new_tokens
         turns: list[tuple[str, Turn]] = []
         for by in (1, -1):
             if length + by > 0:
                 prompt = (*parts, (document, length + by))
-                words = f"with {whole + by} tokens in the prompt of {request} instead of {whole}"
+                words = f"with {whole + by} tokens in the prompt of {who} instead of {whole}"
                 turns.append((words, structs.replace(event, prompt=prompt)))
             if answer + by > 0:
-                words = f"with {answer + by} new tokens for {request} instead of {answer}"
+                words = f"with {answer + by} new tokens for {who} instead of {answer}"
                 turns.append((words, structs.replace(event, max_new_tokens=answer + by)))
         for words, turn in turns:
             events = (*trace.events[:index], turn, *trace.events[index + 1 :])

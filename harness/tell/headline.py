@@ -43,6 +43,10 @@ ASKED = {
 """Field of a request -> what its client asks for."""
 
 
+OF_THE_RUN = "In the run below "
+"""Begins what a client of the run sees."""
+
+
 class Headline(Struct, frozen=True):
     """What a report begins with, in lines without markup.
 
@@ -137,9 +141,9 @@ def _seen(answers: Sequence[Answer], has_numbers: bool) -> Iterator[str]:
         at = one.wrong_from
         got = _token(one.observed, at)
         again = (
-            "In the run below a later request with the same prefix"
+            f"{OF_THE_RUN}a later request with the same prefix"
             if one.again
-            else f"In the run below the client of {one.request}"
+            else f"{OF_THE_RUN}the client of {one.request}"
         )
         numbers = f": token {at + 1} is {got}, expected {_token(one.expected, at)}"
         which = numbers if has_numbers else f", from token {at + 1} on"

@@ -62,7 +62,7 @@ IDLE_SECONDS = 20.0
 """Time for the events that the failure does not need any more."""
 SCALE_SECONDS = 40.0
 """Time for the trace in the lengths of a server, and without its limits."""
-MODELS_SECONDS = 60.0
+MODELS_SECONDS = 30.0
 """Time for the trace on other models."""
 NAME_LENGTH_MAX = 72
 LEADS_ON = frozenset([
