@@ -191,9 +191,10 @@ class ReproCase(Struct, frozen=True):
 
     @property
     def server(self) -> Deployment:
-        """The server of the trace, in its own lengths if that is known; with captured graphs if it fails with them,
-        too."""
-        server = self.served.deployment if self.served else self.deployment
+        """The server of the trace, with the sizes in which the requests were seen to fail, without any if they were
+        not; with captured graphs if it fails with them, too."""
+        is_run = self.served is not None and (self.served.tried or not self.served.deployment.scale)
+        server = self.served.deployment if self.served and is_run else self.deployment
         spared = {server.eager} if self.graphs and all(self.graphs.values()) else set()
         return structs.replace(server, flags=tuple(flag for flag in server.flags if flag not in spared))
 
@@ -469,7 +470,7 @@ def _server(page: _Page) -> Iterator[str]:
     server, served = page.case.server, page.case.served
     if not server.shell:
         return
-    scale = server.scale if served else None
+    scale = server.scale if served and served.tried else None
     yield markdown_fence(" \\\n  ".join(server.shell), "bash")
     sizes = ""
     if scale:
@@ -482,13 +483,11 @@ def _server(page: _Page) -> Iterator[str]:
         how = f"with {scale.what} of {plural(served.tried, 'token')}"
         what = "The same requests" if server.client.forced or not server.client.calls else "The requests below"
         yield f"{what} were run like it, {how}, and fail in the same way."
-    elif scale:
-        yield (
-            f"Requests in such lengths were not seen to fail, so none are given: what was seen to fail are those of "
-            f"{ran}, with its shorter {scale.what}."
-        )
+    elif served and served.deployment.scale:
+        what = served.deployment.scale.what
+        yield f"Its sizes are left out: the requests were seen to fail in the short {what} of {ran} only."
     yield ""
-    is_seen = served and (served.tried or not scale)
+    is_seen = served and (served.tried or not served.deployment.scale)
     again = _meets_a_wrong_cache(page.case)
     forced = [*server.client.forced]
     if again and any(isinstance(event, Resume | Abort) for event in page.case.trace.events):

@@ -144,16 +144,16 @@ def _others(
         events = tuple(event for event in trace.events if getattr(event, "name", "") != name)
         yield Variant(f"without {name}", structs.replace(trace, events=events))
     if is_done:
-        yield from _larger(trace, here)
+        yield from _larger(trace, here, is_waiting=violation.oracle == "M8")
     yield from _fewer_events(trace, here.calls)
     yield from _other_lengths(trace, violation.request)
 
 
-def _larger(trace: Trace, server: Deployment) -> Iterator[Variant]:
-    """Yield the trace in a pool in which nobody needs to wait, in steps and batches that have room for more, and
-    without what the prefix cache does."""
+def _larger(trace: Trace, server: Deployment, *, is_waiting: bool) -> Iterator[Variant]:
+    """Yield the trace in a pool in which nobody needs to wait, if requests do, in steps and batches that have room for
+    more, and without what the prefix cache does."""
     config, limits = trace.config, server.limits
-    if "num_blocks" in limits or not limits:
+    if is_waiting:
         blocks = 2 * config.num_blocks
         larger = structs.replace(config, num_blocks=blocks)
         yield Variant(f"with a pool of {blocks} blocks instead of {config.num_blocks}", _with(trace, larger))

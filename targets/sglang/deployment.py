@@ -46,6 +46,7 @@ REPLACED = (
     "one turn of event_loop_normal or event_loop_overlap, the choice of the request that is retracted, index "
     "kernels (in plain PyTorch), output to clients",
     "scheduler features that no scenario uses: switched off",
+    "packages that SGLang imports and that are not installed, such as sgl_kernel: empty modules",
 )
 NOTES = (
     f"the state layers of the run are gated delta nets, as in {ARCHITECTURE}; {MODEL} is one",
