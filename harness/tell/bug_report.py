@@ -249,6 +249,8 @@ class ReproCase(Struct, frozen=True):
         is_seen = bool(received) and "wrong tokens" in (self.script.promise if self.script else "")
         if is_seen and all(one["name"].startswith(AGAIN_IN_SCRIPT) for one in received):
             return "Wrong tokens from a prefix-cache hit"
+        if is_seen and all(_is_longer(one["received"], one["expected"]) for one in received):
+            return "More tokens than asked for"
         return "Wrong tokens" if is_seen or any(one != other for one, other in greedy) else self.headline.what
 
     @property
@@ -260,6 +262,11 @@ class ReproCase(Struct, frozen=True):
             is_synchronous=bool(reach and reach.scheduling.get(SYNCHRONOUS)),
             has_numbers=not (self.answers.variation or _shows_tokens(self)),
         )  # fmt: skip
+
+
+def _is_longer(received: str, expected: str) -> bool:
+    """Return True if a client receives all that it should, and more behind it: lists, as scripts print them."""
+    return received.startswith(f"{expected.removesuffix(']')}, ")
 
 
 def _adds_words(phrase: str, title: str) -> bool:
@@ -319,7 +326,10 @@ def _ours(case: ReproCase) -> str:
         reason = "" if case.cause else f", {re.sub(ISSUE, '#', markdown_text(case.related.reason)).rstrip('.')}"
         known = f", known as {markdown_code(case.related.name)}{reason}"
     again = f"replayed by {markdown_code(_replay(case).removeprefix('$ '))}"
-    return f"{markdown_code(case.violation.signature)}{known}, {again}"
+    other = (
+        f". With `fix.patch` its trace {BEHIND}" if case.fix and not case.fix.good and case.fix.passes_script else ""
+    )
+    return f"{markdown_code(case.violation.signature)}{known}, {again}{other}"
 
 
 def _lines(page: _Page) -> Iterator[str]:
@@ -371,7 +381,7 @@ def _bug(page: _Page) -> Iterator[str]:
     # The cause says what follows; the run then adds only what one of its clients sees.
     impact = case.headline.impact if not client or case.headline.impact.startswith(OF_THE_RUN) else ""
     more = markdown_text(f"{'' if client and case.crashes else impact} {_shown(case)}".strip())
-    if client:
+    if client and client.lower() != told.lower():
         told += f". {client[0].upper()}{client[1:]}" if ":" in client else f": {client}"
     yield f"{told}. {more}".rstrip() + "\n"
     yield from _when(case)
@@ -536,7 +546,7 @@ def _without_event(sentence: str) -> str:
     return re.sub(r" \(event \d+, \w+\)$", "", sentence)
 
 
-BEHIND = "no longer fail like this; they meet another defect, which is not reported here"
+BEHIND = "meets another defect, which is not reported here"
 
 
 def _fix(case: ReproCase, fix: TriedFix) -> Iterator[str]:
@@ -557,8 +567,8 @@ def _fix(case: ReproCase, fix: TriedFix) -> Iterator[str]:
         words = ("fails" if case.tested.status else "passes"), ("fails" if fix.test.status else "passes")
         yield f"| {markdown_code(case.test.path)} | {words[0]} | {words[1]} |"
     is_other = not fix.good and fix.passes_script
-    if not fix.script or is_other:
-        yield f"| the requests below | fail | {BEHIND if is_other else _passing(fix.result)} |"
+    if not fix.script:
+        yield f"| the run | fails | {BEHIND if is_other else markdown_text(fix.result)} |"
     yield ""
     if not (fix.good or is_other):
         yield "**The patch does not fix this failure.**\n"
@@ -569,10 +579,6 @@ def _fix(case: ReproCase, fix: TriedFix) -> Iterator[str]:
         yield from _collapsed(f"fix.patch ({count})", [text])
     else:
         yield f"`fix.patch` ({count}) is left out for its length.\n"
-
-
-def _passing(result: str) -> str:
-    return "pass" if result == PASSES else markdown_text(result)
 
 
 def _reproduction(page: _Page) -> Iterator[str]:
@@ -699,6 +705,8 @@ def _received(case: ReproCase) -> Iterator[list[str]]:
     for client in (found for line in told if (found := RECEIVED.fullmatch(line))):
         wanted, got, end = client["expected"] or client["received"], client["received"], client["end"]
         grade = GRADES.get(end, f"**{markdown_text(end)}**") if client["expected"] else "right"
+        if client["expected"] and end in GRADES and _is_longer(got, wanted):
+            grade = GRADES[end].replace("wrong", "too many")
         name = client["name"]
         turns[name] += 1
         turn = f", turn {turns[name]}" if turns[name] > 1 else ""
@@ -905,7 +913,7 @@ def _search(case: ReproCase) -> str:
     terms = (*case.deployment.search, *case.headline.search[bool(case.deployment.search) :])
     if named:
         symptom = SYMPTOMS.get(client_of(case.violation), "")
-        terms = (*(one.rpartition(".")[2] for one in named), *terms[:1], *filter(None, [symptom]))
+        terms = (*(one.replace(".", " ") for one in named), *terms[:1], *filter(None, [symptom]))
     return f"{where} for {markdown_code(' '.join(terms))}"
 
 

@@ -145,6 +145,9 @@ def _seen(answers: Sequence[Answer], has_numbers: bool) -> Iterator[str]:
             if one.again
             else f"{OF_THE_RUN}the client of {one.request}"
         )
+        if one.observed[: len(one.expected)] == one.expected:
+            yield f"{again} receives {len(one.observed)} tokens instead of {len(one.expected)}. No error is raised."
+            return
         numbers = f": token {at + 1} is {got}, expected {_token(one.expected, at)}"
         which = numbers if has_numbers else f", from token {at + 1} on"
         yield f"{again} receives wrong tokens{which}. No error is raised."

@@ -114,6 +114,7 @@ def observe(
         if violation is None:
             return None
         deployment, severity, wanted = describe(spec, trace, launch.version), None, _likeness(violation)
+        judged = Judged(worker, None)
         if violation.oracle not in UNEXPLAINED and not as_given:
             implementations = deployment.implementations
             judged = Judged(worker, _fixed(subject, trace, entry, stack))
@@ -156,9 +157,9 @@ def observe(
         counted = Counted(worker)
         passing += controls(trace, history, counted, capabilities, here_as)
         until = time.monotonic() + MODELS_SECONDS
-        models = {words: _result(worker, other, violation.signature)
+        models = {words: _result(judged, other, violation.signature)
                   for words, other in on_other_models(trace, capabilities, here_as)
-                  if time.monotonic() < until}  # fmt: skip
+                  if time.monotonic() < until and _is_of_the_cause(judged, other)}  # fmt: skip
     versions = versions_of(launch, deployment.packages)
     return ReproCase(
         spec, launch, deployment, trace, history, violation, answers, runs, versions, system(),
@@ -196,6 +197,10 @@ class Judged:
         self._worker = worker
         self._fixed = fixed
         self.observe, self.explain, self.serve = worker.observe, worker.explain, worker.serve
+
+    def run_unjudged(self, trace: Trace) -> Outcome:
+        """Run a trace."""
+        return self._worker.run(trace)
 
     def run(self, trace: Trace) -> Outcome:
         """Run a trace; a failure that is not repaired is none."""
@@ -361,7 +366,16 @@ def _graphs(
                 yield words, result == FAILS_TOO
 
 
-def _result(worker: WorkerClient, trace: Trace, signature: str) -> str:
+def _is_of_the_cause(judged: Judged, trace: Trace) -> bool:
+    """Return False for a failure that the patch of the known bug does not repair: another model has defects of its
+    own."""
+    try:
+        return judged.run(trace).violation is not None or judged.run_unjudged(trace).violation is None
+    except (TargetError, TraceError):
+        return True
+
+
+def _result(worker: RunsTraces, trace: Trace, signature: str) -> str:
     """Return "passes", how the trace fails, with the same signature or another, or why it cannot run."""
     try:
         violation = worker.run(trace).violation
