@@ -83,6 +83,8 @@ SHOWN_BY: Mapping[str, str] = {
 """By what a client gets."""
 NO_ANSWER = "**no answer: the engine has ended**"
 """Of a client whose request was not over when the engine raised."""
+TOO_MANY = "More tokens than asked for"
+"""What a client gets that receives all that it should, and more."""
 SETTINGS_IN_TITLE = 2
 TITLE_MAX = 200
 """Characters; a longer title does without the class of the model. GitHub takes 256."""
@@ -250,7 +252,7 @@ class ReproCase(Struct, frozen=True):
         if is_seen and all(one["name"].startswith(AGAIN_IN_SCRIPT) for one in received):
             return "Wrong tokens from a prefix-cache hit"
         if is_seen and all(_is_longer(one["received"], one["expected"]) for one in received):
-            return "More tokens than asked for"
+            return TOO_MANY
         return "Wrong tokens" if is_seen or any(one != other for one, other in greedy) else self.headline.what
 
     @property
@@ -634,7 +636,7 @@ def _expected(page: _Page) -> Iterator[str]:
         yield "| row of the batch | tokens so far | greedy token, should be | is | |\n| ---: | ---: | --- | --- | --- |"
         yield from (f"| {' | '.join(cells)} |" for cells in alone)
         yield "\nThe token that should be there is that of the same tokens alone, without a cache.\n"
-    elif not (case.crashes or (case.cause and any("**wrong**" in cells for cells in received))):
+    elif not (case.crashes or (case.cause and any(cells[-1].startswith("**") for cells in received))):
         yield from _inside(violation)
         if not case.deployment.has_sizes:
             yield f"{ROWS}\n"
@@ -912,8 +914,9 @@ def _search(case: ReproCase) -> str:
         named = [*needs[:1], *FUNCTION.findall(case.cause.body)[:1]]
     terms = (*case.deployment.search, *case.headline.search[bool(case.deployment.search) :])
     if named:
-        symptom = SYMPTOMS.get(client_of(case.violation), "")
-        terms = (*(one.replace(".", " ") for one in named), *terms[:1], *filter(None, [symptom]))
+        symptom = TOO_MANY if case.what == TOO_MANY else SYMPTOMS.get(client_of(case.violation), "")
+        kind = terms[:1] if case.violation.group_kind or case.deployment.search else ()
+        terms = (*(one.replace(".", " ") for one in named), *kind, *filter(None, [symptom.lower()]))
     return f"{where} for {markdown_code(' '.join(terms))}"
 
 
