@@ -671,7 +671,7 @@ def test_the_words_to_search_for_are_of_the_function_and_the_symptom() -> None:
     assert "Search the issues for `flag-of-two Pool take_block mamba wrong output`" in report(known_case())
     crash = structs.replace(case_of("mixed-decodes"), related=known_case().related)
     exception, _, function = crash.violation.field.partition("-")
-    assert f"Search the issues for `{exception} {function} " in report(crash)
+    assert f"Search the issues for `{exception} {function}`" in report(crash)
 
 
 def test_a_title_names_the_event_that_the_cause_does_not() -> None:
