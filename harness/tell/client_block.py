@@ -24,6 +24,8 @@ asyncio.run(main())"""
 
 
 AGAIN = """\
+    sent = [task for task in locals().values() if isinstance(task, asyncio.Task)]
+    await asyncio.gather(*sent, return_exceptions=True)
     # The cache holds wrong content by now. A client that sends the same tokens meets it, whose answer
     # is to be compared with that of the same request to a new server.
     known = {prompt}
