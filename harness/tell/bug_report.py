@@ -483,6 +483,10 @@ def _server(page: _Page) -> Iterator[str]:
     if not server.shell:
         return
     scale = server.scale if served and served.tried else None
+    again = _meets_a_wrong_cache(page.case)
+    forced = [*server.client.forced]
+    if again and any(isinstance(event, Resume | Abort) for event in page.case.trace.events):
+        forced.append("the client that meets the wrong cache sends tokens that depend on the answers of others")
     yield markdown_fence(" \\\n  ".join(server.shell), "bash")
     sizes = ""
     if scale:
@@ -493,17 +497,13 @@ def _server(page: _Page) -> Iterator[str]:
     yield f"\nThis command has the settings of the script{sizes}. No server was started; {ran} was run."
     if scale and served and served.tried:
         how = f"with {scale.what} of {plural(served.tried, 'token')}"
-        what = "The same requests" if server.client.forced or not server.client.calls else "The requests below"
+        what = "The same requests" if forced or not server.client.calls else "The requests below"
         yield f"{what} were run like it, {how}, and fail in the same way."
     elif served and served.deployment.scale:
         what = served.deployment.scale.what
         yield f"Its sizes are left out: the requests were seen to fail in the short {what} of {ran} only."
     yield ""
     is_seen = served and (served.tried or not served.deployment.scale)
-    again = _meets_a_wrong_cache(page.case)
-    forced = [*server.client.forced]
-    if again and any(isinstance(event, Resume | Abort) for event in page.case.trace.events):
-        forced.append("the client that meets the wrong cache sends tokens that depend on the answers of others")
     clients = (
         list(client_lines(served, page.case.trace, page.case.history, again))
         if served and is_seen and not forced

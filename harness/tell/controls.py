@@ -170,8 +170,8 @@ def _larger(trace: Trace, server: Deployment, *, is_waiting: bool) -> Iterator[V
     if config.mamba_cache_mode == "slots" and max(pages, default=1) > 1:  # a page is no block of a state there
         size, groups = max(pages), [structs.replace(one, block_size=1) if one.kind == "attention" else one
                                     for one in config.groups]  # fmt: skip
-        tokens = structs.replace(config, groups=tuple(groups), num_blocks=(config.num_blocks - 1) * size + 1)
-        yield Variant(f"with pages of 1 token instead of {size}", _with(trace, tokens), is_own=True)
+        single = structs.replace(config, groups=tuple(groups), num_blocks=(config.num_blocks - 1) * size + 1)
+        yield Variant(f"with pages of 1 token instead of {size}", _with(trace, single), is_own=True)
     if config.enable_prefix_caching and server.command:
         without = structs.replace(config, enable_prefix_caching=False, mamba_cache_mode="none")
         yield Variant("without prefix caching", _with(trace, without))
