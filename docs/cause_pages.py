@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 DOCS = Path(__file__).resolve().parent
 CORPUS = DOCS.parent / "corpus"
 REQUIRED = ("client", "where", "needs", "public")
-OPTIONAL = ("severity", "GPU", "same")
+OPTIONAL = ("severity", "GPU", "same", "adds", "also")
 TABLES = re.compile(r"<!-- causes (\S+) (\S+): begin[^>]*-->\n.*?<!-- causes: end -->", re.DOTALL)
 LINK = re.compile(r"\]\((?:\.\./)+corpus/(\w+)/fixes/([\w.]+)/([\w-]+)\.md\)")
 CAPTION = {"vllm": "runner", "sglang": "where", "transformers": "families", "llamacpp": "part"}
@@ -133,7 +133,7 @@ def table(engine: str, release: str) -> Iterator[str]:
     for cause in found:
         number, _, name = cause.title.rpartition(". ")
         link = f"../../{cause.path.relative_to(DOCS.parent).as_posix()}"
-        public = cause.fields["public"].partition("; related: ")[0]
+        public = cause.fields["public"].partition("; ")[0]
         cells = [number, f"[{name}]({link})", *([cause.level] if rated else [])]
         yield f"| {' | '.join([*cells, cause.fields['where'], cause.fields['client'], public])} |"
 

@@ -32,6 +32,7 @@ from hybridfuzz.harness.draw import trace_files
 from hybridfuzz.harness.face.outputs.ndjson import event_name
 from hybridfuzz.harness.group.findings import measured_reach, severity
 from hybridfuzz.harness.group.known import known_toml
+from hybridfuzz.harness.tell.bug_report import PARTS_OF_PUBLIC
 from hybridfuzz.targets.hybrid.mutants import PARTS
 from hybridfuzz.targets.hybrid.mutants import titles as mutant_titles
 
@@ -374,6 +375,20 @@ def test_a_cause_is_told_in_one_place(path: Path) -> None:
     assert cause.traces or "None is packaged." in shown
 
 
+@pytest.mark.parametrize("path", CAUSES, ids=name)
+def test_a_public_number_stands_with_how_it_differs(path: Path) -> None:
+    """A maintainer read nine numbers of "related" reports, and could not tell which of them was this defect."""
+    import cause_pages as causes
+
+    cause = causes.read(path)
+    for part in PARTS_OF_PUBLIC.split(cause.fields["public"]) if cause.path.parent.name in WITH_CLAUSES else ():
+        words = re.sub(r"\(.*?\)|[\w.-]*\s?#\d+|\b(PRs?|RFC|and|to)\b|[,:]", " ", part).split()
+        assert len(words) >= 2, part
+    assert "adds" not in cause.fields or "same" in cause.fields, "only a comment adds to a report"
+
+
+WITH_CLAUSES = ("0.33.0", "0.5.23", "5.23.0")
+"""The newest release of each engine that has texts of causes."""
 RELEASES = ("vllm 0.33.0", "sglang 0.5.23", "sglang 0.5.20", "transformers 5.23.0", "llamacpp 2026.10.11549")
 """Those whose causes have texts."""
 

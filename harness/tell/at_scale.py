@@ -76,47 +76,63 @@ def serve(
     `history` is that of the failure."""
     described = describe(trace)
     scaled = at_scale(trace, described.scale) if described.scale else None
-    needs = _needed(trace, described.limits, fails)
+    needs, spared = _needed(trace, described.limits, fails)
     if scaled is None:
         return Served(structs.replace(described, scale=None), trace, needs)
     assert described.scale is not None
-    tried, seen = 0, list[Trace]()
-    for reading in READINGS:
-        one = at_scale(trace, described.scale, reading, history)
-        if one is None or one in seen:
-            continue
-        seen.append(one)
-        if tried := _tried(trace, described.scale, fails, reading, history):
-            scaled = one
+    tried = 0
+    # What was run has the limits of the command. In such lengths more of them may be needed than in the trace's own.
+    for ample in [spared, {}] if spared else [spared]:
+        seen = list[Trace]()
+        for reading in READINGS:
+            one = at_scale(trace, described.scale, reading, history)
+            if one is None or one in seen:
+                continue
+            seen.append(one)
+            if tried := _tried(trace, described.scale, fails, reading, history, ample):
+                scaled, needs = one, needs if ample == spared else [*described.limits]
+                break
+        if tried:
             break
     server = describe(scaled)
     flags = (*described.scale.flags, *(part for name in needs for part in server.limits[name]))
     return Served(structs.replace(server, flags=(*server.flags, *flags)), scaled, needs, tried)
 
 
-def _needed(trace: Trace, limits: Mapping[str, object], fails: Callable[[Trace], bool]) -> list[str]:
-    """Return limits that a trace does not fail without: each is tried without all that could be spared before."""
+def _needed(
+    trace: Trace, limits: Mapping[str, object], fails: Callable[[Trace], bool]
+) -> tuple[list[str], dict[str, int]]:
+    """Return limits that a trace does not fail without, and the values of the others: each is tried without all that
+    could be spared before."""
     spared: dict[str, int] = {}
     for name in [name for name in AMPLE if name in limits]:
         if fails(_with(trace, more := {**spared, name: AMPLE[name]})):
             spared = more
-    return [name for name in limits if name not in spared]
+    return [name for name in limits if name not in spared], spared
 
 
 def _with(trace: Trace, fields: Mapping[str, int]) -> Trace:
     return structs.replace(trace, config=structs.replace(trace.config, **fields))
 
 
-def _tried(trace: Trace, scale: Scale, fails: Callable[[Trace], bool], reading: Reading, history: History) -> int:
+def _tried(
+    trace: Trace,
+    scale: Scale,
+    fails: Callable[[Trace], bool],
+    reading: Reading,
+    history: History,
+    ample: Mapping[str, int],
+) -> int:
     """Return the largest block, up to a server's, with which a trace can be run, 0 if it does not fail there. Options
-    keep their values: a target may take no others."""
+    keep their values: a target may take no others. `ample`: limits of which the server has the usual ones."""
     block, largest = scale.block, max(group.block_size for group in trace.config.groups)
     options = {name: int(trace.config.options.get(name, "0")) for name in scale.options}
     while block > largest:
         one = at_scale(trace, Scale(block, options), reading, history)
         longest = max(one.config.max_model_len, one.config.max_num_batched_tokens) if one else 0
         if one and longest <= LENGTH_MAX and len(one.events) <= EVENTS_MAX:
-            return block if fails(one) else 0
+            wide = {name: max(value, getattr(one.config, name)) for name, value in ample.items()}
+            return block if fails(_with(one, wide)) else 0
         block //= 2
     return 0
 

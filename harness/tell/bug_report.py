@@ -14,7 +14,7 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
-from itertools import groupby
+from itertools import groupby, takewhile
 from typing import NamedTuple
 
 from msgspec import Struct, structs
@@ -27,7 +27,7 @@ from ...targets.base.engine_tests import EngineTest
 from ...targets.base.issue_form import COMMENT, Form, Part, Section
 from ...targets.base.launch import Launch
 from ...targets.base.repro import Script
-from ...targets.base.trace import Config, Prompt, Trace
+from ...targets.base.trace import Abort, Config, Prompt, Resume, Trace
 from ..campaign_summary import Reach, Severity
 from ..group.causes.evidence import Place
 from ..group.findings.finding_store import replay_command
@@ -43,8 +43,9 @@ from ..record.history import History
 from ..units import listed, plural
 from .at_scale import Served
 from .client_block import client_lines
+from .controls import may_decline
 from .explain import Explanation, explain
-from .headline import Headline, headline_of
+from .headline import OF_THE_RUN, Headline, headline_of
 from .related import RelatedEntry, public_reports
 from .scenario import narrate, requests_of
 from .script import PACKAGE, ScriptVerdict
@@ -82,9 +83,13 @@ SHOWN_BY: Mapping[str, str] = {
 """By what a client gets."""
 NO_ANSWER = "**no answer: the engine has ended**"
 """Of a client whose request was not over when the engine raised."""
+TOO_MANY = "More tokens than asked for"
+"""What a client gets that receives all that it should, and more."""
 SETTINGS_IN_TITLE = 2
 TITLE_MAX = 200
 """Characters; a longer title does without the class of the model. GitHub takes 256."""
+STEM = 5
+"""Letters by which words are compared."""
 FLAG_LENGTH_MAX = 60
 """A longer flag is named without its value."""
 TOKENS_SHOWN = 12
@@ -147,6 +152,8 @@ class ReproCase(Struct, frozen=True):
     usual     values of options that need no mention
     graphs    whether the trace fails "eagerly" and "with captured graphs"; {} where only one of them was run
     controls  runs that differ from the trace in one factor, and pass
+    tried     runs that were made to find them, 0 if none was looked for
+    models    the trace on other models: `PASSES`, how it fails, or why it cannot run
     places    suspicious functions of the engine, most suspicious first; () if they were not computed
     related   the known bug that lists the trace or is recognized, if there is one
     script    without one, the report shows how to replay the trace
@@ -170,6 +177,8 @@ class ReproCase(Struct, frozen=True):
     collected: str = ""
     graphs: Mapping[str, bool] = {}
     controls: Sequence[str] = ()
+    tried: int = 0
+    models: Mapping[str, str] = {}
     usual: Mapping[str, str] = {}
     places: Sequence[Place] = ()
     related: RelatedEntry | None = None
@@ -184,9 +193,10 @@ class ReproCase(Struct, frozen=True):
 
     @property
     def server(self) -> Deployment:
-        """The server of the trace, in its own lengths if that is known; with captured graphs if it fails with them,
-        too."""
-        server = self.served.deployment if self.served else self.deployment
+        """The server of the trace, with the sizes in which the requests were seen to fail, without any if they were
+        not; with captured graphs if it fails with them, too."""
+        is_run = self.served is not None and (self.served.tried or not self.served.deployment.scale)
+        server = self.served.deployment if self.served and is_run else self.deployment
         spared = {server.eager} if self.graphs and all(self.graphs.values()) else set()
         return structs.replace(server, flags=tuple(flag for flag in server.flags if flag not in spared))
 
@@ -226,10 +236,24 @@ class ReproCase(Struct, frozen=True):
         on = current.title if current and any(run.result == PASSES for run in self.runs) else ""
         said = f"{headline.situation}{where}"
         if self.cause:
-            said = f"{headline.what}{where}: {_in_a_sentence(self.cause.title)}"
+            events = headline.events if _adds_words(headline.events, self.cause.title) else ""
+            said = f"{' '.join(filter(None, (self.what, events)))}{where}: {_in_a_sentence(self.cause.title)}"
         last = ", ".join(filter(None, (kind, on)))
         whole = f"{said} ({last})" if last else said
         return whole if len(whole) <= TITLE_MAX else said
+
+    @property
+    def what(self) -> str:
+        """What a client gets: what the script shows, where that is wrong tokens, else what the run does."""
+        told = self.verdict.told if self.verdict and self.verdict.promised else ()
+        greedy = [found.groups() for line in told if (found := GREEDY.search(line))]
+        received = [found for line in told if (found := RECEIVED.fullmatch(line)) and found["expected"]]
+        is_seen = bool(received) and "wrong tokens" in (self.script.promise if self.script else "")
+        if is_seen and all(one["name"].startswith(AGAIN_IN_SCRIPT) for one in received):
+            return "Wrong tokens from a prefix-cache hit"
+        if is_seen and all(_is_longer(one["received"], one["expected"]) for one in received):
+            return TOO_MANY
+        return "Wrong tokens" if is_seen or any(one != other for one, other in greedy) else self.headline.what
 
     @property
     def headline(self) -> Headline:
@@ -242,16 +266,27 @@ class ReproCase(Struct, frozen=True):
         )  # fmt: skip
 
 
+def _is_longer(received: str, expected: str) -> bool:
+    """Return True if a client receives all that it should, and more behind it: lists, as scripts print them."""
+    return received.startswith(f"{expected.removesuffix(']')}, ")
+
+
+def _adds_words(phrase: str, title: str) -> bool:
+    """Return True if a phrase has a word of some length whose stem a title has not."""
+    stems = [word[:STEM].lower() for word in re.findall(r"\w+", phrase) if len(word) >= STEM and word != "after"]
+    return any(stem not in title.lower() for stem in stems)
+
+
 def _in_a_sentence(title: str) -> str:
     """Return a title for the middle of a sentence: names keep their first letter."""
     first, second = title[:1], title[1:2]
     return first.lower() + title[1:] if second.islower() or second == " " else title
 
 
-def report(case: ReproCase, *, has_picture: bool = False) -> str:
+def report(case: ReproCase) -> str:
     """Return the text of REPORT.md."""
     for with_script, with_timeline in ((True, True), (False, True), (False, False)):
-        text = "\n".join(_lines(_Page(case, has_picture, with_script, with_timeline))) + "\n"
+        text = "\n".join(_lines(_Page(case, with_script, with_timeline))) + "\n"
         if len(text) <= LENGTH_MAX:
             return text
     note = "\n\n(Cut: longer than an issue may be.)\n"
@@ -262,7 +297,6 @@ class _Page(NamedTuple):
     """A case, and what of it is written."""
 
     case: ReproCase
-    has_picture: bool
     with_script: bool
     with_timeline: bool
 
@@ -273,20 +307,31 @@ OWNER = """\
 > - [ ] Run the script.
 > - [ ] Read the code that it is about.
 > - [ ] {}
-{}"""
+{}>
+> In hybridfuzz it is {}.
+"""
 SEARCH = "Search the issues{}."
 COMPARE = "Read {}: is it still open, and does this add to it?"
 ATTACH = """\
 > - [ ] Attach `repro.py`, or put it into a gist and link it where this text calls it attached.
 """
-SAME = "This is the defect of {}, met in {}; it is no new issue. {}"
+SAME = "This is the defect that this issue is about, met in {}. What this comment adds: {}."
+NOTHING_NEW = """\
+**Nothing to add.** This is the defect of {}, which says as much as this report: do not file it. What was run is below.
+"""
 
 
-def _adds(case: ReproCase) -> str:
-    """Return what a comment adds to the report that is there."""
-    adds = [*(["a script that shows it on a CPU"] if case.script else []),
-            *(["a patch with which that passes"] if case.script and case.fix and case.fix.good else [])]  # fmt: skip
-    return f"Below: {listed([*adds, 'how it comes about'])}."
+def _ours(case: ReproCase) -> str:
+    """Return what hybridfuzz calls a failure, and the command that replays it."""
+    known = ""
+    if case.related:
+        reason = "" if case.cause else f", {re.sub(ISSUE, '#', markdown_text(case.related.reason)).rstrip('.')}"
+        known = f", known as {markdown_code(case.related.name)}{reason}"
+    again = f"replayed by {markdown_code(_replay(case).removeprefix('$ '))}"
+    other = (
+        f". With `fix.patch` its trace {BEHIND}" if case.fix and not case.fix.good and case.fix.passes_script else ""
+    )
+    return f"{markdown_code(case.violation.signature)}{known}, {again}{other}"
 
 
 def _lines(page: _Page) -> Iterator[str]:
@@ -295,9 +340,11 @@ def _lines(page: _Page) -> Iterator[str]:
     is_attached = case.script and (case.script.scenario or not page.with_script)
     before, title = (f"Comment on {same}: ", case.cause.title) if same and case.cause else (form.title, case.title)
     yield f"# {before}{markdown_text(title)}\n"
-    yield OWNER.format(COMPARE.format(same) if same else SEARCH.format(_search(case)), ATTACH if is_attached else "")
-    if same:
-        yield f"{SAME.format(same, markdown_text(case.release), _adds(case))}\n"
+    to_read = COMPARE.format(same) if same else SEARCH.format(_search(case))
+    yield OWNER.format(to_read, ATTACH if is_attached else "", _ours(case))
+    if same and case.cause:
+        adds = case.cause.fields.get("adds", "")
+        yield f"{SAME.format(markdown_text(case.release), adds) if adds else NOTHING_NEW.format(same)}\n"
     for section in form.sections:
         yield from _section(section, page)
 
@@ -332,23 +379,57 @@ def _bug(page: _Page) -> Iterator[str]:
     """Yield what a client gets, and what has to be set for it."""
     case = page.case
     client = case.cause.fields.get("client", "") if case.cause else ""  # Markdown of ours
-    told = markdown_text(case.headline.what if client else case.headline.situation)
-    impact = "" if client and case.crashes else case.headline.impact
-    more = markdown_text(f"{impact} {_shown(case)}".strip())
-    if client:
+    told = markdown_text(case.what if client else case.headline.situation)
+    # The cause says what follows; the run then adds only what one of its clients sees.
+    impact = case.headline.impact if not client or case.headline.impact.startswith(OF_THE_RUN) else ""
+    more = markdown_text(f"{'' if client and case.crashes else impact} {_shown(case)}".strip())
+    if client and client.lower() != told.lower():
         told += f". {client[0].upper()}{client[1:]}" if ":" in client else f": {client}"
     yield f"{told}. {more}".rstrip() + "\n"
-    if case.severity and case.severity.reach:
-        words = reach_words(_as_served(case.severity.reach, case.server), NOTHING)
-        reach = markdown_text("; ".join([words, *where(case.graphs, "")]))
-        yield f"**When** (found by changing one setting at a time; another trace may need less): {reach}.\n"
+    yield from _when(case)
     yield from _implementations(case)
+    yield from _models(case)
     yield from _related(case)
     if case.fixes:
         yield "**Run with patches.** Without them the scenario meets another bug first; the patches are in "
         yield f"{markdown_code(f'{FIXES}/{FILES}')}:\n"
         yield from (f"* {markdown_code(f'{one.title}.patch')}: {markdown_text(one.reason)}" for one in case.fixes)
         yield ""
+
+
+def _when(case: ReproCase) -> Iterator[str]:
+    """Yield what triggers the failure, in the words of its cause and in this run, and the settings that it needs."""
+    told, headline = [], case.headline
+    if case.cause and (needs := case.cause.fields.get("needs", "")):
+        told.append(f"It needs {needs.rstrip('.')}.")
+    if here := headline.circumstances if case.deployment.has_sizes else headline.events:
+        told.append(f"In the run below: {markdown_text(here)}.")
+    if case.severity and case.severity.reach and (case.server.shell or not told):
+        words = reach_words(_as_served(case.severity.reach, case.server), NOTHING)
+        reach = markdown_text("; ".join([words, *where(case.graphs, "")]))
+        told.append(f"Settings, each tried alone: {reach}.")
+    if told:
+        yield f"**When.** {' '.join(told)}\n"
+
+
+def _models(case: ReproCase) -> Iterator[str]:
+    """Yield on which models the trace fails: what was run, and nothing else."""
+    if not case.models:
+        return
+    results = {case.deployment.model_words: FAILS_TOO, **case.models}
+    is_refused = may_decline(case.trace)
+    by_result = {"fails": FAILS_TOO, "passes, or refuses the call," if is_refused else "passes": PASSES}
+    cut, told = _same_words([*results]), []
+    for words, result in by_result.items():
+        if found := [" ".join(model.split(" ")[cut:]) for model, each in results.items() if each == result]:
+            told.append(f"{words} with {listed(found)}")
+    yield f"**Models.** The same requests, run on each: {markdown_text('; '.join(told))}.\n"
+
+
+def _same_words(names: Sequence[str]) -> int:
+    """Return the number of words that all names begin with; 0 for fewer than two names."""
+    columns = zip(*(name.split(" ") for name in names), strict=False)
+    return len(list(takewhile(lambda column: len(set(column)) == 1, columns))) if len(names) > 1 else 0
 
 
 def _flags(case: ReproCase) -> list[str]:
@@ -401,7 +482,11 @@ def _server(page: _Page) -> Iterator[str]:
     server, served = page.case.server, page.case.served
     if not server.shell:
         return
-    scale = server.scale if served else None
+    scale = server.scale if served and served.tried else None
+    again = _meets_a_wrong_cache(page.case)
+    forced = [*server.client.forced]
+    if again and any(isinstance(event, Resume | Abort) for event in page.case.trace.events):
+        forced.append("the client that meets the wrong cache sends tokens that depend on the answers of others")
     yield markdown_fence(" \\\n  ".join(server.shell), "bash")
     sizes = ""
     if scale:
@@ -412,26 +497,28 @@ def _server(page: _Page) -> Iterator[str]:
     yield f"\nThis command has the settings of the script{sizes}. No server was started; {ran} was run."
     if scale and served and served.tried:
         how = f"with {scale.what} of {plural(served.tried, 'token')}"
-        yield f"The requests below were run like it, {how}, and fail in the same way."
-    elif scale:
-        yield (
-            f"Requests in such lengths were not seen to fail, so none are given: what was seen to fail are those of "
-            f"{ran}, with its shorter {scale.what}."
-        )
+        what = "The same requests" if forced or not server.client.calls else "The requests below"
+        yield f"{what} were run like it, {how}, and fail in the same way."
+    elif served and served.deployment.scale:
+        what = served.deployment.scale.what
+        yield f"Its sizes are left out: the requests were seen to fail in the short {what} of {ran} only."
     yield ""
-    again = _meets_a_wrong_cache(page.case)
-    is_seen = served and (served.tried or not scale)
-    clients = list(client_lines(served, page.case.trace, page.case.history, again)) if served and is_seen else []
+    is_seen = served and (served.tried or not served.deployment.scale)
+    clients = (
+        list(client_lines(served, page.case.trace, page.case.history, again))
+        if served and is_seen and not forced
+        else []
+    )
     lines = [f"* {markdown_text(note)}" for note in server.notes]
-    if server.client.forced:
-        lines += ["", "What no flag and no field of a request says:", ""]
-        lines += [f"* {markdown_text(one)}" for one in server.client.forced]
+    if forced:
+        lines += ["", "No clients are given, since no client decides what the failure needs:", ""]
+        lines += [f"* {markdown_text(one)}" for one in forced]
     if clients:
         lines += ["", markdown_fence("\n".join(clients), "python")]
         if shows := SHOWN_BY.get(client_of(page.case.violation)):
             lines += ["", shows]
     if lines:
-        yield from _collapsed("The model and clients of such a server", lines)
+        yield from _collapsed("The model and clients of such a server" if clients else "About such a server", lines)
 
 
 def _meets_a_wrong_cache(case: ReproCase) -> bool:
@@ -445,14 +532,15 @@ def _cause(page: _Page) -> Iterator[str]:
     """Yield why it fails where that is known, and in any case where the run first deviates."""
     case, cause, fix = page.case, page.case.cause, page.case.fix
     if cause:
-        about = "; ".join(f"{name}: {cause.fields[name]}" for name in ABOUT if cause.fields.get(name))
+        about = cause.fields.get("where", "")
         yield f"**{markdown_text(cause.title)}**{f' ({about})' if about else ''}.\n"
         yield f"{cause.body.strip()}\n"
     if fix:
         yield from _fix(case, fix)
-    unknown = "" if cause or fix else "Not known. "
-    first = "The exception" if case.crashes else "First deviation in this run"
-    yield f"{unknown}{first}: {markdown_text(_without_event(case.violation.sentence))}."
+    if not cause or case.crashes:
+        unknown = "" if cause or fix else "Not known. "
+        first = "The exception" if case.crashes else "First deviation in this run"
+        yield f"{unknown}{first}: {markdown_text(_without_event(case.violation.sentence))}."
 
 
 def _without_event(sentence: str) -> str:
@@ -460,16 +548,14 @@ def _without_event(sentence: str) -> str:
     return re.sub(r" \(event \d+, \w+\)$", "", sentence)
 
 
-BEHIND = "no longer fails like this; it meets another defect, which is not reported here"
-ABOUT = ("where", "needs")
-"""Fields of the text of a cause."""
+BEHIND = "meets another defect, which is not reported here"
 
 
 def _fix(case: ReproCase, fix: TriedFix) -> Iterator[str]:
     """Yield what fails without the patch and passes with it, and the patch."""
     shown = fix.text.splitlines()
     lines, count = len(shown), plural(len(shown), "line")
-    about = f"`fix.patch`, {markdown_text(fix.source)}, shows the cause; it was not written for review."
+    about = "`fix.patch` shows the cause; it was not written for review."
     if fix.places:
         places = listed([markdown_code(one) for one in fix.places[:PLACES_SHOWN]])
         more = " and more" if len(fix.places) > PLACES_SHOWN else ""
@@ -483,7 +569,9 @@ def _fix(case: ReproCase, fix: TriedFix) -> Iterator[str]:
         words = ("fails" if case.tested.status else "passes"), ("fails" if fix.test.status else "passes")
         yield f"| {markdown_code(case.test.path)} | {words[0]} | {words[1]} |"
     is_other = not fix.good and fix.passes_script
-    yield f"| the trace, in hybridfuzz | fails | {BEHIND if is_other else markdown_text(fix.result)} |\n"
+    if not fix.script:
+        yield f"| the run | fails | {BEHIND if is_other else markdown_text(fix.result)} |"
+    yield ""
     if not (fix.good or is_other):
         yield "**The patch does not fix this failure.**\n"
     text = markdown_fence("\n".join(shown), "diff")
@@ -492,7 +580,7 @@ def _fix(case: ReproCase, fix: TriedFix) -> Iterator[str]:
     elif lines <= PATCH_LINES_MAX:
         yield from _collapsed(f"fix.patch ({count})", [text])
     else:
-        yield f"`fix.patch` ({count}) is attached.\n"
+        yield f"`fix.patch` ({count}) is left out for its length.\n"
 
 
 def _reproduction(page: _Page) -> Iterator[str]:
@@ -542,15 +630,47 @@ def _expected(page: _Page) -> Iterator[str]:
         yield "| client | should receive | receives | |\n| --- | --- | --- | --- |"
         yield from (f"| {' | '.join(cells)} |" for cells in rows)
         varied = f"; {markdown_text(case.answers.variation)}" if case.answers.variation and not received else ""
-        yield f"\nToken ids of a stand-in model: each token is a function of all tokens before it{varied}.\n"
-    if not case.crashes:
+        told = f"each token is a function of all tokens before it{varied}.{_zeros(rows)}"
+        yield f"\nToken ids of a stand-in model: {told}\n"
+    if alone := list(_alone(case)):
+        yield "| row of the batch | tokens so far | greedy token, should be | is | |\n| ---: | ---: | --- | --- | --- |"
+        yield from (f"| {' | '.join(cells)} |" for cells in alone)
+        yield "\nThe token that should be there is that of the same tokens alone, without a cache.\n"
+    elif not (case.crashes or (case.cause and any(cells[-1].startswith("**") for cells in received))):
         yield from _inside(violation)
         if not case.deployment.has_sizes:
             yield f"{ROWS}\n"
+    yield from _controls(case)
+
+
+def _controls(case: ReproCase) -> Iterator[str]:
+    """Yield a table of runs that differ in one factor and pass; if there are none, what was tried."""
+    ran = "the script" if case.script else "the run"
     if case.controls:
-        ran = "the script" if case.script else "the trace"
-        yield f"**Controls.** Each differs from {ran} in one thing only, and passes:\n"
-        yield from (f"* {markdown_text(control)}" for control in case.controls)
+        yield f"**Controls.** Each was run, and differs from {ran} in one thing only:\n"
+        yield f"| run | result |\n| --- | --- |\n| {ran} | **fails** |"
+        yield from (f"| the same, but {markdown_text(control)} | passes |" for control in case.controls)
+        yield ""
+    elif case.tried:
+        yield (
+            f"**Controls.** None was found. Each of {plural(case.tried, 'run')} that differ in one thing fails, too, "
+            "or does not do again what fails here.\n"
+        )
+
+
+def _alone(case: ReproCase) -> Iterator[list[str]]:
+    """Yield a row for each forward of which the script prints the greedy tokens and those of the same tokens alone;
+    none if they are the same."""
+    told = case.verdict.told if case.verdict and case.verdict.promised else ()
+    rows = [found for line in told if (found := FORWARD.match(line))]
+    for found in rows if any(one["is"] != one["alone"] for one in rows) else ():
+        grade = "right" if found["is"] == found["alone"] else "**wrong**"
+        yield [found["row"], found["count"], _numbers(found["alone"]), _numbers(found["is"]), grade]
+
+
+FORWARD = re.compile(
+    r"row (?P<row>\d+), after (?P<count>\d+) tokens: greedy tokens (?P<is>\[.*?\]), alone (?P<alone>\[.*?\]);"
+)
 
 
 def _inside(violation: Violation) -> Iterator[str]:
@@ -571,13 +691,29 @@ def _inside(violation: Violation) -> Iterator[str]:
 ROWS = "Requests are the rows of the batch: r0 is the first prompt of the script, r1 the second, and so on."
 
 
+def _zeros(rows: Sequence[Sequence[str]]) -> str:
+    """Return what a token 0 is, where a client receives one."""
+    is_there = any("0" in received.split() and "0" not in wanted.split() for _, wanted, received, *_ in rows)
+    return f" {ZERO}" if is_there else ""
+
+
+ZERO = "No right token is 0: a 0 is the answer to content that is of no prefix, such as zeros or a mixture of two."
+
+
 def _received(case: ReproCase) -> Iterator[list[str]]:
     """Yield a row for each client of which the script prints what it receives."""
     told = case.verdict.told if case.verdict and case.verdict.promised else ()
+    turns = Counter[str]()
     for client in (found for line in told if (found := RECEIVED.fullmatch(line))):
         wanted, got, end = client["expected"] or client["received"], client["received"], client["end"]
         grade = GRADES.get(end, f"**{markdown_text(end)}**") if client["expected"] else "right"
-        yield [markdown_text(client["name"]), _numbers(wanted), _numbers(got), grade]
+        if client["expected"] and end in GRADES and _is_longer(got, wanted):
+            grade = GRADES[end].replace("wrong", "too many")
+        name = client["name"]
+        turns[name] += 1
+        turn = f", turn {turns[name]}" if turns[name] > 1 else ""
+        shown = f"a later client, which sends tokens again ({name})" if name.startswith(AGAIN_IN_SCRIPT) else name
+        yield [markdown_text(shown + turn), _numbers(wanted), _numbers(got), grade]
 
 
 GRADES = {"ended": "**wrong**", "aborted": "**wrong**, aborted"}
@@ -632,7 +768,7 @@ def _more(page: _Page) -> Iterator[str]:
         yield from _collapsed("Where to look", [PLACES, *told])
     yield from _collapsed("What is the engine's own, and what is stood in", list(_own(case)))
     count = plural(len(case.trace.events), "event")
-    yield f"Found by hybridfuzz {_version()} as {markdown_code(case.violation.signature)}, reduced to {count}."
+    yield f"Found by hybridfuzz {_version()}, a fuzzer of hybrid cache managers, and reduced to {count}."
 
 
 PLACES = """\
@@ -676,10 +812,8 @@ def _scenario(case: ReproCase) -> Iterator[str]:
         left_out = len(events) - EVENTS_MAX
         events[EVENTS_MAX // 2 : -EVENTS_MAX // 2] = ["", f"({left_out} more.)", ""]
     yield from events
-    yield "\nTo replay it in hybridfuzz:\n"
-    yield markdown_fence(_replay(case), "console")
-    if case.deployment.has_sizes:
-        yield f"\nThe settings, as its trace names them: {_settings(case)}."
+    if case.deployment.has_sizes and not case.server.shell:
+        yield f"\nThe settings: {_settings(case)}."
 
 
 def _named(parts: Prompt) -> Iterator[tuple[str, int]]:
@@ -735,9 +869,8 @@ def _story(page: _Page, explanation: Explanation) -> Iterator[str]:
     yield from (f"{number}. {markdown_text(words)}" for number, words in enumerate(explanation.story, 1))
     diverge = f"Expected and observed diverge here. {explanation.fate}".rstrip()  # the sentence is at the top
     yield f"\n{markdown_text(diverge)}\n"
-    if page.with_timeline and (table := plain_text(build_timeline(history))):
-        picture = "; as a picture: `timeline.svg`" * page.has_picture
-        yield f"Blocks{picture}:\n"
+    if page.with_timeline and page.case.deployment.has_sizes and (table := plain_text(build_timeline(history))):
+        yield "Blocks:\n"
         yield markdown_fence(table)
 
 
@@ -771,23 +904,54 @@ def _own(case: ReproCase) -> Iterator[str]:
 
 
 def _search(case: ReproCase) -> str:
-    """Return where and for what the issues are searched."""
+    """Return where and for what the issues are searched: the engine's function and what a client gets, where the cause
+    is known or the engine raises; else the kind of cache and what the failure needs."""
     where = f" in {markdown_code(case.deployment.tracker)}" if case.deployment.tracker else ""
+    raised = case.violation.field.split("-") if case.crashes else []
+    named = raised
+    if case.cause and not raised:
+        needs = FUNCTION.findall(case.cause.fields.get("needs", ""))
+        named = [*needs[:1], *FUNCTION.findall(case.cause.body)[:1]]
     terms = (*case.deployment.search, *case.headline.search[bool(case.deployment.search) :])
+    if named:
+        symptom = TOO_MANY if case.what == TOO_MANY else SYMPTOMS.get(client_of(case.violation), "")
+        kind = terms[:1] if case.violation.group_kind or case.deployment.search else ()
+        terms = (*(one.replace(".", " ") for one in named), *kind, *filter(None, [symptom.lower()]))
     return f"{where} for {markdown_code(' '.join(terms))}"
+
+
+FUNCTION = re.compile(r"`(?:--)?((?:[A-Za-z]\w*\.)*[A-Za-z]\w*_\w+|[A-Z]\w*\.\w+|_\w+|\w+(?:-\w+)+)(?:\(.*?\))?`")
+"""A name of the engine, or a flag, in the text of a cause."""
+SYMPTOMS: Mapping[str, str] = {
+    "wrong tokens": "wrong output",
+    "corrupt cache": "wrong output",
+    "hang": "stuck",
+    "leak": "leak",
+}
+"""What a client gets -> how issues call it."""
 
 
 def _related(case: ReproCase) -> Iterator[str]:
     # Numbers of issues become links in the repository where the report is filed.
     if case.cause and (public := case.cause.public):
-        yield f"**Public reports**, when this was last looked for: {public}.\n"
+        first, *others = parts = PARTS_OF_PUBLIC.split(public)
+        is_new = first.startswith("not found")
+        own = f"no report of this defect was found{first.removeprefix('not found')}"
+        if is_new and not others:
+            yield f"**Public reports**: {own}.\n"
+            return
+        near = " Near it:" if is_new else ""
+        yield f"**Public reports**{f': {own}.' if is_new else ':'}{near}\n"
+        yield from (f"* {one}" for one in (others if is_new else parts))
+        yield ""
     elif case.related and (numbers := public_reports(case.related)):
         yield f"**Public reports** of this or a related bug: {', '.join(numbers)}.\n"
     else:
         yield "**Public reports**: none is recorded.\n"
-    if case.related and not case.cause:
-        reason = re.sub(ISSUE, "#", markdown_text(case.related.reason))
-        yield f"Known to hybridfuzz as {markdown_code(case.related.name)}: {reason}\n"
+
+
+PARTS_OF_PUBLIC = re.compile(r"; (?![^(]*\))")
+"""Between the parts of what a cause says is public: each has numbers and how they differ."""
 
 
 def _collapsed(title: str, lines: Sequence[str]) -> Iterator[str]:

@@ -24,6 +24,8 @@ asyncio.run(main())"""
 
 
 AGAIN = """\
+    sent = [task for task in locals().values() if isinstance(task, asyncio.Task)]
+    await asyncio.gather(*sent, return_exceptions=True)
     # The cache holds wrong content by now. A client that sends the same tokens meets it, whose answer
     # is to be compared with that of the same request to a new server.
     known = {prompt}
@@ -48,7 +50,8 @@ def client_lines(served: Served, trace: Trace, history: History, again: bool = F
     for index in sorted(client.calls):
         event = of_trace[index]
         planned = _planned(history, event)
-        if planned > before >= 0 and (when := _when(trace, history, event, planned)):
+        if planned > before >= 0:
+            when = _when(trace, history, event, planned) or "the turn before is computed"
             yield f"    await asyncio.sleep(DELAY)  # until {when}"
         before = planned
         yield from (f"    {line}" for line in client.calls[index])

@@ -1,22 +1,39 @@
 """Controls of a bug report: runs that differ from the failing trace in one factor, and pass.
 
-One request fewer, or one setting that another server has. A control has to do again what fails in the trace: the same
-request computes the same positions after a hit like the one before, or the same content is published. A run in which
-that does not happen passes without saying anything; so does one without the request that writes what is wrong. Which
-implementations pass is already known (`OtherRun`).
+One request fewer, one event fewer, a larger limit, or one setting that another server has. A control has to do again
+what fails in the trace: the same request computes the same positions after a hit like the one before, or the same
+content is published. A run in which that does not happen passes without saying anything; so does one without the
+request that writes what is wrong. Where the factor is the failing request's own length, it has other positions: it is
+enough that it runs. Which implementations pass is already known (`OtherRun`).
+
+The same trace on other models is no control, but says which models a report is about (`on_other_models`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from msgspec import structs
 
 from ...targets.base.deployment import Deployment
 from ...targets.base.protocol import Capabilities, TargetError
-from ...targets.base.trace import Arrive, Config, Trace, TraceError
+from ...targets.base.trace import (
+    Abort,
+    AnyEvent,
+    Arrive,
+    Config,
+    DummyRun,
+    Evict,
+    ExternalLoad,
+    Preempt,
+    ResetPrefixCache,
+    Trace,
+    TraceError,
+    Turn,
+    tag_of,
+)
 from ..draw.near_stock import departs
 from ..draw.overrides import apply_overrides
 from ..group.findings.measured_reach import setting_name
@@ -33,6 +50,26 @@ MAY_BE_DECLINED = ("on the batch", "with consent")
 """What an event may be that an engine declines with other settings: then nothing is done that could go wrong."""
 CONTROLS_MAX = 5
 """Controls that a report has."""
+RUNS_MAX = 24
+"""Runs in which controls are looked for."""
+EVENTS: Mapping[type[AnyEvent], str] = {
+    Abort: "the abort of {name}",
+    DummyRun: "the data-parallel dummy run",
+    Evict: "the eviction",
+    ExternalLoad: "the KV connector's load for {name}",
+    Preempt: "the preemption of {name}",
+    ResetPrefixCache: "the reset of the prefix cache",
+}
+"""Kind of an event without which a trace may be run -> what it is."""
+
+
+class Variant(NamedTuple):
+    """A trace that differs from the failing one in one factor, in words. `is_own`: the factor is what the failing
+    request asks for, so that its positions are others."""
+
+    words: str
+    trace: Trace
+    is_own: bool = False
 
 
 class Runner(Protocol):
@@ -55,9 +92,23 @@ def controls(
     violation = history.violation
     if violation is None:
         return
-    found = (words for words, other in _others(trace, history, violation, capabilities, server)
-             if _is_control(engine, other, history, violation))  # fmt: skip
+    variants = islice(_others(trace, history, violation, capabilities, server), RUNS_MAX)
+    found = (one.words for one in variants if _is_control(engine, one, history, violation))
     yield from islice(found, CONTROLS_MAX)
+
+
+def on_other_models(
+    trace: Trace, capabilities: Capabilities, server: Callable[[Trace], Deployment]
+) -> Iterator[tuple[str, Trace]]:
+    """Yield the model, in words, and the trace for each other model that the target has one option for."""
+    seen = {server(trace).model_words, ""}
+    for name, values in capabilities.options.items():
+        for value in values:
+            config = structs.replace(trace.config, options={**trace.config.options, name: value})
+            words = server(other := _with(trace, config)).model_words
+            if words not in seen:
+                seen.add(words)
+                yield words, other
 
 
 def may_decline(trace: Trace) -> bool:
@@ -71,16 +122,16 @@ def _others(
     violation: Violation,
     capabilities: Capabilities,
     server: Callable[[Trace], Deployment],
-) -> Iterator[tuple[str, Trace]]:
-    """Yield what differs, and the trace: settings as the stock server has them, other options, a pool in which nobody
-    needs to wait, requests."""
+) -> Iterator[Variant]:
+    """Yield traces with settings as the stock server has them, other options, without the prefix cache, in a larger
+    pool and larger steps, with requests and events fewer, and with other lengths of the failing request."""
     is_done, here = not may_decline(trace), server(trace)
     for setting in capabilities.stock or ():
         # In another schedule the same events meet other steps.
         if "async_depth" not in setting.stock and departs(setting, trace.config) and is_done:
             other = _with(trace, apply_overrides(trace.config, setting.stock))
             name = setting_name(setting, trace.config)
-            yield _instead(here, server(other), name.partition(" ")[0]) or f"without {name}", other
+            yield Variant(_instead(here, server(other), name.partition(" ")[0]) or f"without {name}", other)
     stock = {name for one in capabilities.stock or () for name in one.stock
                                   if departs(one, trace.config)}  # fmt: skip
     chosen = {name for one in here.implementations for name in one.options} | stock
@@ -88,14 +139,77 @@ def _others(
         for value in values if name not in chosen and is_done else ():
             other = _with(trace, structs.replace(trace.config, options={**trace.config.options, name: value}))
             if value != trace.config.options.get(name) and (words := _differs(here, server(other))):
-                yield words, other
-    if violation.oracle == "M8" and is_done:
-        blocks = 2 * trace.config.num_blocks
-        larger = _with(trace, structs.replace(trace.config, num_blocks=blocks))
-        yield f"with a pool of {blocks} blocks instead of {trace.config.num_blocks}", larger
+                yield Variant(words, other)
     for name in _bystanders(trace, history, violation)[:REQUESTS_MAX]:
         events = tuple(event for event in trace.events if getattr(event, "name", "") != name)
-        yield f"without {name}", structs.replace(trace, events=events)
+        yield Variant(f"without {name}", structs.replace(trace, events=events))
+    if is_done:
+        yield from _larger(trace, here, is_waiting=violation.oracle == "M8")
+    yield from _fewer_events(trace, here.calls)
+    yield from _other_lengths(trace, violation.request)
+
+
+def _larger(trace: Trace, server: Deployment, *, is_waiting: bool) -> Iterator[Variant]:
+    """Yield the trace in a pool in which nobody needs to wait, if requests do, in steps and batches that have room for
+    more, and without what the prefix cache does."""
+    config, limits = trace.config, server.limits
+    if is_waiting:
+        blocks = 2 * config.num_blocks
+        larger = structs.replace(config, num_blocks=blocks)
+        yield Variant(f"with a pool of {blocks} blocks instead of {config.num_blocks}", _with(trace, larger))
+    if "max_num_batched_tokens" in limits:
+        tokens = 2 * config.max_num_batched_tokens
+        larger = structs.replace(config, max_num_batched_tokens=tokens)
+        words = f"with steps of up to {tokens} tokens instead of {config.max_num_batched_tokens}"
+        yield Variant(words, _with(trace, larger))
+    if "max_num_seqs" in limits:
+        larger = structs.replace(config, max_num_seqs=config.max_num_seqs + 1)
+        words = f"with room for {larger.max_num_seqs} running requests instead of {config.max_num_seqs}"
+        yield Variant(words, _with(trace, larger))
+    pages = {group.block_size for group in config.groups if group.kind == "attention"}
+    if config.mamba_cache_mode == "slots" and max(pages, default=1) > 1:  # a page is no block of a state there
+        size, groups = max(pages), [structs.replace(one, block_size=1) if one.kind == "attention" else one
+                                    for one in config.groups]  # fmt: skip
+        single = structs.replace(config, groups=tuple(groups), num_blocks=(config.num_blocks - 1) * size + 1)
+        yield Variant(f"with pages of 1 token instead of {size}", _with(trace, single), is_own=True)
+    if config.enable_prefix_caching and server.command:
+        without = structs.replace(config, enable_prefix_caching=False, mamba_cache_mode="none")
+        yield Variant("without prefix caching", _with(trace, without))
+
+
+def _fewer_events(trace: Trace, calls: Mapping[str, str]) -> Iterator[Variant]:
+    """Yield the trace without each event that is neither a request nor a step. `calls`: what the engine calls those
+    that are calls of its interface. After an operation on the batch rows have other places, so that it is enough that
+    they run."""
+    for index, event in enumerate(trace.events):
+        call = calls.get(tag_of(event), "")
+        if words := EVENTS.get(type(event), call):
+            events = (*trace.events[:index], *trace.events[index + 1 :])
+            name = getattr(event, "name", "")
+            yield Variant(f"without {words.format(name=name)}", structs.replace(trace, events=events), bool(call))
+
+
+def _other_lengths(trace: Trace, request: str) -> Iterator[Variant]:
+    """Yield the trace with a prompt or an answer of the failing request that is one token longer or shorter; of each,
+    if it is no request that fails."""
+    for index, event in enumerate(trace.events):
+        if not isinstance(event, Turn) or (request and event.name != request):
+            continue
+        who = event.name
+        *parts, (document, length) = event.prompt
+        whole, answer = sum(tokens for _, tokens in event.prompt), event.max_new_tokens
+        turns: list[tuple[str, Turn]] = []
+        for by in (1, -1):
+            if length + by > 0:
+                prompt = (*parts, (document, length + by))
+                words = f"with {whole + by} tokens in the prompt of {who} instead of {whole}"
+                turns.append((words, structs.replace(event, prompt=prompt)))
+            if answer + by > 0:
+                words = f"with {answer + by} new tokens for {who} instead of {answer}"
+                turns.append((words, structs.replace(event, max_new_tokens=answer + by)))
+        for words, turn in turns:
+            events = (*trace.events[:index], turn, *trace.events[index + 1 :])
+            yield Variant(words, structs.replace(trace, events=events), is_own=True)
 
 
 def _with(trace: Trace, config: Config) -> Trace:
@@ -134,14 +248,18 @@ def _bystanders(trace: Trace, history: History, violation: Violation) -> list[st
     return [event.name for event in trace.events if isinstance(event, Arrive) and event.name not in involved]
 
 
-def _is_control(engine: Runner, other: Trace, history: History, violation: Violation) -> bool:
+def _is_control(engine: Runner, variant: Variant, history: History, violation: Violation) -> bool:
     """Return True for a trace that passes and does again what fails; False also for one that cannot run."""
+    other = variant.trace
     if other.config.num_blocks < other.config.smallest_pool():
         return False
     try:
         outcome, after = engine.explain(other)
     except (TraceError, TargetError):
         return False
+    if variant.is_own:
+        is_done = any(violation.request in (one.request, "") for one in after.request_steps)
+        return outcome.violation is None and is_done
     return outcome.violation is None and _does_again(history, after, violation)
 
 

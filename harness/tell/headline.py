@@ -43,12 +43,18 @@ ASKED = {
 """Field of a request -> what its client asks for."""
 
 
+OF_THE_RUN = "In the run below "
+"""Begins what a client of the run sees."""
+
+
 class Headline(Struct, frozen=True):
     """What a report begins with, in lines without markup.
 
     title   what a client gets (`what`), the `situation` with it, and settings
     impact  one paragraph of sentences
     search  terms by which a tracker of issues is searched
+    events  the events before the failure, "after an abort"; "" for none
+    circumstances  the situation without what the client gets
     settings, asked  in words: those that the trace has, and what its clients ask for
     """
 
@@ -59,6 +65,8 @@ class Headline(Struct, frozen=True):
     situation: str = ""
     settings: tuple[str, ...] = ()
     asked: tuple[str, ...] = ()
+    events: str = ""
+    circumstances: str = ""
 
 
 def headline_of(
@@ -90,7 +98,7 @@ def headline_of(
     if violation.oracle == "M8" and violation.field == "stall":
         what = _stall(trace, history, violation)
     if owner := _other_owner(trace, violation):
-        details.append(f"{violation.request} reads memory of another request, {owner}.")
+        details.append(f"{violation.request} reads {_left(history, violation, owner)}.")
     situation, events = [*_situation(trace, history, violation)], [*_events(trace, history, violation, calls)]
     # A user of a server that stalls sees what happened before, not which request is the first to wait.
     circumstances = events if _stalls(violation) else [*situation, *events]
@@ -106,7 +114,9 @@ def headline_of(
         details = [text for text in (follows, clean) if text]
     called = dict.fromkeys(calls[tag_of(event)] for event in trace.events if tag_of(event) in calls)
     terms = (*_search_terms(trace, history, violation), *called)
-    return Headline(title, " ".join(details), terms, what, seen, settings, asked)
+    return Headline(
+        title, " ".join(details), terms, what, seen, settings, asked, " ".join(events), " ".join(circumstances)
+    )
 
 
 def is_same_token(violation: Violation) -> bool:
@@ -131,10 +141,13 @@ def _seen(answers: Sequence[Answer], has_numbers: bool) -> Iterator[str]:
         at = one.wrong_from
         got = _token(one.observed, at)
         again = (
-            "In the run below a later request with the same prefix"
+            f"{OF_THE_RUN}a later request with the same prefix"
             if one.again
-            else f"In the run below the client of {one.request}"
+            else f"{OF_THE_RUN}the client of {one.request}"
         )
+        if one.observed[: len(one.expected)] == one.expected:
+            yield f"{again} receives {len(one.observed)} tokens instead of {len(one.expected)}. No error is raised."
+            return
         numbers = f": token {at + 1} is {got}, expected {_token(one.expected, at)}"
         which = numbers if has_numbers else f", from token {at + 1} on"
         yield f"{again} receives wrong tokens{which}. No error is raised."
@@ -160,6 +173,20 @@ def _other_owner(trace: Trace, violation: Violation) -> str:
     names = {event.name for event in trace.events if isinstance(event, Arrive)}
     owner = owner_of(violation.observed)
     return owner if violation.request and owner in names - {violation.request} else ""
+
+
+def _left(history: History, violation: Violation, owner: str) -> str:
+    """Return what a request reads that is of another one: of one that still has the block, or what it left there."""
+    of_block = [mark for mark in history.marks if mark.block == violation.block]
+    kinds = [
+        mark.what
+        for mark in of_block
+        if mark.what in ("free", "release") or (mark.who == owner and mark.what in ("alloc", "hit"))
+    ]
+    what = "the state" if violation.group_kind == "mamba" else "keys and values"
+    if kinds and kinds[-1] in ("free", "release"):
+        return f"{what} that {owner} left in a block that was freed since"
+    return f"{what} of another request, {owner}"
 
 
 def _stalls(violation: Violation) -> bool:

@@ -58,4 +58,4 @@ def write_folder(folder: Path, case: ReproCase) -> None:
     (folder / FIXES / KNOWN_FILE).unlink(missing_ok=True)  # of an earlier run
     for entry in case.fixes:
         take_over(folder / FIXES / KNOWN_FILE, entry)
-    write_atomically(folder / "REPORT.md", report(case, has_picture=bool(svg)).encode())
+    write_atomically(folder / "REPORT.md", report(case).encode())

@@ -16,6 +16,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Protocol
@@ -44,10 +45,11 @@ from ..judge.oracles import client_of
 from ..judge.outcome import Outcome
 from ..judge.ranks import ranks_of
 from ..judge.violation import Violation
+from ..record.history import History
 from ..workers.worker_client import WorkerClient
 from .at_scale import serve
 from .bug_report import FAILS_OTHERWISE, FAILS_TOO, PASSES, OtherRun, ReproCase, TriedFix
-from .controls import controls, may_decline
+from .controls import controls, may_decline, on_other_models
 from .related import RelatedEntry, related
 from .script import ScriptVerdict, failure_of, run_script, run_test
 from .usual_options import plainest
@@ -60,6 +62,8 @@ IDLE_SECONDS = 20.0
 """Time for the events that the failure does not need any more."""
 SCALE_SECONDS = 40.0
 """Time for the trace in the lengths of a server, and without its limits."""
+MODELS_SECONDS = 30.0
+"""Time for the trace on other models."""
 NAME_LENGTH_MAX = 72
 LEADS_ON = frozenset([
     "a", "after", "an", "and", "by", "for", "from", "in", "no", "not", "of", "on", "that", "the", "to", "what", "while",
@@ -110,6 +114,7 @@ def observe(
         if violation is None:
             return None
         deployment, severity, wanted = describe(spec, trace, launch.version), None, _likeness(violation)
+        judged = Judged(worker, None)
         if violation.oracle not in UNEXPLAINED and not as_given:
             implementations = deployment.implementations
             judged = Judged(worker, _fixed(subject, trace, entry, stack))
@@ -148,7 +153,13 @@ def observe(
         graphs = dict(_graphs(subject, worker, trace, violation.signature, capabilities))
         here = next((one.title for one in runs if one.current), "this one")
         passing = [f"{one.title} instead of {here}" for one in runs if one.result == PASSES and not may_decline(trace)]
-        passing += controls(trace, history, worker, capabilities, lambda one: describe(spec, one, launch.version))
+        here_as = partial(describe, spec, version=launch.version)
+        counted = Counted(worker)
+        passing += controls(trace, history, counted, capabilities, here_as)
+        until = time.monotonic() + MODELS_SECONDS
+        models = {words: _result(judged, other, violation.signature)
+                  for words, other in on_other_models(trace, capabilities, here_as)
+                  if time.monotonic() < until and _is_of_the_cause(judged, other)}  # fmt: skip
     versions = versions_of(launch, deployment.packages)
     return ReproCase(
         spec, launch, deployment, trace, history, violation, answers, runs, versions, system(),
@@ -157,11 +168,25 @@ def observe(
         graphs=graphs,
         collected=collected(launch, deployment.environment),
         controls=passing,
+        tried=counted.runs,
+        models=models,
         usual=capabilities.usual_options,
         places=places,
         related=entry,
         fixes=subject.fixes,
     )  # fmt: skip
+
+
+class Counted:
+    """A worker that counts what it runs."""
+
+    def __init__(self, worker: WorkerClient) -> None:
+        self._worker, self.runs = worker, 0
+
+    def explain(self, trace: Trace) -> tuple[Outcome, History]:
+        """Run a trace and record its history."""
+        self.runs += 1
+        return self._worker.explain(trace)
 
 
 class Judged:
@@ -172,6 +197,10 @@ class Judged:
         self._worker = worker
         self._fixed = fixed
         self.observe, self.explain, self.serve = worker.observe, worker.explain, worker.serve
+
+    def run_unjudged(self, trace: Trace) -> Outcome:
+        """Run a trace."""
+        return self._worker.run(trace)
 
     def run(self, trace: Trace) -> Outcome:
         """Run a trace; a failure that is not repaired is none."""
@@ -337,7 +366,16 @@ def _graphs(
                 yield words, result == FAILS_TOO
 
 
-def _result(worker: WorkerClient, trace: Trace, signature: str) -> str:
+def _is_of_the_cause(judged: Judged, trace: Trace) -> bool:
+    """Return False for a failure that the patch of the known bug does not repair: another model has defects of its
+    own."""
+    try:
+        return judged.run(trace).violation is not None or judged.run_unjudged(trace).violation is None
+    except (TargetError, TraceError):
+        return True
+
+
+def _result(worker: RunsTraces, trace: Trace, signature: str) -> str:
     """Return "passes", how the trace fails, with the same signature or another, or why it cannot run."""
     try:
         violation = worker.run(trace).violation

@@ -50,6 +50,10 @@ def versions_of(launch: Launch, packages: Sequence[str]) -> Mapping[str, str]:
     return {str(name): str(number) for name, number in found.items()}
 
 
+OURS = ".cache/hybridfuzz"
+"""In lines about a worker's folders, which are no part of the environment that the engine has."""
+
+
 def collected(launch: Launch, arguments: Sequence[str]) -> str:
     """Return what the engine's own tool says of its environment, "" if there is none or it fails. Folders that are in
     the command of the engine are left out."""
@@ -71,7 +75,7 @@ def collected(launch: Launch, arguments: Sequence[str]) -> str:
     text = clean(ended.stdout.decode(errors="replace").strip(), OUTPUT_MAX)
     for folder in (launch.tree, str(Path(launch.python).parents[1]), str(home), str(Path.home())):
         text = text.replace(folder, "...") if folder else text
-    return text
+    return "\n".join(line for line in text.splitlines() if OURS not in line)
 
 
 def system() -> str:

@@ -111,6 +111,11 @@ class Deployment(Struct, frozen=True):
     eager: str = ""
 
     @property
+    def model_words(self) -> str:
+        """The kind of model with the engine's class for it: "Mamba 2 (GraniteMoeHybridForCausalLM)"."""
+        return f"{self.model} ({self.architecture})" if self.model and self.architecture else self.model
+
+    @property
     def shell(self) -> list[str]:
         """The command with its variables and flags, one flag to a line, without the sizes; [] without a command."""
         if not self.command:

@@ -46,9 +46,10 @@ REPLACED = (
     "one turn of event_loop_normal or event_loop_overlap, the choice of the request that is retracted, index "
     "kernels (in plain PyTorch), output to clients",
     "scheduler features that no scenario uses: switched off",
+    "packages that SGLang imports and that are not installed, such as sgl_kernel: empty modules",
 )
 NOTES = (
-    f"the model must have gated delta nets: architecture {ARCHITECTURE}; {MODEL} is one",
+    f"the state layers of the run are gated delta nets, as in {ARCHITECTURE}; {MODEL} is one",
     "random weights and 4 layers fit one GPU; compare each answer with that of the same request alone, or leave both "
     "flags out and serve the checkpoint",
 )
@@ -78,7 +79,7 @@ FORM = Form(
             "- [ ] This is a bug report, not a general question.\n"
             "- [ ] This is in English.",
         ),
-        Section("Describe the bug", ("bug", "cause", "expected")),
+        Section("Describe the bug", ("bug", "expected", "cause")),
         Section("Reproduction", ("reproduction", "server", "more")),
         Section("Environment", ("environment",)),
     ),

@@ -17,8 +17,8 @@ OWN = (
 )
 REPLACED = ("the loop of generate(): the same forwards and cache operations are called one by one",)
 TAGS = (
-    "for the content of caches, the layers of the model: stand-ins that make the same calls on a cache of digests, and "
-    "read what the masks show",
+    "in the run behind this report, not in the script: the layers of the model, which make the same calls on a cache "
+    "of digests, and read what the masks show",
 )
 DEVICES = ("for offload: an accelerator, the host's memory and two streams, simulated on a CPU",)
 ENVIRONMENT = """\
@@ -36,7 +36,7 @@ uses a GPU, or several processes: ours does neither."""
 FORM = Form(
     (
         Section("System Info", ("environment",)),
-        Section("Who can help?", text="(left blank: the cache of the model that the title names)"),
+        Section("Who can help?", text="@ArthurZucker @Cyrilvallez"),
         Section("Information", text="- [ ] The official example scripts\n- [x] My own modified scripts"),
         Section(
             "Tasks",

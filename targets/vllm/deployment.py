@@ -67,7 +67,7 @@ MODELS = {
     "mamba2": Model("Mamba 2", "GraniteMoeHybridForCausalLM", "ibm-granite/granite-4.0-h-tiny"),
     "mamba1": Model("Mamba 1", "JambaForCausalLM", "ai21labs/AI21-Jamba-Mini-1.7", False, 8),
     "short_conv": Model("short convolutions", "Lfm2ForCausalLM", "LiquidAI/LFM2-1.2B"),
-    "linear": Model("plain linear attention", "BailingMoeV2_5ForCausalLM", '"$MODEL"', True),
+    "linear": Model("plain linear attention", "BailingMoeV2_5ForCausalLM", "inclusionAI/Ling-2.6-flash", True, 8),
 }
 IMAGE_MODELS = {
     "gdn": Model("gated delta nets", "Qwen3_5ForConditionalGeneration", "Qwen/Qwen3.5-0.8B", True),
@@ -132,7 +132,7 @@ print(collect_env.get_pretty_env_info())
 FORM = Form(
     (
         Section("Your current environment", ("environment",)),
-        Section("🐛 Describe the bug", ("bug", "reproduction", "expected", "cause", "server", "more")),
+        Section("🐛 Describe the bug", ("bug", "expected", "reproduction", "cause", "server", "more")),
         Section(
             "Before submitting a new issue...",
             text="- [ ] Make sure you already searched for relevant issues, and asked the chatbot of the docs.",
@@ -206,7 +206,7 @@ def deployment(variant: str, trace: Trace, version: str, device: str = "") -> De
         tracker="https://github.com/vllm-project/vllm/issues",
         form=FORM,
         sizes=tuple(_sizes(config)),
-        notes=tuple(_notes(config, model)),
+        notes=tuple(_notes(trace, model)),
         model=model.layer,
         architecture=model.architecture,
         scale=SCALE,
@@ -391,23 +391,28 @@ def _forced(trace: Trace) -> Iterator[str]:
         yield "the script limits the chunk of a request; a server splits there when the rest of the step is taken"
     if config.num_speculative_tokens:
         yield "drafts are right or wrong as the scenario says; a server's come from its drafter"
-    if ResetPrefixCache in kinds:
-        yield "POST /reset_prefix_cache needs VLLM_SERVER_DEV_MODE=1"
     if any(isinstance(event, Resume) or (isinstance(event, Arrive) and event.session) for event in events):
         yield (
             "turns of a session are inputs of one `AsyncLLM.generate` (an async generator of `StreamingInput`); the "
             "completions endpoint has none"
         )
+    if options_of(config).connector not in ("none", "offloading"):
+        yield "the script says what the KV connector's store holds, and how long a load takes"
+    if DummyRun in kinds:
+        yield "the script makes a data-parallel dummy run; a server's rank does while it is idle and others are not"
+
+
+def _notes(trace: Trace, model: Model) -> Iterator[str]:
+    config, events = trace.config, trace.events
+    where = "MODEL is a checkpoint of it" if model.checkpoint.startswith('"$') else f"{model.checkpoint} is one"
+    yield f"the state layers of the run are {model.layer}, as in vLLM's {model.architecture}; {where}"
+    if any(isinstance(event, ResetPrefixCache) for event in events):
+        yield "POST /reset_prefix_cache needs VLLM_SERVER_DEV_MODE=1"
     if not all(is_text(event) for event in events if isinstance(event, Turn)):
         yield (
             "parts of a prompt that are called image, adapter or salt: send an image, the adapter's name as model, or "
             "`cache_salt`"
         )
-
-
-def _notes(config: Config, model: Model) -> Iterator[str]:
-    where = "MODEL is a checkpoint" if model.checkpoint.startswith('"$') else f"{model.checkpoint} is one"
-    yield f"the model must have {model.layer}: architecture {model.architecture} in vLLM's registry; {where}"
     if model.layers:
         yield (
             f"random weights and {model.layers} layers fit one GPU; compare each answer with that of the same request "

@@ -131,3 +131,22 @@ def test_a_server_has_the_limits_without_which_the_trace_does_not_fail(
     assert [f"--{name}" for name in needs] == [one for one in served.deployment.flags if one[2:] in AMPLE]
     assert "--block" in served.deployment.flags and lengths(served.trace) == [[65]]
     assert served.tried == (64 if fails(served.trace) else 0)
+
+
+@pytest.mark.parametrize("needs_one", [True, False])
+def test_what_was_run_in_a_servers_lengths_has_the_limits_of_its_command(needs_one: bool) -> None:
+    """A command had lost `max_num_seqs=1`: the trace in its own lengths did not need it, and what was run had it."""
+    one = trace(arrive("r0", 9), *steps(2))
+    one = structs.replace(one, config=structs.replace(one.config, max_num_seqs=1))
+    limits = {"max_num_seqs": ("--max-num-seqs", "1")}
+
+    def described(_: Trace) -> Deployment:
+        return Deployment("E", ("serve", "M"), scale=SCALE, limits=limits)
+
+    def fails(other: Trace) -> bool:
+        is_small = max(group.block_size for group in other.config.groups) == 8
+        return is_small or not needs_one or other.config.max_num_seqs == 1
+
+    served = serve(one, described, fails)
+    assert served.tried > 0
+    assert ("--max-num-seqs" in served.deployment.flags) == needs_one

@@ -22,7 +22,7 @@ from hybridfuzz.harness.judge.target_exception import crash_violation
 from hybridfuzz.harness.judge.verdict import Prefix, StateOf
 from hybridfuzz.harness.judge.violation import Violation
 from hybridfuzz.harness.record.answers import AGAIN, Answer, Answers, collect_answers
-from hybridfuzz.harness.record.history import History, Moment, RequestStep
+from hybridfuzz.harness.record.history import History, Mark, Moment, RequestStep
 from hybridfuzz.harness.record.recorder import record_history
 from hybridfuzz.harness.tell.at_scale import serve
 from hybridfuzz.harness.tell.bug_report import (
@@ -53,7 +53,8 @@ CORPUS = Path(__file__).parents[3] / "corpus"
 LAUNCH = Launch(sys.executable, {})
 DETAILS = re.compile(
     r"<details><summary>(Every request and event|The output of python collect_env\.py|What happens, step by step|"
-    r"The model and clients of such a server|What is the engine's own, and what is stood in|Where to look|"
+    r"The model and clients of such a server|About such a server|Where to look|"
+    r"What is the engine's own, and what is stood in|"
     r"(repro\.py|fix\.patch) \(\d+ lines?\))</summary>|</details>"
 )
 """All HTML that a report may have."""
@@ -124,10 +125,15 @@ def test_a_defect_that_is_public_already_is_a_comment_there() -> None:
     entry = RelatedEntry("entry", "engine #9", cause=cause)
     text = report(structs.replace(case, related=entry, fix=fix))
     assert text.startswith("# Comment on #7: A key too early\n")
+    assert "**Nothing to add.** This is the defect of #7" in text
+    fields = {**cause.fields, "adds": "a script"}
+    more = structs.replace(entry, cause=structs.replace(cause, fields=fields))
+    added = report(structs.replace(case, related=more, fix=fix))
+    assert "Nothing to add" not in added
     assert (
-        "This is the defect of #7, met in hybrid (built into hybridfuzz); it is no new issue. Below: a script that"
-        in text
-    )
+        "This is the defect that this issue is about, met in hybrid (built into hybridfuzz). "
+        "What this comment adds: a script.\n"
+    ) in added
     assert "- [ ] Read #7: is it still open" in text and "Search the issues" not in text
     assert headings(text)[0] == "Reproduction" and "Describe the bug" not in text
 
@@ -245,7 +251,10 @@ def test_a_patch_is_shown_with_what_ran_before_and_after() -> None:
     text = report(structs.replace(case, fix=fix))
     assert "| `python repro.py` | exit status 1 | exit status 0 |" in text
     assert "```diff\n--- a/x\n+++ b/x\n```" in text and "does not fix" not in text
-    for result, told in (("fails, too", "**The patch does not fix this failure.**"), ("fails in another way", BEHIND)):
+    assert "**The patch does not fix this failure.**" in report(
+        structs.replace(case, fix=structs.replace(fix, result="fails, too"))
+    )
+    for result, told in (("fails in another way", BEHIND),):
         assert told in report(structs.replace(case, fix=structs.replace(fix, result=result)))
     assert BEHIND not in report(structs.replace(case, fix=structs.replace(fix, result="cannot run: no such setting")))
 
@@ -254,7 +263,11 @@ def test_memory_of_another_request() -> None:
     case = case_of("accepted-count-zero")
     violation = structs.replace(case.violation, request="r0", observed=StateOf(Prefix("r1"), 3))
     trace = structs.replace(case.trace, events=(arrive("r0", 3), arrive("r1", 3)))
-    assert "reads memory of another request, r1" in headline_of(trace, case.history, violation, ()).impact
+    history = structs.replace(case.history, marks=[Mark(0, 0, violation.block, "alloc", who="r1")])
+    assert "reads the state of another request, r1" in headline_of(trace, history, violation, ()).impact
+    freed = structs.replace(history, marks=[*history.marks, Mark(1, 1, violation.block, "free")])
+    told = headline_of(trace, freed, violation, ()).impact
+    assert "reads the state that r1 left in a block that was freed since" in told, "it is nobody's memory by then"
     own = structs.replace(violation, observed=StateOf(Prefix("r0"), 3))
     assert "another request" not in headline_of(trace, case.history, own, ()).impact
 
@@ -299,10 +312,16 @@ def test_a_server_has_its_clients_and_what_was_run_of_it(fails: bool) -> None:
     text = report(structs.replace(case, deployment=described(plain), served=served))
     fences = [token.content for token in parsed(text) if token.type == "fence"]
     [command] = [one for one in fences if "vllm serve" in one]
-    assert "--block-size 1024" in command and ("--num-gpu-blocks-override" in command) == (not fails)
-    assert any("r0 = send(tokens(" in one for one in fences) == fails
-    assert ("an answer that is not that of the same request sent alone" in text) == fails
-    assert ("Requests in such lengths were not seen to fail, so none are given" in text) == (not fails)
+    assert ("--block-size 1024" in command) == fails and "--num-gpu-blocks-override" not in command
+    assert not any("r0 = send(tokens(" in one for one in fences), "no client decides which drafts are right"
+    assert "No clients are given, since no client decides what the failure needs:" in text
+    without = structs.replace(served.deployment, client=structs.replace(served.deployment.client, forced=()))
+    free = report(
+        structs.replace(case, deployment=described(plain), served=structs.replace(served, deployment=without))
+    )
+    assert ("r0 = send(tokens(" in free) == fails
+    assert ("an answer that is not that of the same request sent alone" in free) == fails
+    assert ("Its sizes are left out: the requests were seen to fail in the short blocks" in text) == (not fails)
 
 
 def test_a_title_has_the_settings_that_are_needed_and_the_class_of_the_model() -> None:
@@ -333,7 +352,8 @@ def test_the_cause_is_told_where_it_is_known() -> None:
     text = report(structs.replace(case_of("accepted-count-zero"), related=entry))
     assert text.partition("\n")[0] == "# Wrong tokens with speculative decoding: a key too early (hybrid model)"
     assert "## Cause\n\n**A key too early**.\n\n`f` publishes before it writes.\n" in text
-    assert "**Public reports**, when this was last looked for: #7 (open).\n" in text and "#9" not in text
+    assert "**Public reports**:\n\n* #7 (open)\n" in text
+    assert "#9" not in text.partition("## ")[2], "our own reason is for the owner of the report"
 
 
 def test_a_request_without_an_answer_has_nothing_to_send_again() -> None:
@@ -468,14 +488,20 @@ def test_controls_stand_beside_what_is_wrong() -> None:
     case = case_of("accepted-count-zero")
     text = report(structs.replace(case, controls=["without r1", "without --x_y"]))
     section = text.partition("## Expected behavior")[2].partition("<details>")[0]
-    assert "**Controls.** Each differs from the trace in one thing only, and passes:" in section
-    assert "* without r1\n* without --x_y\n" in section
+    assert "**Controls.** Each was run, and differs from the run in one thing only:" in section
+    assert (
+        "| the run | **fails** |\n| the same, but without r1 | passes |\n| the same, but without --x_y | passes |"
+        in (section.replace("\\_", "_"))
+    )
     assert "Controls" not in report(case)
+    assert "**Controls.** None was found. Each of 7 runs " in report(structs.replace(case, tried=7))
 
 
 def test_the_engine_says_what_its_form_asks_for() -> None:
     """The form of vLLM has a required field for the output of its script."""
     assert collected(LAUNCH, ("-c", "import sys; print('engine 1 in', sys.prefix)")) == "engine 1 in ..."
+    ours = "print('engine 1'); print('CACHE=.../.cache/hybridfuzz/kernels')"
+    assert collected(LAUNCH, ("-c", ours)) == "engine 1", "variables of a worker are no part of an environment"
     assert collected(LAUNCH, ("-c", "raise SystemExit(1)")) == collected(LAUNCH, ()) == ""
     case = case_of("accepted-count-zero")
     served = structs.replace(case, deployment=structs.replace(case.deployment, form=FORM))
@@ -502,14 +528,15 @@ def test_known_reports_are_listed_and_a_search_is_named() -> None:
     assert "Search the issues in `https://example.org/issues` for `mamba dummy run data parallel`.\n" in text
     text = report(structs.replace(case, related=RelatedEntry("entry", "engine #123, not #abc")))
     assert "**Public reports** of this or a related bug: #123.\n" in text
-    assert "Known to hybridfuzz as `entry`: engine #123, not \\#abc\n" in text
+    assert "known as `entry`, engine #123, not \\#abc, replayed by" in text.partition("## ")[0]
 
 
 def test_an_entry_of_ours_is_no_public_report() -> None:
     """ "Related reports: ... not searched" listed our own entry as if it were one."""
     case = structs.replace(case_of("finished-row-not-cleared"), related=RelatedEntry("entry", "Public: not searched."))
     text = report(case)
-    assert text.index("none is recorded") < text.index("Known to hybridfuzz as `entry`")
+    assert "known as `entry`" in text.partition("## ")[0] and "`entry`" not in text.partition("## ")[2]
+    assert "none is recorded" in text
 
 
 def test_the_server_command_is_one_shell_command() -> None:
@@ -599,7 +626,8 @@ def test_the_flags_of_a_server_come_first_and_our_names_of_settings_last() -> No
         case.deployment, command=("serve", "MODEL"), flags=("--eager",), search=("falcon", "cache")
     )
     served = report(structs.replace(case, deployment=server))
-    assert served.index("```bash\nserve MODEL") < served.index("The settings, as its trace names them: `num_blocks=")
+    assert "```bash\nserve MODEL" in served and "num_blocks=" not in served
+    assert "The settings: `num_blocks=" in report(case), "without a command nothing else says them"
     assert "Search the issues for `falcon cache" in served
 
 
@@ -614,3 +642,96 @@ def test_what_a_stand_in_refuses_is_no_exception_of_the_engine() -> None:
     violation = crash_violation(None, caught.value, ("engine",))
     assert violation.sentence == "`cat` mixes tensors of the host and of the accelerator (while it was opened)"
     assert consequence_of(violation)[0] == "`cat` mixes tensors of the host and of the accelerator"
+
+
+NEEDS = "an abort, `--flag-of-two` and more than one block"
+
+
+def known_case(body: str = "`Pool.take_block` publishes before it writes.", **fields: str) -> ReproCase:
+    cause = CauseText("A key too early", {"client": "wrong tokens", "needs": NEEDS, **fields}, body)
+    return structs.replace(case_of("accepted-count-zero"), related=RelatedEntry("entry", "engine #9", cause=cause))
+
+
+def test_the_trigger_stands_before_the_machinery() -> None:
+    """What a reader has to do stood behind the cause, in its parenthesis."""
+    text = report(known_case(where="V2"))
+    when = text.index(f"**When.** It needs {NEEDS}. In the run below: ")
+    assert when < text.index("## Cause") and when < text.index("**Public reports**")
+    assert text.count(NEEDS) == 1 and "**A key too early** (V2)." in text
+
+
+def test_each_public_report_has_its_line() -> None:
+    text = report(known_case(public="not found on V2; #1 (merged): brought the pool (2026); PR #2: a repair of `a; b`"))
+    assert "**Public reports**: no report of this defect was found on V2. Near it:\n\n* #1 (merged): brought" in text
+    assert "**Public reports**: no report of this defect was found.\n" in report(known_case(public="not found"))
+
+
+def test_the_words_to_search_for_are_of_the_function_and_the_symptom() -> None:
+    """They were the settings of the trace, for which a tracker has hundreds of reports."""
+    assert "Search the issues for `flag-of-two Pool take_block mamba wrong output`" in report(known_case())
+    crash = structs.replace(case_of("mixed-decodes"), related=known_case().related)
+    exception, _, function = crash.violation.field.partition("-")
+    assert f"Search the issues for `{exception} {function}`" in report(crash)
+
+
+def test_a_title_names_the_event_that_the_cause_does_not() -> None:
+    """An abort was the trigger, and the title did not have it."""
+    case = known_case()
+    trace = structs.replace(case.trace, events=(Preempt("r0"), *case.trace.events))
+    assert structs.replace(case, trace=trace).title.startswith("Wrong tokens after a preemption with ")
+    told = structs.replace(case.related, cause=structs.replace(case.cause, heading="A preempted request keeps its key"))
+    assert "after a preemption" not in structs.replace(case, trace=trace, related=told).title
+
+
+def test_nothing_of_ours_stands_in_the_body() -> None:
+    """Rows that only users of hybridfuzz understand, and files that are not attached, were in what is filed."""
+    case = structs.replace(known_case(), verdict=VERDICT, script=Script("pass\n", "x", "nothing"))
+    fix = TriedFix("--- a/x\n+++ b/x\n", "E", "passes", ScriptVerdict(False, 0, 0.1, ""))
+    ours, _, body = report(structs.replace(case, fix=fix)).partition("## ")
+    assert "replayed by `hybridfuzz replay trace.json" in ours and case.violation.signature in ours
+    for one in ("trace.json", "timeline.svg", "in hybridfuzz", case.violation.signature, "`entry`"):
+        assert one not in body, one
+
+
+def test_the_models_are_those_on_which_it_was_run() -> None:
+    case = structs.replace(known_case(), models={"hybrid other": "passes", "hybrid small": "fails, too"})
+    here = structs.replace(case, deployment=structs.replace(case.deployment, model="hybrid model"))
+    assert "**Models.** The same requests, run on each: fails with model and small; passes with other.\n" in report(
+        here
+    )
+    cropped = structs.replace(here.trace, events=(*here.trace.events, Select(("r0",))))
+    assert "passes, or refuses the call, with other" in report(structs.replace(here, trace=cropped))
+    assert "**Models.**" not in report(known_case())
+
+
+def test_a_token_0_is_explained_where_one_is_received() -> None:
+    script = Script("pass\n", "AssertionError: clients receive wrong tokens", "nothing")
+    for received, is_there in (("0", True), ("7", False)):
+        told = [f"r7: prompt [1, 2], received [{received}], expected [3]; ended"]
+        case = structs.replace(case_of("accepted-count-zero"), script=script)
+        text = report(structs.replace(case, verdict=structs.replace(VERDICT, told=told)))
+        assert ("No right token is 0" in text) == is_there
+
+
+def test_rows_of_a_script_on_a_real_model_are_a_table() -> None:
+    """Expected was told in our words, beside a script that prints what the model does."""
+    script = Script("pass\n", "AssertionError", "nothing")
+    lines = [f"row {n}, after {n + 4} tokens: greedy tokens [{one}], alone [8]; differ" for n, one in ((0, 8), (1, 9))]
+    case = structs.replace(case_of("finished-row-not-cleared"), script=script)
+    text = report(structs.replace(case, verdict=structs.replace(VERDICT, told=lines)))
+    assert "| 0 | 4 | 8 | 8 | right |\n| 1 | 5 | 8 | 9 | **wrong** |" in text and "inside the engine" not in text
+    same = report(structs.replace(case, verdict=structs.replace(VERDICT, told=lines[:1])))
+    assert "row of the batch" not in same and "inside the engine" in same
+
+
+def test_an_answer_that_is_too_long_is_called_so() -> None:
+    """The title said "wrong tokens" where all of them were right, and one was too many."""
+    script = Script("pass\n", "AssertionError: clients receive wrong tokens", "nothing")
+    told = ["r0: prompt [1], received [3, 4, 5], expected [3, 4]; aborted"]
+    case = structs.replace(known_case(), script=script, verdict=structs.replace(VERDICT, told=told))
+    assert case.title.startswith("More tokens than asked for") and "| **too many**, aborted |" in report(case)
+    other = ["r0: prompt [1], received [3, 45], expected [3, 4]; ended"]
+    wrong = structs.replace(case, verdict=structs.replace(VERDICT, told=other))
+    assert wrong.title.startswith("Wrong tokens") and "| **wrong** |" in report(wrong)
+    answer = Answer("r0", 1, (3, 4), (3, 4, 5))
+    assert "receives 3 tokens instead of 2." in headline_of(case.trace, case.history, case.violation, (answer,)).impact

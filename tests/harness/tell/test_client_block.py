@@ -208,7 +208,9 @@ def test_a_wrong_cache_is_met_by_a_client_that_sends_the_same_again(monkeypatch:
     """Every request of the script was right, and the one that shows the failure was not in it."""
     trace = make_trace(arrive("r0", 3, new=2))
     described = describe("vllm@0.33.0", trace, "0.33.0")
-    sent, _ = run("\n".join(client_lines(Served(described, trace), trace, History(), again=True)), monkeypatch)
+    text = "\n".join(client_lines(Served(described, trace), trace, History(), again=True))
+    assert text.index("await asyncio.gather(*sent") < text.index("known ="), "the others had not been awaited"
+    sent, _ = run(text, monkeypatch)
     first, known, again = [one["prompt"] for one in sent]
     assert first == known == again[:3] and len(again) > 3
 

@@ -11,11 +11,11 @@ from hybridfuzz.harness.judge.outcome import Outcome
 from hybridfuzz.harness.judge.verdict import Prefix, StateOf
 from hybridfuzz.harness.judge.violation import Violation
 from hybridfuzz.harness.record.history import History, Mark, RequestStep
-from hybridfuzz.harness.tell.controls import controls
+from hybridfuzz.harness.tell.controls import controls, on_other_models
 from hybridfuzz.targets.base.deployment import Deployment
 from hybridfuzz.targets.base.protocol import Capabilities, TargetError
 from hybridfuzz.targets.base.stock import Setting
-from hybridfuzz.targets.base.trace import Arrive, Crop, Trace
+from hybridfuzz.targets.base.trace import Abort, Arrive, Crop, Trace
 
 TRACE = make_trace(
     arrive("r0", 8), arrive("r1", 9), arrive("r2", 3), *steps(3), num_speculative_tokens=2, policy="priority"
@@ -76,7 +76,7 @@ def controls_of(
 )
 def test_a_control_is_a_run_that_passes(engine: Engine, expected: list[str]) -> None:
     assert controls_of(engine) == expected
-    assert engine.runs == 4, "two settings and two requests: another schedule has other steps, and r0 stays"
+    assert engine.runs == 4 + 1 + 4, "settings, requests, prefix cache, lengths of r0; no other schedule"
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,49 @@ def test_the_only_request_is_not_left_out() -> None:
     alone = make_trace(arrive("r0", 8), *steps(2))
     engine = Engine({"r0"}, {})
     assert controls_of(engine, HISTORY, alone, Capabilities(frozenset(), (), frozenset(), ())) == []
-    assert engine.runs == 0
+    assert engine.runs == 1 + 4, "prefix cache, lengths of r0"
+
+
+def test_the_failing_request_itself_may_be_longer_or_shorter() -> None:
+    """Of a one-token prompt no control was known: nothing but its length is special."""
+
+    class OneLength(Engine):
+        def explain(self, trace: Trace) -> tuple[Outcome, History]:
+            outcome, history = super().explain(trace)
+            prompts = [event.prompt for event in trace.events if isinstance(event, Arrive) and event.name == "r0"]
+            return (outcome if prompts == [(("a", 1),)] else structs.replace(outcome, violation=None)), history
+
+    trace = make_trace(arrive("r0", ("a", 1)), *steps(2))
+    found = controls_of(OneLength({"r0"}, {}), HISTORY, trace, structs.replace(ABLE, stock=()))
+    assert found == ["with 2 tokens in the prompt of r0 instead of 1"], "a prompt of no token is none"
+    idle = OneLength({"r0"}, {}, passing=())
+    assert controls_of(idle, HISTORY, trace, structs.replace(ABLE, stock=())) == [], "r0 was never scheduled"
+
+
+def test_an_event_may_be_left_out() -> None:
+    """An abort was the trigger, and no control left it out."""
+
+    class Aborting(Engine):
+        def explain(self, trace: Trace) -> tuple[Outcome, History]:
+            outcome, history = super().explain(trace)
+            is_left = any(isinstance(event, Abort) for event in trace.events)
+            return (outcome if is_left else structs.replace(outcome, violation=None)), history
+
+    trace = make_trace(arrive("r0", 8), arrive("r1", 8), *steps(1), Abort("r1"), *steps(2))
+    found = controls_of(Aborting({"r0"}, {}), HISTORY, trace, structs.replace(ABLE, stock=()))
+    assert found == ["without r1", "without the abort of r1"]
+
+
+def test_other_models_are_those_of_other_options() -> None:
+    """The report said that the model must have gated delta nets, which nobody had tried."""
+    able = structs.replace(ABLE, options={"graphs": ("decode", "none"), "mixer": ("gdn", "mamba2")})
+    trace = structs.replace(TRACE, config=structs.replace(TRACE.config, options={"graphs": "decode", "mixer": "gdn"}))
+
+    def served(one: Trace) -> Deployment:
+        return structs.replace(server(one), model=one.config.options["mixer"], architecture="Class")
+
+    found = [(words, other.config.options["mixer"]) for words, other in on_other_models(trace, able, served)]
+    assert found == [("mamba2 (Class)", "mamba2")]
 
 
 def test_the_position_of_a_state_is_that_of_its_tokens() -> None:
