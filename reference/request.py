@@ -130,9 +130,10 @@ class Life:
 
     def ends_before(self, sampled: int) -> bool:
         """Return True if a token sampled at position `sampled` need not be the model's: the answer has ended before it,
-        or was aborted, and nobody advances its grammar any more. Without a grammar such a token counts for nothing,
+        or was aborted, and nobody advances its grammar any more; or its grammar does not compile, so that its client
+        gets an error, whichever tokens an engine still holds back. Without a grammar such a token counts for nothing,
         but is right."""
-        return self.structured > 0 and (self.aborted or sampled >= self.total_length)
+        return self.grammar_fails or (self.structured > 0 and (self.aborted or sampled >= self.total_length))
 
     def admit(self, start: int) -> None:
         """Admit the request, for the first time, after a preemption or for its next turn, with `start` tokens in

@@ -262,8 +262,11 @@ class Grammar:
         return ResetPrefixCache(self.choices.chance(self.workload.reset_preempts))
 
     def idle_reset(self) -> Step | ResetPrefixCache:
-        """Return the next step until all requests have ended, then the reset, which has no effect while they run."""
+        """Return the next step until all requests have ended, then the reset, which has no effect while they run; or a
+        reset at once, by a server that can be paused for it."""
         if not self.before_reset:
+            if self.left and "pause" in self.events and self.choices.chance(self.workload.reset_paused):
+                return ResetPrefixCache(preempt_running=True)
             self.before_reset = IDLE_STEPS
         if self.left:
             return self.step()

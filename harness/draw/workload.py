@@ -124,6 +124,7 @@ class Workload(Struct, frozen=True, forbid_unknown_fields=True):
 
     # other events
     reset_preempts: Annotated[int, percent("resets of the prefix cache that preempt running requests")] = 50
+    reset_paused: Annotated[int, percent("resets, where none is possible while requests run, that pause them")] = 50
     load_states: Annotated[int, percent("loads with states")] = 85
     load_fails: Annotated[int, percent("loads that break off")] = 20
     waited_load_fails: Annotated[int, percent("loads that break off, where requests wait for loads")] = 40

@@ -40,6 +40,7 @@ from ...targets.base.trace import (
     Fork,
     MoveTier,
     Park,
+    Pause,
     Reorder,
     ResetPrefixCache,
     Sleep,
@@ -99,6 +100,7 @@ class ReachedStates:
         if isinstance(record, Planned):
             self._planned(record, context)
         elif isinstance(record, Forward):
+            self.counts["generation paused with a step in flight"] += context.event_kind == "pause"
             self._forward(record, context)
         elif isinstance(record, RealForward):
             self.counts["request sent before the answer to another one"] += record.arrived
@@ -528,6 +530,9 @@ class ReachedStates:
         if isinstance(event, ResetPrefixCache) and context.before.published and not view.published:
             counts["prefix cache reset"] += 1
             counts["prefix cache reset while requests run"] += bool(running)
+            counts["prefix cache reset during a pause"] += bool(running) and event.preempt_running
+        elif isinstance(event, Pause):
+            counts["generation paused while requests run"] += bool(gone)
 
     def _batch(self, event: Event, context: Context, view: View) -> None:
         counts, rows = self.counts, context.before.running

@@ -313,6 +313,9 @@ RELATIONS: Mapping[str, Sentence] = {
     ),
     "differs-sampled": Sentence("{request}, with {settled:token} computed, samples {observed}, expected {expected}"),
     "differs-delivered": Sentence("{request} receives the tokens {observed}, expected {expected}"),
+    "differs-prompt-logprobs": Sentence(
+        "{request} receives the log-probabilities of the tokens {observed} as those of its prompt, expected {expected}"
+    ),
     "differs-length": Sentence("{request} receives {observed:token}, expected {expected}"),
     "differs-input": Sentence(
         "{request}, with {settled:token} computed, is given the tokens {observed}, expected {expected}"

@@ -127,8 +127,11 @@ REQUIRES: dict[str, str] = {
     "cached block evicted": "caching",
     "cached block evicted by an event": "evict caching",
     "evicted content computed again": "caching",
+    "generation paused while requests run": "pause preemption",
+    "generation paused with a step in flight": "pause preemption async",
     "prefix cache reset": "reset_prefix_cache caching",
     "prefix cache reset while requests run": "reset_prefix_cache preemption caching block-tables",
+    "prefix cache reset during a pause": "reset_prefix_cache pause caching",
     # blocks and states
     "blocks zeroed": "zeroing pool",
     "block reused by another kind of group": "block-tables",

@@ -18,6 +18,7 @@ from ...targets.base.trace import (
     DummyRun,
     Evict,
     ExternalLoad,
+    Pause,
     Preempt,
     ResetPrefixCache,
     Resume,
@@ -226,7 +227,7 @@ def _situation(trace: Trace, history: History, violation: Violation) -> Iterator
         )
         if any(isinstance(event, Resume) and event.name == subject.name for event in trace.events):
             yield "in a later turn of its session"
-        elif resumed and not any(isinstance(event, Preempt | ResetPrefixCache) for event in trace.events):
+        elif resumed and not any(isinstance(event, Pause | Preempt | ResetPrefixCache) for event in trace.events):
             yield "that resumes after a preemption"
         if subject.hit > 0:
             yield "after a prefix-cache hit"
@@ -240,6 +241,7 @@ def _events(trace: Trace, history: History, violation: Violation, calls: Mapping
         DummyRun: "a data-parallel dummy run",
         ResetPrefixCache: "a prefix-cache reset",
         Preempt: "a preemption",
+        Pause: "a pause of generation",
         Abort: "an abort",
         Evict: "an eviction",
     }
@@ -267,6 +269,7 @@ def _search_terms(trace: Trace, history: History, violation: Violation) -> Itera
         "priority scheduling": config.policy == "priority",
         "dummy run data parallel": DummyRun in happened or violation.event_kind == "dummy_run",
         "preemption": Preempt in happened,
+        "pause generation": Pause in happened,
         "reset prefix cache": ResetPrefixCache in happened,
         "abort": Abort in happened,
         "KV connector": ExternalLoad in happened,

@@ -351,12 +351,14 @@ class RealForward(Struct, frozen=True, gc=False):
 
 class Delivered(Struct, frozen=True, gc=False):
     """Tokens that clients received, by request; requests that finished (of a session: its turn), and those that the
-    engine ended with an error: a load for them broke off, or their grammar does not compile."""
+    engine ended with an error: a load for them broke off, or their grammar does not compile. `scored`: by request, the
+    tokens whose log-probabilities its client received as those of its prompt, from the second token on."""
 
     step: int
     outputs: Sequence[tuple[str, Sequence[int]]]
     finished: Sequence[str]
     failed: Sequence[str] = ()
+    scored: Sequence[tuple[str, Sequence[int]]] = ()
 
 
 class SideBySide(Struct, frozen=True, gc=False):

@@ -250,6 +250,13 @@ class ResetPrefixCache(Event, frozen=True, tag="reset_prefix_cache"):
     preempt_running: Annotated[bool, Usual(False), Says("; running requests are preempted first")] = False
 
 
+class Pause(Event, frozen=True, tag="pause"):
+    """Generation is paused and continued: results in flight are awaited, and all requests that run, or whose prompts
+    are computed in part, are preempted at once. Unlike with `ResetPrefixCache`, what is cached stays."""
+
+    about = About("Generation is paused: all running requests are preempted at once", percent=4)
+
+
 class CaptureGraphs(Event, frozen=True, tag="capture_graphs"):
     """Capture the decode graphs (again)."""
 
@@ -415,7 +422,7 @@ class Shift(Event, frozen=True, tag="shift"):
 AnyEvent = (
     Arrive | Step | Preempt | Abort | Park | Evict | ResetPrefixCache | CaptureGraphs | Sleep | Wake | ExternalLoad
     | MoveTier | Select | Reorder | Repeat | Crop | Reset | DummyRun | Fork | Truncate | Resume
-    | Shift
+    | Shift | Pause
 )  # fmt: skip
 """In the order in which the grammar offers the rare ones: put a new kind at the end, so that a seed draws as before."""
 KINDS: tuple[type[AnyEvent], ...] = get_args(AnyEvent)

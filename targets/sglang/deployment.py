@@ -16,6 +16,7 @@ from ..base.trace import (
     DummyRun,
     Event,
     Evict,
+    Pause,
     Preempt,
     ResetPrefixCache,
     Resume,
@@ -88,6 +89,8 @@ FORM = Form(
 )
 """`.github/ISSUE_TEMPLATE/1-bug-report.yml`."""
 EAGER = "--disable-cuda-graph"
+PAUSE = """await client.post(f"{URL}/pause_generation", cast_to=object, body={'mode': 'retract'})"""
+CONTINUE = 'await client.post(f"{URL}/continue_generation", cast_to=object, body={})'
 CORES = ("rust", "python")
 """Cores of the radix tree; a server's default is Rust where it is built, otherwise Python."""
 
@@ -225,6 +228,8 @@ def _fields(aborted: Collection[str], event: Turn, samples: int) -> dict[str, ob
     found |= {"min_new_tokens": least} if (least := least_tokens(event)) else {}
     found |= {"regex": ".*"} if event.structured else {}
     found |= {"regex": "("} if isinstance(event, Arrive) and event.bad_grammar else {}
+    if isinstance(event, Arrive) and event.prompt_logprobs:
+        found |= {"return_logprob": True, "logprob_start_len": 0}
     return found | ({"priority": event.priority} if isinstance(event, Arrive) and event.priority else {})
 
 
@@ -246,6 +251,10 @@ class _Others:
         elif isinstance(event, Abort):
             aborted = {"rid": event.name}
             yield f'await client.post(f"{{URL}}/abort_request", cast_to=object, body={aborted!r})'
+        elif isinstance(event, Pause):
+            yield from (PAUSE, CONTINUE)
+        elif isinstance(event, ResetPrefixCache) and event.preempt_running:
+            yield from (PAUSE, 'await client.post(f"{URL}/flush_cache", cast_to=object)', CONTINUE)
         elif isinstance(event, ResetPrefixCache):
             yield 'await client.post(f"{URL}/flush_cache", cast_to=object)  # refused while requests run'
         elif isinstance(event, Evict):

@@ -111,7 +111,7 @@ class Device:
         launch = self.prepare(batch, self.execute)
         launch.penalties = scheduler_api.penalties(batch, self.sizes.overlap)
         old_releases.note_sampled(batch, launch.sampled)
-        return scheduler_api.make_result(launch.sampled, launch)
+        return scheduler_api.make_result(launch.sampled, launch, batch)
 
     @staticmethod
     def mask(result: Any) -> None:

@@ -30,6 +30,7 @@ extra_buffer wherever overlap is on (`srt/arg_groups/overrides.py`). Sizes of po
 are."""
 MIXED = (
     Setting("--attn-dp-size", {"dp": "1"}, events=frozenset({"dummy_run"})),
+    Setting("POST /pause_generation", events=frozenset({"pause"})),
     Setting("--enable-mixed-chunk", {"mixed_chunk": "no"}),
     Setting("--enable-priority-scheduling", {"policy": "fcfs"}),
     Setting("--schedule-policy", {"order": "fcfs"}),
@@ -54,6 +55,8 @@ HOST_TIER = (
 )
 """Only with a core that shows what is on the host."""
 POLICIES = ("write_through", "write_through_selective", "write_back")
+ASKED = frozenset({"images", "adapters", "structured-output", "failing-grammars", "prompt-logprobs"})
+"""Features of requests that are driven since the same release as `MIXED`."""
 HOST = frozenset({"stores", "loads-back", "storage"})
 """Features with HiCache, which has a storage behind it or not."""
 SERVING = {
@@ -111,7 +114,7 @@ class SglangFactory:
         self.tree_core = tree_core
         has_host = mixes and tree_core not in ("rust", BOTH)
         self.capabilities = Capabilities(
-            events=EVENTS | ({"resume"} if sessions else set()) | ({"dummy_run"} if mixes else set()),
+            events=EVENTS | ({"resume"} if sessions else set()) | ({"dummy_run", "pause"} if mixes else set()),
             modes=("slots", "slots", "none"),
             observes=OBSERVES | {"side_by_side"} if tree_core == BOTH else OBSERVES,
             # (grid of snapshots, KV page)
@@ -128,7 +131,7 @@ class SglangFactory:
             features=features
             | {"pool", "reset-when-idle", "stop-tokens"}
             | (HOST if has_host else frozenset())
-            | ({"images", "adapters", "structured-output", "failing-grammars"} if mixes else frozenset()),
+            | (ASKED if mixes else frozenset()),
             documents={"inputs": DOCUMENTS} if mixes else {},
             features_with=_features_with(mixes, has_host, tree_core),
             # "A relaxed version of penalties for speculative decoding": it counts verifications, not tokens.

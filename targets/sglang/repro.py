@@ -40,6 +40,7 @@ from ..base.trace import (
     DummyRun,
     Event,
     Evict,
+    Pause,
     Preempt,
     ResetPrefixCache,
     Resume,
@@ -171,8 +172,12 @@ class _Clients:
                 yield f"engine.abort({event.name!r})"
             case DummyRun():
                 yield f"engine.idle({event.rows})"
+            case ResetPrefixCache() if event.preempt_running:
+                yield "engine.pause(flush=True)"
             case ResetPrefixCache():
                 yield "engine.flush()"
+            case Pause():
+                yield "engine.pause()"
             case Evict():
                 yield f"engine.evict({event.blocks})"
             case _:
@@ -193,6 +198,8 @@ class _Clients:
             more += f", structured={event.structured}" + (f", closes={event.stop_at}" if event.stop_at else "")
         if isinstance(event, Arrive) and event.bad_grammar:
             more += f", bad_grammar={event.bad_grammar}"
+        if isinstance(event, Arrive) and event.prompt_logprobs:
+            more += ", is_scored=True"
         return f"{truth.tokens[first : truth.prompt_length]}, new_tokens={most}{more}"
 
 

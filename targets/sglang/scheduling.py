@@ -28,6 +28,9 @@ class Client:
         self.outputs: list[tuple[str, list[int]]] = []
         self.ended: list[str] = []
         self.failed: list[str] = []
+        self.scored: list[tuple[str, list[int]]] = []
+        """The tokens whose log-probabilities clients received as those of their prompts, since `take_scored`."""
+        self._got_logprobs: set[str] = set()
         self._over: set[str] = set()
         self._past: dict[int, Any] = {}
         """Turns that ended: a result that was in flight then may name them once more."""
@@ -39,6 +42,9 @@ class Client:
             if request is skip or name in self._over or id(request) in self._past:
                 continue
             failed = scheduler_api.is_error(request)
+            if name not in self._got_logprobs and (scored := scheduler_api.scored_tokens(request)) is not None:
+                self._got_logprobs.add(name)
+                self.scored.append((name, scored))
             tokens = [] if failed else list(scheduler_api.client_tokens(request))
             if len(tokens) > self.sent.get(name, 0):
                 self.outputs.append((name, tokens[self.sent.get(name, 0) :]))
@@ -66,6 +72,11 @@ class Client:
         """Return what was received since the last call: tokens, ends, errors."""
         taken = self.outputs, self.ended, self.failed
         self.outputs, self.ended, self.failed = [], [], []
+        return taken
+
+    def take_scored(self) -> list[tuple[str, list[int]]]:
+        """Return the log-probabilities of prompts that were received since the last call."""
+        taken, self.scored = self.scored, []
         return taken
 
 

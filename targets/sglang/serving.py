@@ -62,12 +62,14 @@ class Server:
         min_tokens: int = 0,
         structured: int = 0,
         bad_grammar: int = 0,
+        is_scored: bool = False,
     ) -> None:
         """Queue a request, or a turn of a session; `truth` is what its client has, then what the model will say.
 
         With `is_string` the scheduler gets `stops` as one text, and no token ids to stop at. The turns of a
         session have the priority of the first. A grammar is compiled in `structured` steps less one; in
-        `bad_grammar` less one it turns out to be none.
+        `bad_grammar` less one it turns out to be none. `is_scored`: the client wants the log-probabilities of the
+        prompt, too.
         """
         tokens = truth.tokens[: truth.prompt_length]
         endless = self.engine.sizes.endless and not session
@@ -78,7 +80,7 @@ class Server:
         else:
             tags = self.engine.sizes.tags
             keys = keys_of(truth, self.engine.sizes.tenant)
-            request = scheduler_api.make_request(name, tokens, sampling, keys)
+            request = scheduler_api.make_request(name, tokens, sampling, keys, is_scored)
             if tags:
                 request.session_id = self.tags[name] = str(tokens[0] % TAGS)
                 request.session_generation = self.engine.cache.ensure_session_generation(request.session_id)
@@ -141,14 +143,19 @@ class Server:
         """Execute and process; with overlap the processed batch is the previous one. Return (new tokens by client,
         clients whose request has ended, clients that got an error)."""
         self.scheduler.turn(batch)
+        outputs, ended, failed = self._received()
+        self.steps += 1
+        self.tick(idle=not batch)
+        return outputs, ended, failed
+
+    def _received(self) -> tuple[list[tuple[str, list[int]]], list[str], list[str]]:
+        """Return what clients have received, after they have reacted to it."""
         outputs, ended, failed = self.scheduler.client.take()
         if self.sessions is not None and not self.sessions.requests.keys().isdisjoint([*ended, *failed]):
             # A client is slower than a step: whatever is in flight ends before the next turn arrives.
             self.device.drain()
         for name in failed if self.sessions is not None else ():
             self.sessions.close(name)  # its client does
-        self.steps += 1
-        self.tick(idle=not batch)
         return outputs, ended, failed
 
     def tick(self, idle: bool = True) -> None:
@@ -179,9 +186,28 @@ class Server:
     def flush(self) -> None:
         """Flush the cache, which SGLang does only when it is idle. A storage keeps what it has."""
         if not self.scheduler.busy:
-            if self.tier is not None:
-                self.tier.finish()
-            scheduler_api.flush(self.scheduler)
+            self._flush()
+
+    def pause(self, flush: bool = False) -> tuple[list[tuple[str, list[int]]], list[str], list[str]]:
+        """Pause generation, flush the cache if that is wanted and SGLang would, and continue. Return what clients
+        receive, as `turn` does.
+
+        SGLang flushes while it is paused although requests wait, unless one of them has a row, as a turn has whose
+        session keeps its record, or waits for its grammar.
+        """
+        scheduler = self.scheduler
+        scheduler_api.pause(scheduler)
+        received = self._received()
+        holds = any(one.kv.holds_kv for one in scheduler.waiting_queue)
+        if flush and not holds and not scheduler.grammar_manager.grammar_queue:
+            self._flush()
+        scheduler_api.go_on(scheduler)
+        return received
+
+    def _flush(self) -> None:
+        if self.tier is not None:
+            self.tier.finish()
+        scheduler_api.flush(self.scheduler)
 
     def evict(self, pages: int) -> None:
         """Evict the given number of pages of tokens, and as many states and pages of windows.

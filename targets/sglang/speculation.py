@@ -189,7 +189,8 @@ class TargetModel:
             said = penalized(said, batch.sampling_info)
         last = torch.tensor([tokens[-1] for tokens in said], dtype=torch.int64)
         hidden = torch.tensor([tag for tags in launch.hidden[:rows] for tag in tags], dtype=torch.int64)
-        output = LogitsProcessorOutput(next_token_logits=logits, hidden_states=hidden[:, None])
+        scored = {} if is_verify else scheduler_api.logprobs(batch)
+        output = LogitsProcessorOutput(next_token_logits=logits, hidden_states=hidden[:, None], **scored)
         return GenerationBatchResult(logits_output=output, next_token_ids=last, can_run_cuda_graph=False)
 
 

@@ -26,6 +26,7 @@ from ..base.trace import (
     DummyRun,
     Event,
     Evict,
+    Pause,
     Preempt,
     ResetPrefixCache,
     Resume,
@@ -72,6 +73,7 @@ class SglangTarget:
             ResetPrefixCache: self.reset_prefix_cache,
             Evict: self.evict,
             DummyRun: self.dummy_run,
+            Pause: self.pause,
         }
 
     def apply(self, event: Event) -> Effect:
@@ -100,8 +102,8 @@ class SglangTarget:
             stops = stop_tokens_of(event, truth)
             priority = event.priority if self.config.policy == "priority" else None
             asked = event.session, stops, priority, has_stop_string(event), least_tokens(event)
-            grammar = event.structured, event.bad_grammar
-            self.server.add(event.name, truth, event.max_new_tokens, *asked, *grammar)
+            more = event.structured, event.bad_grammar, event.prompt_logprobs
+            self.server.add(event.name, truth, event.max_new_tokens, *asked, *more)
 
     def resume(self, event: Resume) -> None:
         """Queue the next turn of a parked session."""
@@ -137,9 +139,7 @@ class SglangTarget:
         step, budget, view = server.steps, server.budget(event.budget or 0), self.view()
         left = {name: table for name, table in held.items() if name in gone}
         records.append(Planned(step, rows, preempted, budget, view, left))
-        outputs, ended, failed = server.turn(batch)
-        if outputs or ended or failed:
-            records.append(Delivered(step, outputs, ended, failed))
+        self._deliver(step, *server.turn(batch))
 
     def _row(self, batch: Any, index: int, waiting: set[str], kept: dict[str, Any]) -> PlannedRow:
         name = batch.reqs[index].client_name
@@ -169,8 +169,24 @@ class SglangTarget:
         self.server.abort(event.name)
 
     def reset_prefix_cache(self, event: ResetPrefixCache) -> None:
-        """Flush the cache, which SGLang does only when it is idle."""
-        self.server.flush()
+        """Flush the cache, which SGLang does only when it is idle, or paused with what it runs retracted."""
+        if event.preempt_running and scheduler_api.pauses():
+            self._pause(flush=True)
+        else:
+            self.server.flush()
+
+    def pause(self, event: Pause) -> None:
+        """Pause generation, and continue."""
+        self._pause()
+
+    def _pause(self, flush: bool = False) -> None:
+        self._deliver(self.server.steps - 1, *self.server.pause(flush))
+
+    def _deliver(self, step: int, outputs: list[tuple[str, list[int]]], ended: list[str], failed: list[str]) -> None:
+        """Record what clients received in a step, if anything."""
+        scored = self.scheduler.client.take_scored()
+        if outputs or ended or failed or scored:
+            self.device.records.append(Delivered(step, outputs, ended, failed, scored))
 
     def evict(self, event: Evict) -> None:
         """Evict the given number of pages of tokens, and as many states."""

@@ -214,6 +214,16 @@ def test_a_copy_of_a_row_has_its_stop_token() -> None:
     assert copied.answer_length == copied.truth.answer_length(6, source.stops)
 
 
+def test_what_a_request_samples_whose_grammar_does_not_compile_counts_for_nothing() -> None:
+    """It is computed on another token, and an engine may still hold back its stop tokens there."""
+    failing, plain = (
+        Life("r0", [("a", 8)], 8, stop_at=4, grammar_fails=fails, min_tokens=2) for fails in (True, False)
+    )
+    failing.compute_instead((0,))
+    assert failing.ends_before(1)
+    assert not plain.ends_before(9)
+
+
 def test_a_prompt_with_log_probabilities_is_computed_until_the_answer_begins() -> None:
     """A preemption before that starts it from nothing again; later its log-probabilities are known."""
     life = Life("r0", [("a", 10)], 6, prompt_logprobs=True)

@@ -47,6 +47,10 @@ without a declared stock server.
 """
 
 
+RECEIVED = frozenset({"prompt-logprobs"})
+"""Fields of violations that are wrong answers themselves, whatever tokens their clients receive."""
+
+
 def effect_of(violation: Violation, answers: Answers) -> Effect:
     """Return what a client gets: the worst of what a run to the end shows, else what the broken rule declares.
 
@@ -54,7 +58,7 @@ def effect_of(violation: Violation, answers: Answers) -> Effect:
     after the violation changes nothing: behind a broken invariant it may as well be the adapter's.
     """
     declared = client_of(violation)
-    if any(row.wrong_from >= 0 for row in answers.rows):
+    if violation.field in RECEIVED or any(row.wrong_from >= 0 for row in answers.rows):
         return "wrong tokens"
     if declared != "dead engine" and any(row.end == "not finished" for row in answers.rows):
         return "hang"

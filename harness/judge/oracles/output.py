@@ -21,9 +21,9 @@ class Output(Oracle):
             "chunked prefill, speculative decoding and the rest of the batch; exactly the correct drafts are "
             "accepted, or only those up to the request's last token; with structured output an engine may also "
             "refuse right drafts that its grammar has not checked. A drafter gets the right inputs, and each right "
-            "draft that it makes from them is verified. A request ends with an error if its grammar does "
-            "not compile, and then gets no token; else only if a load for it breaks off. After its end it gets "
-            "nothing.",
+            "draft that it makes from them is verified. Log-probabilities of a prompt are those of its tokens. A "
+            "request ends with an error if its grammar does not compile, and then gets no token; else only if a load "
+            "for it breaks off. After its end it gets nothing.",
             subject="device",
             consequence=Consequence(
                 "Wrong tokens", "The client receives other tokens than the model's.", "wrong tokens"
@@ -87,6 +87,15 @@ class Output(Oracle):
             life.delivered += len(tokens)
             if life.delivered > life.answer_length:
                 return self._differs(context, life, "length", life.answer_length, life.delivered)
+        for name, tokens in delivered.scored:
+            life = context.reference.lives.get(name)
+            if life is None:
+                if violation := self._ended(context, name, "tokens", Tokens(tuple(tokens))):
+                    return violation
+                continue
+            wanted = life.truth.tokens[1 : life.truth.prompt_length]
+            if list(tokens) != wanted:
+                return self._differs(context, life, "prompt-logprobs", Tokens(tuple(wanted)), Tokens(tuple(tokens)))
         for name in delivered.finished:
             life = context.reference.lives.get(name)
             if life is None or life.parked:

@@ -135,6 +135,7 @@ def complete(scheduler: Any, sizes: Sizes) -> None:
     scheduler.enable_hierarchical_cache = sizes.hicache != "no"
     scheduler.enable_hicache_storage = sizes.storage != "no"
     scheduler.max_queued_requests = None
+    scheduler._engine_paused, scheduler._pause_started_at = False, None
     old_releases.settle(scheduler)
     # Up to 0.5.20 aborts go there directly, later through `send_abort_output`.
     sender = SimpleNamespace(send_output=scheduler.send_abort_output)
@@ -142,6 +143,25 @@ def complete(scheduler: Any, sizes: Sizes) -> None:
     scheduler.init_schedule_policy()
     if hasattr(type(scheduler), "init_batch_result_processor"):
         scheduler.init_batch_result_processor()
+
+
+def pauses() -> bool:
+    """Return True if a server can be paused with what it runs retracted (0.5.23; older ones were not run with it)."""
+    return mixes()
+
+
+def pause(scheduler: Any) -> None:
+    """Pause generation: what is in flight is processed, and all requests that run are retracted."""
+    from sglang.srt.managers.io_struct import PauseGenerationReqInput
+
+    scheduler.pause_generation(PauseGenerationReqInput(mode="retract"))
+
+
+def go_on(scheduler: Any) -> None:
+    """Continue after a pause."""
+    from sglang.srt.managers.io_struct import ContinueGenerationReqInput
+
+    scheduler.continue_generation(ContinueGenerationReqInput(torch_empty_cache=False))
 
 
 def process_result(scheduler: Any, batch: Any, result: Any) -> None:
@@ -279,8 +299,11 @@ def instead(request: Any) -> tuple[int, ...]:
     return tokens if tokens == (0,) else ()
 
 
-def make_request(name: str, tokens: list[int], sampling: Any, keys: Mapping[str, str] | None = None) -> Any:
-    """Return a request as the tokenizer would pass it. `keys` are its adapter and its salt, "" for none.
+def make_request(
+    name: str, tokens: list[int], sampling: Any, keys: Mapping[str, str] | None = None, is_scored: bool = False
+) -> Any:
+    """Return a request as the tokenizer would pass it. `keys` are its adapter and its salt, "" for none. `is_scored`:
+    its client wants the log-probability of each token of its prompt (`logprob_start_len` 0).
 
     The mark after the name distinguishes r1 from r10, since aborts match requests by prefix.
     """
@@ -293,20 +316,53 @@ def make_request(name: str, tokens: list[int], sampling: Any, keys: Mapping[str,
         sampling_params=sampling,
         vocab_size=VOCABULARY,
         **{field: value for field, value in (keys or {}).items() if value},
+        **({"return_logprob": True} if is_scored else {}),
     )
+    request.logprob_start_len = 0 if is_scored else -1  # as the scheduler sets it
     if tokenizer := tokenizer_for(sampling):
         request.tokenizer = tokenizer  # as `Scheduler.handle_generate_request` gives its own to each request
     request.client_name = name
     return request
 
 
-def make_result(tokens: Any, done: Any) -> Any:
-    """Return the result of a forward; `tokens` are complete once `done` has been waited for."""
+def make_result(tokens: Any, done: Any, batch: Any) -> Any:
+    """Return the result of a batch's forward; `tokens` are complete once `done` has been waited for."""
     from sglang.srt.layers.logits_processor import LogitsProcessorOutput
     from sglang.srt.managers.utils import GenerationBatchResult
 
-    logits = LogitsProcessorOutput(next_token_logits=None)
-    return GenerationBatchResult(logits_output=logits, next_token_ids=tokens, copy_done=done)
+    logits = LogitsProcessorOutput(next_token_logits=None, **logprobs(batch))
+    result = GenerationBatchResult(logits_output=logits, next_token_ids=tokens, copy_done=done)
+    if batch.return_logprob:  # as `Scheduler.run_batch` notes them
+        result.extend_input_len_per_req = list(batch.extend_lens) if batch.forward_mode.is_extend() else None
+        result.extend_logprob_start_len_per_req = batch.extend_logprob_start_lens
+    return result
+
+
+def logprobs(batch: Any) -> dict[str, Any]:
+    """Return the log-probabilities that a forward computes, {} if no client wants any.
+
+    In place of a logarithm each has the id of the token that it is of, as SGLang's batch names them, so that it can be
+    seen where it goes (`scored_tokens`). Those of sampled tokens are 0.
+    """
+    import torch
+
+    if not batch.return_logprob:
+        return {}
+    found = {"next_token_logprobs": torch.zeros(len(batch.reqs))}
+    if batch.forward_mode.is_extend():
+        found["input_token_logprobs"] = batch.extend_input_logprob_token_ids.float()
+    return found
+
+
+def scored_tokens(request: Any) -> list[int] | None:
+    """Return the tokens whose log-probabilities a client gets as those of its prompt, from the second token on.
+
+    None if it gets none, or none yet; nor can they be told of a prompt with images, whose placeholders are no tokens.
+    """
+    if not getattr(request, "return_logprob", False) or request.multimodal_inputs is not None:
+        return None
+    values = request.logprob.input_token_logprobs_val
+    return None if values is None else [int(value) for value in values[1:]]
 
 
 def abort_message(name: str) -> Any:

@@ -55,4 +55,5 @@ def make_turn(session: Any, name: str, tokens: list[int], sampling: Any, keys: M
 
     request = session.create_req(asked, tokenizer_for(sampling), VOCABULARY, req_factory=plain)
     request.client_name = name
+    request.logprob_start_len = -1  # as the scheduler sets it for a request whose client wants no log-probabilities
     return request

@@ -21,12 +21,17 @@ class Turn(ClientTurn):
         truth.reach(end)
         super().__init__(name, truth.tokens[: truth.prompt_length], truth.tokens[truth.prompt_length : end])
         self.fails = fails
+        self.scored = None
 
     def is_right(self):
         """Return True if the client got its tokens, as far as it got any, or the error that it has to get."""
         if self.fails or self.end == "failed":
             return self.fails and not self.received and self.end != "ended"
-        return super().is_right()
+        return super().is_right() and self.scored in (None, self.prompt[1:])
+
+    def __str__(self):
+        more = "" if self.scored is None else f"; it got the log-probabilities of {self.scored} for its prompt"
+        return super().__str__() + more
 
 
 class Engine:
@@ -38,21 +43,22 @@ class Engine:
 
     def add(
         self, name, prompt, new_tokens, session=False, stops=(), priority=None, is_string=False, min_tokens=0,
-        structured=0, closes=0, bad_grammar=0,
+        structured=0, closes=0, bad_grammar=0, is_scored=False,
     ):  # fmt: skip
         """Send a request, or the first turn of a session. Its answer ends with its first stop token, and none of these
         may come before `min_tokens`.
 
         With `is_string` SGLang gets the text of `stops` as one stop string. With priorities a smaller number is
         more important. `structured`: a grammar restricts the answer, and is compiled for one step less than this; it is
-        complete with token `closes` of the answer. `bad_grammar`: it does not compile.
+        complete with token `closes` of the answer. `bad_grammar`: it does not compile. `is_scored`: the client wants
+        the log-probabilities of its prompt, too.
         """
         truth = Truth.after(prompt, ())
         truth.withheld, truth.free_from = stops, len(prompt) + min(min_tokens, new_tokens)
         truth.has_grammar, truth.closes_at = structured > 0, len(prompt) + closes - 1 if structured and closes else 0
         self.last[name] = Turn(name, truth, new_tokens, stops, is_string, bad_grammar > 0)
         self.turns.append(self.last[name])
-        asked = stops, priority, is_string, min_tokens, structured, bad_grammar
+        asked = stops, priority, is_string, min_tokens, structured, bad_grammar, is_scored
         self.server.add(name, truth, new_tokens, session, *asked)
 
     def resume(self, name, prompt, new_tokens, **asked):
@@ -68,7 +74,15 @@ class Engine:
             self.server.tick()
             return False
         number, batch = self.server.steps, self.server.plan(**asked)
-        outputs, ended, failed = self.server.turn(batch)
+        self.receive(*self.server.turn(batch))
+        for turn in self.last.values():
+            turn.note(number)
+        return bool(batch)
+
+    def receive(self, outputs, ended, failed):
+        """Note what clients receive."""
+        for name, tokens in self.server.scheduler.client.take_scored():
+            self.last[name].scored = tokens
         for name, tokens in outputs:
             self.last[name].received += tokens
         for name in ended:
@@ -77,9 +91,6 @@ class Engine:
         for name in failed:
             if self.last[name].end != "aborted":
                 self.last[name].end = "failed"
-        for turn in self.last.values():
-            turn.note(number)
-        return bool(batch)
 
     def abort(self, name):
         """Abort a request, or close a session."""
@@ -98,6 +109,10 @@ class Engine:
     def flush(self):
         """Flush the radix tree, if nothing runs."""
         self.server.flush()
+
+    def pause(self, flush=False):
+        """Pause generation, with everything that runs retracted, perhaps flush the radix tree, and continue."""
+        self.receive(*self.server.pause(flush))
 
     def evict(self, pages):
         """Evict pages and states from the radix tree."""

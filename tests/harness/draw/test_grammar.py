@@ -25,6 +25,7 @@ from hybridfuzz.targets.base.trace import (
     ExternalLoad,
     Fork,
     Group,
+    Pause,
     ResetPrefixCache,
     Resume,
     Step,
@@ -388,6 +389,23 @@ def test_documents_are_those_of_the_options_value() -> None:
         kinds = found.setdefault(trace.config.options["inputs"], set())
         kinds |= {kind_of(document) for prompt in prompts for document, _ in prompt}
     assert found == {"tokens": {""}, "images": {"", "image"}, "adapters": {"", "adapter", "salt"}}
+
+
+def test_an_engine_that_can_be_paused_is_reset_while_requests_run_too() -> None:
+    able = CLEAN.capabilities
+    paused = msgspec.structs.replace(able, features=able.features | {"reset-when-idle"}, events=able.events | {"pause"})
+    traces = [draw_trace(paused, 1, index, supports=CLEAN.supports) for index in range(100)]
+    events = [event for trace in traces for event in trace.events]
+    behind_steps = at_once = 0
+    for trace in traces:
+        for index, event in enumerate(trace.events):
+            if isinstance(event, ResetPrefixCache):
+                is_late = all(isinstance(one, Step) for one in trace.events[index - 3 : index])
+                behind_steps += is_late
+                at_once += not is_late
+                assert is_late or event.preempt_running
+    assert behind_steps >= 5 and at_once >= 5
+    assert sum(isinstance(event, Pause) for event in events) >= 20
 
 
 def test_a_reset_that_needs_an_idle_engine_comes_behind_steps() -> None:

@@ -20,6 +20,7 @@ from hybridfuzz.targets.base.trace import (
     Fork,
     MoveTier,
     Park,
+    Pause,
     Preempt,
     Reorder,
     Repeat,
@@ -42,7 +43,7 @@ EVERY_EVENT = (
     Step(), Preempt("r0"), Abort("r0"), DummyRun(2, False), CaptureGraphs(), ResetPrefixCache(True),
     Evict(3), Sleep(), Wake(), ExternalLoad("r0", 5), Fork("r1", "r0"), Truncate("r0", 0),
     MoveTier("r0", "host"), Park("r0"), Resume("r0", (("b", 2),), 3),
-    Select(("r1", "r0")), Reorder({"r0": "r1"}), Repeat(2), Crop(3), Reset(), Shift("r0", 4),
+    Select(("r1", "r0")), Reorder({"r0": "r1"}), Repeat(2), Crop(3), Reset(), Shift("r0", 4), Pause(),
 )  # fmt: skip
 
 

@@ -273,6 +273,7 @@ ELSEWHERE = {
     "overlaps",
     *BATCH_EVENTS,
     "near-stock",
+    "pause",
 }
 EMBEDDED = [state for state, needs in REQUIRES.items() if not ELSEWHERE & set(needs.split())]
 """States with slots of their own are reached by the targets that have them (tests/targets/sglang), those of batches of

@@ -25,6 +25,7 @@ from hybridfuzz.targets.base.trace import (
     DummyRun,
     Evict,
     Group,
+    Pause,
     ResetPrefixCache,
     Resume,
     Step,
@@ -317,6 +318,38 @@ def test_an_important_request_displaces_another(workers: dict[str, WorkerClient]
     outcome = worker_of(workers, LATEST).run(Trace(config, events))
     assert outcome.violation is None, outcome.violation.message
     assert outcome.reached["preempted"] == 1
+
+
+@pytest.mark.parametrize(("drafts", "depth"), [(0, 0), (0, 1), (2, 1)])
+@pytest.mark.parametrize("event", [Pause(), ResetPrefixCache(preempt_running=True)])
+def test_a_pause_retracts_what_decodes_and_what_is_computed_in_part(
+    workers: dict[str, WorkerClient], event: Pause | ResetPrefixCache, drafts: int, depth: int
+) -> None:
+    """One request decodes, the prompt of another is cut; a third arrives meanwhile and waits through the pause."""
+    first = Arrive("r0", (("a", 9),), 8), Step(), Step(), Arrive("r1", (("b", 20),), 2), Step(budget=8)
+    asked = Arrive("r2", (("a", 9), ("~", 1)), 2)
+    outcome = worker_of(workers, LATEST).run(Trace(config_of(drafts, depth), (*first, asked, event, *(Step(),) * 12)))
+    assert outcome.violation is None, outcome.violation.message
+    assert outcome.reached["preempted"] == 1 and outcome.reached["preempted during prefill"] == 1
+    if isinstance(event, Pause):
+        assert outcome.reached["generation paused while requests run"] == 1
+        assert bool(outcome.reached.get("generation paused with a step in flight")) == (depth > 0)
+    else:
+        assert outcome.reached["prefix cache reset during a pause"] == 1
+
+
+@pytest.mark.parametrize(("drafts", "depth"), [(0, 0), (0, 1), (2, 0), (2, 1)])
+def test_a_prompt_whose_log_probabilities_are_wanted_is_not_matched(
+    workers: dict[str, WorkerClient], drafts: int, depth: int
+) -> None:
+    """Its client gets those of its own tokens, although the prompt is computed in chunks beside another one."""
+    longer = Arrive("r1", (("a", 20), ("b", 2)), 2, prompt_logprobs=True)
+    shorter = Arrive("r2", (("b", 5),), 2, prompt_logprobs=True)
+    steps = *(Step(budget=8),) * 4, *(Step(),) * 8
+    events = Arrive("r0", (("a", 20),), 2), *(Step(),) * 6, longer, shorter, *steps
+    outcome = worker_of(workers, LATEST).run(Trace(config_of(drafts, depth), events))
+    assert outcome.violation is None, outcome.violation.message
+    assert outcome.reached["cached prefix not read for the log-probabilities of a prompt"] == 1
 
 
 @pytest.mark.parametrize("mixed", ["no", "yes"])

@@ -25,6 +25,7 @@ from hybridfuzz.targets.base.trace import (
     Event,
     Evict,
     Group,
+    Pause,
     Preempt,
     ResetPrefixCache,
     Resume,
@@ -119,13 +120,15 @@ def test_the_calls_are_those_of_the_trace() -> None:
         Preempt("r0"),
         Evict(2),
         ResetPrefixCache(),
+        Pause(),
+        ResetPrefixCache(preempt_running=True),
         Abort("r0"),
     )
     [script, *_] = write_scripts(SPEC, Trace(CONFIG, events), failure("S2", "temporal", events))
     calls = [line.strip() for line in script.text.split("# ---- Machinery")[0].splitlines() if "engine." in line]
     shown = [line.partition("(")[0] for line in calls]
     # A name is used once, and no one resumes a session that there is not.
-    named = ["add", "step", "resume", "step", "retract", "evict", "flush", "abort", "finish"]
+    named = ["add", "step", "resume", "step", "retract", "evict", "flush", "pause", "pause", "abort", "finish"]
     assert shown[: len(named)] == [f"engine.{name}" for name in named]
     assert "for _ in range(3):" in script.text
     assert "engine.step(drafts=1, right=1, per_request={'r0': (2, 1)})" in calls

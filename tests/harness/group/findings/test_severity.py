@@ -65,6 +65,7 @@ def test_every_rule_says_what_a_client_gets() -> None:
     [
         (STATE, (RIGHT, WRONG), "wrong tokens"),
         (STATE, (RIGHT,), "corrupt cache"),
+        (Violation("S6", "prompt-logprobs"), (RIGHT,), "wrong tokens"),  # the wrong answer itself
         (STATE, (), "wrong tokens"),  # no run to the end: as the rule says
         (STATE, (RIGHT, STUCK), "hang"),
         (STATE, (RIGHT, RAISED), "corrupt cache"),  # behind a broken invariant the adapter may raise, too

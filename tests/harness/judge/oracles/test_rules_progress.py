@@ -59,6 +59,18 @@ def test_stop_tokens_may_be_held_back_behind_an_answer_that_must_have_all_its_to
     assert field_of(Output().on_row(context_of(LAYOUT), row, life)) == field
 
 
+def test_log_probabilities_of_a_prompt_are_those_of_its_tokens() -> None:
+    """From the second token on: nothing is known of the first. Those of a request that its client ended are skipped."""
+    context, oracle = context_of(LAYOUT, r0=life_of("r0", 6, 4)), Output()
+    context.reference.withdrawn.add("gone")
+    right, shifted = TRUTH.tokens[1:6], TRUTH.tokens[:5]
+    assert oracle.on_delivered(context, Delivered(0, (), (), scored=[("gone", (9,)), ("r0", right)])) is None
+    for wrong in (shifted, right[:4], [*right, 0]):
+        violation = oracle.on_delivered(context, Delivered(0, (), (), scored=[("r0", wrong)]))
+        assert field_of(violation) == "prompt-logprobs"
+    assert field_of(oracle.on_delivered(context, Delivered(0, (), (), scored=[("r9", right)]))) == "after-end"
+
+
 def test_clients_get_each_token_once() -> None:
     """A delivery to a request that its client ended is skipped, and those after it are checked."""
     context, oracle = context_of(LAYOUT, r0=life_of("r0", 6, 4)), Output()
