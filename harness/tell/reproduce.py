@@ -25,7 +25,7 @@ from msgspec import Struct, structs
 from ...targets.base.deployment import Deployment, Implementation
 from ...targets.base.engine_tests import EngineTest
 from ...targets.base.launch import Launch
-from ...targets.base.patched_copy import as_applied, changed_lines, patched
+from ...targets.base.patched_copy import as_applied, patched
 from ...targets.base.patches import PatchError, parse_patch
 from ...targets.base.protocol import Capabilities, TargetError
 from ...targets.base.registry import describe, write_scripts, write_test
@@ -395,7 +395,7 @@ def try_fix(subject: Subject, folder: Path, case: ReproCase, patch: str, source:
         result = _result(worker, case.trace, case.violation.signature)
     verdict = run_script(folder / SCRIPT, case.script, fixed) if case.script else None
     tested = run_test(folder, case.test, case.script, fixed) if case.test and case.script else None
-    text, places = as_applied(subject.launch, parsed), changed_lines(subject.launch, parsed)
+    text, places = as_applied(subject.launch, parsed)
     return TriedFix(text, source, result, verdict, tested, places)
 
 
