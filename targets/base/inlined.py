@@ -102,7 +102,7 @@ class Sources:
 
         def place(name: str) -> None:
             for base in _bases(_read(self.package, name), needed[name]):
-                if base != name and base not in placed:
+                if base in needed and base != name and base not in placed:
                     place(base)
             placed[name] = None
 
