@@ -42,7 +42,7 @@ def main() -> None:
         junctions=True,
         inputs=True,
         sampling=True,
-        sync_loads=True,
+        offloads=True,
     )
     factory = VllmFactory("vllm", release)
     wanted = [dict(pair.split("=", 1) for pair in text.split(",")) for text in options.together]

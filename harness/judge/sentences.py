@@ -45,7 +45,7 @@ _NUMBER = re.compile(r"\d+")
 class Sentence(NamedTuple):
     """The words of one relation, as templates.
 
-    text      what was found; up to the first semicolon it tells the relation, behind it the circumstances
+    text      what was found; up to the first semicolon it tells the relation, after it the circumstances
     expected  in a table; the expected value itself by default
     observed  in a table; the observed value itself by default
     more      a further clause, if the verdict has its values

@@ -5,9 +5,10 @@ The calls are the engine's (`deployment.Client`); when each is made follows from
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import ast
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from ...targets.base.client_requests import prompt_of, stops_of, variable
+from ...targets.base.client_requests import stops_of, variable
 from ...targets.base.trace import Abort, Arrive, Resume, Step, Trace
 from ..record.history import History, RequestStep
 from ..units import listed
@@ -29,8 +30,8 @@ AGAIN = """\
     # The cache holds wrong content by now. A client that sends the same tokens meets it, whose answer
     # is to be compared with that of the same request to a new server.
     known = {prompt}
-    known = known + answer(await send(known, {new}))
-    again = send(known, 4)"""
+    known = known + answer(await send(known, {new}{fields}))
+    again = send(known, 4{fields})"""
 
 
 def client_lines(served: Served, trace: Trace, history: History, again: bool = False) -> Iterator[str]:
@@ -55,10 +56,19 @@ def client_lines(served: Served, trace: Trace, history: History, again: bool = F
             yield f"    await asyncio.sleep(DELAY)  # until {when}"
         before = planned
         yield from (f"    {line}" for line in client.calls[index])
-    first = next((one for one in served.trace.events if isinstance(one, Arrive)), None)
-    if again and first:
-        yield AGAIN.format(prompt=prompt_of(first.prompt, {}), new=first.max_new_tokens)
+    if again and (first := next(_sent(client.calls.values()), None)):
+        prompt, new = map(ast.unparse, first.args)
+        fields = "".join(f", {one.arg}={ast.unparse(one.value)}" for one in first.keywords)
+        yield AGAIN.format(prompt=prompt, new=new, fields=fields)
     yield END
+
+
+def _sent(calls: Iterable[Sequence[str]]) -> Iterator[ast.Call]:
+    """Yield the calls that send a request."""
+    for lines in calls:
+        for node in ast.walk(ast.parse("\n".join(lines))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "send":
+                yield node
 
 
 def _calls(trace: Trace) -> list[int]:

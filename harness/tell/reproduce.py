@@ -19,14 +19,13 @@ from contextlib import ExitStack
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Protocol
 
 from msgspec import Struct, structs
 
 from ...targets.base.deployment import Deployment, Implementation
 from ...targets.base.engine_tests import EngineTest
 from ...targets.base.launch import Launch
-from ...targets.base.patched_copy import as_applied, changed_lines, patched
+from ...targets.base.patched_copy import as_applied, patched
 from ...targets.base.patches import PatchError, parse_patch
 from ...targets.base.protocol import Capabilities, TargetError
 from ...targets.base.registry import describe, write_scripts, write_test
@@ -39,7 +38,7 @@ from ..group.causes.evidence import Place
 from ..group.findings.finding_store import OutputError
 from ..group.findings.measured_reach import answers_of, nearest_of
 from ..group.known.known_toml import Known
-from ..group.reduction.reduce import without_idle_events
+from ..group.reduction.reduce import Run, violation_of, without_idle_events
 from ..group.reduction.still_fails import UNEXPLAINED
 from ..judge.oracles import client_of
 from ..judge.outcome import Outcome
@@ -70,14 +69,6 @@ LEADS_ON = frozenset([
     "with",
 ])  # fmt: skip
 """Words that end no name."""
-
-
-class RunsTraces(Protocol):
-    """The part of a worker that most of this needs."""
-
-    def run(self, trace: Trace) -> Outcome:
-        """Run a trace."""
-        ...
 
 
 class Subject(Struct, frozen=True):
@@ -118,8 +109,8 @@ def observe(
         if violation.oracle not in UNEXPLAINED and not as_given:
             implementations = deployment.implementations
             judged = Judged(worker, _fixed(subject, trace, entry, stack))
-            plain, violation = on_default(trace, violation, judged, implementations)
-            plain, violation = behind_another(plain, violation, judged)
+            plain, violation = on_default(trace, violation, judged.run, implementations)
+            plain, violation = behind_another(plain, violation, judged.run)
             signature, wanted = violation.signature, _likeness(violation)
 
             def run(one: Trace) -> Outcome:
@@ -131,7 +122,7 @@ def observe(
             plain, severity = nearest_of(plain, violation, judged, capabilities, implementations, _likeness)
             plain = without_idle_events(plain, signature, run, IDLE_SECONDS)
             plain = without_idle_options(
-                plain, lambda one: describe(spec, one, launch.version), lambda one: _fails(judged, one, wanted)
+                plain, lambda one: describe(spec, one, launch.version), lambda one: _fails(judged.run, one, wanted)
             )
             again = worker.explain(plain)[1] if plain != trace else history
             if again.violation and _likeness(again.violation) == wanted:
@@ -146,7 +137,7 @@ def observe(
         server = serve(
             trace,
             lambda one: describe(spec, one, launch.version),
-            lambda one: time.monotonic() < until and _fails(worker, one, wanted),
+            lambda one: time.monotonic() < until and _fails(worker.run, one, wanted),
             history,
         )
         runs = list(_implementations(worker, trace, violation.signature, deployment))
@@ -225,7 +216,7 @@ def _fixed(subject: Subject, trace: Trace, entry: RelatedEntry | None, stack: Ex
 
 
 def on_default(
-    trace: Trace, violation: Violation, worker: RunsTraces, implementations: Sequence[Implementation]
+    trace: Trace, violation: Violation, run: Run, implementations: Sequence[Implementation]
 ) -> tuple[Trace, Violation]:
     """Return the trace and its failure on the implementations that a server runs by default, if it breaks the same rule
     at the same event there: the error may have another name."""
@@ -233,10 +224,7 @@ def on_default(
     chosen = structs.replace(trace, config=structs.replace(trace.config, options={**trace.config.options, **usual}))
     if chosen == trace:
         return trace, violation
-    try:
-        found = worker.run(chosen).violation
-    except (TargetError, TraceError):
-        return trace, violation
+    found = violation_of(run, chosen)
     is_same = found is not None and _place(found) == _place(violation)
     return (chosen, found) if found and is_same else (trace, violation)
 
@@ -245,7 +233,7 @@ EARLIER = "earlier"
 """Name of a request that is put before the others."""
 
 
-def behind_another(trace: Trace, violation: Violation, worker: RunsTraces) -> tuple[Trace, Violation]:
+def behind_another(trace: Trace, violation: Violation, run: Run) -> tuple[Trace, Violation]:
     """Return the trace and its failure behind a request whose memory is used again, if it reads bytes that were
     nobody's and fails like that, too: on a server that has just started they are zeros, and nothing is wrong."""
     if "previous" not in violation.details or violation.details["previous"] or trace.config.num_blocks == 0:
@@ -255,10 +243,7 @@ def behind_another(trace: Trace, violation: Violation, worker: RunsTraces) -> tu
     for pool, length in product(pools, dict.fromkeys([1, block, config.max_model_len - 1])):
         first = (Arrive(EARLIER, ((EARLIER, length),), 1), *(Step() for _ in range(STEPS_BEFORE)))
         one = structs.replace(trace, config=structs.replace(config, num_blocks=pool), events=(*first, *trace.events))
-        try:
-            found = worker.run(one).violation
-        except (TargetError, TraceError):
-            continue
+        found = violation_of(run, one)
         if found and found.signature == violation.signature and found.details.get("previous"):
             return one, found
     return trace, violation
@@ -291,12 +276,9 @@ def _likeness(violation: Violation) -> tuple[str, bool]:
     return violation.signature, bool(violation.details.get("previous"))
 
 
-def _fails(worker: RunsTraces, trace: Trace, wanted: tuple[str, bool]) -> bool:
+def _fails(run: Run, trace: Trace, wanted: tuple[str, bool]) -> bool:
     """Return True if a trace, which may not fit the target, fails like the one before."""
-    try:
-        violation = worker.run(trace).violation
-    except (TargetError, TraceError):
-        return False
+    violation = violation_of(run, trace)
     return violation is not None and _likeness(violation) == wanted
 
 
@@ -433,7 +415,7 @@ def try_fix(subject: Subject, folder: Path, case: ReproCase, patch: str, source:
         result = _result(worker, case.trace, case.violation.signature)
     verdict = run_script(folder / SCRIPT, case.script, fixed) if case.script else None
     tested = run_test(folder, case.test, case.script, fixed) if case.test and case.script else None
-    text, places = as_applied(subject.launch, parsed), changed_lines(subject.launch, parsed)
+    text, places = as_applied(subject.launch, parsed)
     return TriedFix(text, source, result, verdict, tested, places)
 
 

@@ -11,8 +11,8 @@ from msgspec import Struct, structs
 from ...reference.batch import original_name
 from ...reference.tokens import Truth
 from ...targets.base.alphabet import Says, fields_with
-from ...targets.base.trace import Arrive, Config, DummyRun, Event, Prompt, Step, Trace, tag_of
-from ..record.history import History, RequestStep
+from ...targets.base.trace import Abort, Arrive, Config, DummyRun, Event, Prompt, Step, Trace, Wake, tag_of
+from ..record.history import History, Moment, RequestStep
 from ..units import listed, plural
 from .clauses import step_clause
 
@@ -91,6 +91,18 @@ def steps_of(history: History) -> Mapping[str, Sequence[RequestStep]]:
     return found
 
 
+def events_of(trace: Trace, history: History) -> Sequence[Event]:
+    """Return the events of all moments: those of the trace up to the violation, then those that drain it."""
+    return *trace.events[: len(history.moments)], *map(_drained, history.moments[len(trace.events) :])
+
+
+def _drained(moment: Moment) -> Event:
+    """Return the event of a moment after the end of the trace (`Lockstep.drain`)."""
+    if moment.kind == "abort":
+        return Abort(moment.label.removeprefix("abort "))
+    return Wake() if moment.kind == "wake" else Step()
+
+
 def narrate(trace: Trace, history: History, calls: Mapping[str, str] = {}) -> Iterator[str]:
     """Yield one sentence for each event up to the violation, draining steps included; one for all steps in a row that
     schedule nothing. `calls` are names that the engine has for events (`Deployment.calls`)."""
@@ -100,8 +112,7 @@ def narrate(trace: Trace, history: History, calls: Mapping[str, str] = {}) -> It
     idle: list[int] = []
     violation = history.violation
     raises = violation.event if violation and (violation.oracle, violation.relation) == ("CRASH", "raised") else -1
-    for index in range(len(history.moments)):
-        event = trace.events[index] if index < len(trace.events) else Step()
+    for index, event in enumerate(events_of(trace, history)):
         rows = sorted(at.get(index, ()), key=lambda one: one.step)
         if index == raises and violation and isinstance(event, Step) and not rows:
             yield from [_idle(history, idle)] if idle else []

@@ -19,13 +19,14 @@ from ...targets.base.client_script import AGAIN, WRONG_SINCE
 from ...targets.base.engine_tests import EngineTest
 from ...targets.base.launch import Launch
 from ...targets.base.repro import Failure, Script
-from ...targets.base.trace import Abort, Event, Step, Trace, Wake
+from ...targets.base.trace import Trace
 from ..judge.violation import Violation, wanted_depth
 from ..quoting import clean, without_addresses
-from ..record.history import History, Moment
+from ..record.history import History
 from ..record.tag_names import Names
 from ..workers.worker_environment import Home
 from ..workers.worker_process import variables_for
+from .scenario import events_of
 
 PACKAGE = "hybridfuzz"
 TAIL_LINES = 25
@@ -62,8 +63,6 @@ class ScriptVerdict(Struct, frozen=True):
 
 def failure_of(trace: Trace, history: History, violation: Violation) -> Failure:
     """Return the parts of a violation that a script shows."""
-    draining = map(_drained, history.moments[len(trace.events) :])
-    events = (*trace.events[: len(history.moments)], *draining)
     depth, holder = wanted_depth(violation), violation.request
     if depth < 0:
         starts = [
@@ -76,7 +75,7 @@ def failure_of(trace: Trace, history: History, violation: Violation) -> Failure:
         oracle=violation.oracle,
         field=violation.field,
         message=violation.message,
-        events=events,
+        events=tuple(events_of(trace, history)),
         step=violation.step,
         request=violation.request,
         group=violation.group,
@@ -86,13 +85,6 @@ def failure_of(trace: Trace, history: History, violation: Violation) -> Failure:
         sentence=violation.sentence,
         tolerance=float(str(violation.details.get("tolerance", 0.0))),
     )
-
-
-def _drained(moment: Moment) -> Event:
-    """Return the event of a moment behind the end of the trace (`Lockstep.drain`)."""
-    if moment.kind == "abort":
-        return Abort(moment.label.removeprefix("abort "))
-    return Wake() if moment.kind == "wake" else Step()
 
 
 def _holder(trace: Trace, history: History, violation: Violation) -> tuple[int, str]:

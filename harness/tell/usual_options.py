@@ -13,15 +13,15 @@ from math import inf
 
 from msgspec import structs
 
-from ...targets.base.protocol import Capabilities, TargetError
-from ...targets.base.trace import Trace, TraceError
-from ..judge.outcome import Outcome
+from ...targets.base.protocol import Capabilities
+from ...targets.base.trace import Trace
+from ..group.reduction.reduce import Run, violation_of
 
 
 def plainest(
     trace: Trace,
     signature: str,
-    run: Callable[[Trace], Outcome],
+    run: Run,
     capabilities: Capabilities,
     unusual: Callable[[Trace], int],
     deadline: float = inf,
@@ -40,17 +40,12 @@ def plainest(
         for value in dict.fromkeys(values):
             config = structs.replace(trace.config, options={**trace.config.options, name: value})
             candidate = structs.replace(trace, config=config)
-            if time.monotonic() < deadline and (now := odd(candidate)) < least and _fails(candidate, signature, run):
+            if time.monotonic() >= deadline or (now := odd(candidate)) >= least:
+                continue
+            violation = violation_of(run, candidate)
+            if violation and violation.signature == signature:
                 trace, least = candidate, now
     return trace
-
-
-def _fails(trace: Trace, signature: str, run: Callable[[Trace], Outcome]) -> bool:
-    try:
-        violation = run(trace).violation
-    except (TargetError, TraceError):  # options that do not go together
-        return False
-    return violation is not None and violation.signature == signature
 
 
 def changes(before: Trace, after: Trace) -> list[str]:

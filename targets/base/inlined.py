@@ -98,9 +98,20 @@ class Sources:
             need(*one)
         for both in sorted(homes.keys() & bound.keys()):
             raise ValueError(f"{both} is defined in {homes[both]}, another file has '{bound[both]}'")
+        placed: dict[str, None] = {}
+
+        def place(name: str) -> None:
+            for base in _bases(_read(self.package, name), needed[name]):
+                if base in needed and base != name and base not in placed:
+                    place(base)
+            placed[name] = None
+
+        for name in order:
+            if name not in placed:
+                place(name)
         return [
             Part(list(imports.get(name, {})), _text(_read(self.package, name), needed[name]), name in self.inner)
-            for name in order
+            for name in placed
         ]
 
 
@@ -334,6 +345,15 @@ def _used(file: _File, definition: str, left_out: Collection[str]) -> Iterator[s
                 yield "", one.id
             elif source and (isinstance(source, str) or source[1]):
                 yield source
+
+
+def _bases(file: _File, definitions: Sequence[str]) -> Iterator[str]:
+    """Yield the files of ours that stand before a file: those of the classes that its own derive from."""
+    for node in map(file.definitions.__getitem__, definitions):
+        for base in node.bases if isinstance(node, ast.ClassDef) else ():
+            source = file.imported.get(_name_of(base), "")
+            if isinstance(source, tuple) and source[1]:
+                yield source[0]
 
 
 def _annotations(node: ast.AST) -> Iterator[ast.expr]:

@@ -73,20 +73,15 @@ def misfits(launch: Launch, patches: Sequence[Patch]) -> Mapping[str, str]:
     return problems
 
 
-def changed_lines(launch: Launch, patch: Patch) -> list[str]:
-    """Return the lines of a target's tree that a patch changes, or before which it adds some: "path:line"."""
-    tree = Path(launch.tree)
-    inside = in_tree(patch, tree, cache(partial(new_words, tree)))
-    return [f"{path}:{change.start + 1}" for path, changes in located(inside, _reader(tree)) for change in changes]
-
-
-def as_applied(launch: Launch, patch: Patch) -> str:
+def as_applied(launch: Launch, patch: Patch) -> tuple[str, list[str]]:
     """Return a patch as a diff of a target's tree, with its line numbers and without what stands before the files: one
-    made for another release has other lines. Raises PatchError if it does not fit."""
+    made for another release has other lines. And the lines of the tree that it changes, or before which it adds some:
+    "path:line". Raises PatchError if it does not fit."""
     tree = Path(launch.tree)
     read = _reader(tree)
     inside = in_tree(patch, tree, cache(partial(new_words, tree)))
-    return "".join(line for path, text in merged([inside], read).items() for line in _diff(path, read(path), text))
+    diff = "".join(line for path, text in merged([inside], read).items() for line in _diff(path, read(path), text))
+    return diff, [f"{path}:{change.start + 1}" for path, changes in located(inside, read) for change in changes]
 
 
 def _diff(path: str, before: str | None, after: str) -> Iterator[str]:

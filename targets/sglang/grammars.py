@@ -8,8 +8,6 @@ compiled when the trace says so.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from concurrent.futures import Future
 from typing import Any
 
 import torch
@@ -17,38 +15,31 @@ from sglang.srt.constrained import grammar_manager
 from sglang.srt.constrained.base_grammar_backend import BaseGrammarBackend, BaseGrammarObject, InvalidGrammarObject
 from sglang.srt.runtime_context import get_parallel
 
-from ...reference.structured import is_allowed
-from ...reference.tokens import VOCABULARY, Truth
+from ...reference.tokens import Truth
+from ..base.grammars import WORD, AnswerGrammar, Compiler
 
-WORD = 32
-"""Tokens in one number of a mask."""
 DOES_NOT_COMPILE = "("
 """Specification of a grammar that is none."""
 TICK = 1.0
 """Seconds that a poll of the queue may take."""
 
 
-class TokenGrammar(BaseGrammarObject):
+class TokenGrammar(AnswerGrammar, BaseGrammarObject):
     """The grammar of one answer."""
 
     def __init__(self, truth: Truth, stops: tuple[int, ...]) -> None:
         """It is complete at `Truth.closes_at`, and terminated there by a token of `stops`."""
-        super().__init__()
-        self.truth, self.stops = truth, stops
-        self.tokens: list[int] = []
-        """Tokens of the answer that were accepted so far."""
+        BaseGrammarObject.__init__(self)
+        AnswerGrammar.__init__(self, truth)
+        self.stops = stops
 
     def accept_token(self, token: int) -> None:
         """Advance by a token. Raises ValueError, with nothing changed, if it is not allowed."""
         if self.is_terminated():
             return
-        if not self._allows(token):
+        if not self.allows([token]):
             raise ValueError(f"token {token} is not allowed at place {len(self.tokens)}")
         self.tokens.append(token)
-
-    def rollback(self, k: int) -> None:
-        """Take tokens back."""
-        del self.tokens[len(self.tokens) - k :]
 
     def is_terminated(self) -> bool:
         """Return True if the grammar was complete, and a stop token followed."""
@@ -61,8 +52,7 @@ class TokenGrammar(BaseGrammarObject):
 
     def fill_vocab_mask(self, vocab_mask: torch.Tensor, idx: int) -> None:
         """Set the bits of the tokens that are allowed next."""
-        bits = torch.tensor([self._allows(token) for token in range(VOCABULARY)]).view(-1, WORD)
-        vocab_mask[idx] = (bits.long() << torch.arange(WORD)).sum(dim=1).to(torch.int32)
+        vocab_mask[idx] = self.mask()
 
     @staticmethod
     def move_vocab_mask(vocab_mask: torch.Tensor, device: Any) -> torch.Tensor:
@@ -79,39 +69,15 @@ class TokenGrammar(BaseGrammarObject):
         """Return the grammar at its beginning, for another answer."""
         return TokenGrammar(self.truth, self.stops)
 
-    def _allows(self, token: int) -> bool:
-        first = self.truth.prompt_length
-        self.truth.reach(first + len(self.tokens))
-        is_off = self.truth.tokens[first : first + len(self.tokens)] != self.tokens
-        return is_off or is_allowed(self.truth, len(self.tokens), token)
-
 
 class Backend(BaseGrammarBackend):
     """Compiles grammars in so many plannings as the trace says, instead of by threads."""
 
     def __init__(self) -> None:
         self.cache: dict[Any, Any] = {}
-        self.executor = self
-        self.wait = 0
-        """Plannings for which the next grammar is compiled."""
+        self.executor = Compiler()
         self.asked: dict[str, tuple[Truth, tuple[int, ...]]] = {}
         """By specification: the answer and its stop tokens."""
-        self._compiling: list[tuple[int, Future[Any], Callable[[], Any]]] = []
-
-    def submit(self, make: Callable[..., Any], *arguments: Any) -> Future[Any]:
-        """Take a grammar to compile."""
-        future: Future[Any] = Future()
-        self._compiling.append((self.wait, future, lambda: make(*arguments)))
-        return future
-
-    def tick(self) -> None:
-        """Finish the grammars that are due in the planning that follows."""
-        going, self._compiling = self._compiling, []
-        for wait, future, make in going:
-            if wait:
-                self._compiling.append((wait - 1, future, make))
-            elif future.set_running_or_notify_cancel():
-                future.set_result(make())
 
     def dispatch_ebnf(self, key_string: str) -> BaseGrammarObject:
         """Return a grammar."""
@@ -153,5 +119,5 @@ class Grammars(grammar_manager.GrammarManager):
         """Ask for a structured answer: its grammar is ready in time for the planning after the next `wait`."""
         specification = f"{request.rid}{truth.prompt_length}" if compiles else DOES_NOT_COMPILE
         self.grammar_backend.asked[specification] = truth, stops
-        self.grammar_backend.wait = wait
+        self.grammar_backend.executor.wait = wait
         request.sampling_params.ebnf = specification

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ..base.observe import Loaded
+from ..base.protocol import EngineStalled
 from .compat import parts
 from .compat.engine import ATTENTION, STATES, WINDOW, SglangEngine
 from .host_copies import Event, Operation, Transfers, attach
@@ -78,28 +79,27 @@ class HostTier:
         self._loaded: list[tuple[int, Loaded]] = []
         """Records of loads, each with its step."""
 
-    def _group(self, transfer: Any) -> int:
-        return next(group for group, pool in self.pools.items() if transfer.host_pool is pool)
-
     def group_of(self, name: Any) -> int:
         """Return the group whose pool of the host has a name."""
-        pool = self.cache.host_pool_group.get_pool(name)
+        return self._group(self.cache.host_pool_group.get_pool(name))
+
+    def _group(self, pool: Any) -> int:
         return next(group for group, one in self.pools.items() if one is pool)
 
     def layers(self, transfer: Any) -> int:
         """Return the number of layers of a transfer's pool."""
-        return self.places[self._group(transfer)].layers
+        return self.places[self._group(transfer.host_pool)].layers
 
     def store(self, transfer: Any, layer: int) -> None:
         """Copy a layer from the device to the host."""
-        group, device = self._group(transfer), transfer.device_indices.tolist()
+        group, device = self._group(transfer.host_pool), transfer.device_indices.tolist()
         places = self.places[group]
         for host, cells in zip(places.parts, device_parts(self.states, group), strict=True):
             host[places.index(layer, transfer.host_indices.numpy())] = cells[layer][device]
 
     def load(self, transfer: Any, layer: int, step: int) -> None:
         """Copy a layer from the host to the device, and record it."""
-        group, device = self._group(transfer), transfer.device_indices.tolist()
+        group, device = self._group(transfer.host_pool), transfer.device_indices.tolist()
         places, sizes = self.places[group], self.engine.sizes
         for host, cells in zip(places.parts, device_parts(self.states, group), strict=True):
             cells[layer][device] = host[places.index(layer, transfer.host_indices.numpy())]
@@ -132,7 +132,8 @@ class HostTier:
         self.settle()
 
     def finish(self) -> None:
-        """Run all copies and all operations of the storage, with what the tree does about them."""
+        """Run all copies and all operations of the storage, with what the tree does about them. Raises EngineStalled if
+        they do not end."""
         for _ in range(MOST_ROUNDS):
             for operation in self._operations():
                 operation.advance(operation.layers)
@@ -141,6 +142,7 @@ class HostTier:
             self.cache.check_hicache_events()
             if self.is_done():
                 return
+        raise EngineStalled(f"the host tier is not done after {MOST_ROUNDS} rounds of copies and operations")
 
     def is_done(self) -> bool:
         """Return True if no copy and no operation of the storage is under way."""

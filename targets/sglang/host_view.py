@@ -76,6 +76,10 @@ class Host:
             tables |= {name: self._held(record, windows) for name, record in apart.items()}
         return tables
 
+    def tables(self) -> dict[str, Table]:
+        """Return what requests hold."""
+        return self._tables(list(self.tree.owned()))
+
     def view(self) -> View:
         """Return the host's metadata."""
         engine, sizes = self.engine, self.engine.sizes

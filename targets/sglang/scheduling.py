@@ -180,7 +180,7 @@ class Skeleton(Scheduler):
         """Return the next batch, None if there is none; with work on other data-parallel ranks an idle one."""
         self.dp_attn_adapter.peers_run = peers_run
         if self.grammar_manager:
-            self.grammar_manager.grammar_backend.tick()
+            self.grammar_manager.grammar_backend.executor.tick()
         return scheduler_api.plan(self)
 
     def waits(self, batch: Any) -> bool:

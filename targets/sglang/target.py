@@ -128,7 +128,7 @@ class SglangTarget:
         queued = [one.client_name for one in scheduler.waiting_queue]
         preempted = tuple(name for name in queued if name in before)
         # A request may end between the plan and the launch, which has its row all the same.
-        held = self.view().tables if scheduler.waits(batch) else {}
+        held = self.host.tables() if scheduler.waits(batch) else {}
         scheduler.settle(batch)
         gone = {one.client_name for one in batch.reqs if one.finished()} if held else set()
         rows = tuple(

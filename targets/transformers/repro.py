@@ -155,12 +155,11 @@ def write_scripts(variant: str, trace: Trace, failure: Failure) -> list[Script]:
     script = _Script(config, family, declines=not raised)
     after = [_one_token(failure.events)] * (STEPS_AFTER if promise == PROMISE else 0)
     calls = [*script.lines(failure.events[:-1]), DEVIATION]
-    behind = [*script.lines([*failure.events[-1:], *after])]
-    if promise == PROMISE:
-        behind = [line.replace("cache = forward(model, cache, ", "cache = forward(model, cache, wrong=wrong, ")
-                  for line in behind]  # fmt: skip
-        calls, behind = ["wrong = []", *calls], [*behind, "assert not wrong, wrong[0]"]
-    calls = [line for line in (*calls, *behind) if line != ENDED]
+    script.notes = promise == PROMISE
+    calls += script.lines([*failure.events[-1:], *after])
+    if script.notes:
+        calls = ["wrong = []", *calls, "assert not wrong, wrong[0]"]
+    calls = [line for line in calls if line != ENDED]
     parked = any("kept[" in line for line in calls)
     declines = MAY_DECLINE in calls
     if offloads:
@@ -264,6 +263,8 @@ class _Script:
         self.config = config
         self.family = family
         self.declines = declines
+        self.notes = False
+        """The lines that follow note wrong numbers and go on."""
         self.client = Client(config)
 
     def lines(self, events: Sequence[Event]) -> Iterator[str]:
@@ -340,7 +341,8 @@ class _Script:
         positions = None if plain or not known else [list(row) for row in feed.positions]
         given = {"tokens": [list(row) for row in feed.tokens], "mask": mask, "positions": positions, "rows": rows}
         words = [f"{name}={value}" for name, value in given.items() if value is not None]
-        return f"cache = forward(model, cache, {', '.join(words)})"
+        noted = "wrong=wrong, " if self.notes else ""
+        return f"cache = forward(model, cache, {noted}{', '.join(words)})"
 
     def _supported(self, operation: do.Operation) -> bool:
         """Return False if the library (5.23) declines an operation."""

@@ -28,9 +28,7 @@ _OBSERVES = frozenset({"pool", "labels", "tables", "accesses", "content", "devic
 def capabilities_of(release: Release) -> Capabilities:
     """Return what the target can do with a release."""
     connectors, inputs = release.connectors, release.inputs
-    names = LIMITED_CONNECTORS if release.sync_loads else _CONNECTORS
-    if release.offloads:
-        names = (*names, "none", "offloading")
+    names = (*LIMITED_CONNECTORS, "none", "offloading") if release.offloads else _CONNECTORS
     # `kit_limits`: neither a drafter's own graphs nor any with chunked-local attention.
     groups_without_graphs = frozenset(
         ({"draft-group"} if release.draft_groups else set()) | ({"attention-chunks"} if release.local_groups else set())

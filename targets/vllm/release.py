@@ -23,8 +23,7 @@ class Release:
     caches_asynchronously  asynchronous scheduling and a prefix cache do not exclude each other
     aligns_tables  block tables are as wide as a multiple of 128 tokens
     connectors     a KV connector can serve hybrid models
-    sync_loads     some of its loads may be synchronous
-    offloads       the connector may be its own, with its own tier in host memory
+    offloads       the connector may be its own, with its own tier in host memory, and loads may be synchronous
     local_groups   groups of local attention may stand beside full attention and states
     partial_hits   a hit may end inside a block
     draft_groups   the V2 runner drafts with vLLM's own MTP speculator, whose layer has a group of its own
@@ -60,7 +59,6 @@ class Release:
     caches_asynchronously: bool = True
     aligns_tables: bool = False
     connectors: bool = True
-    sync_loads: bool = False
     offloads: bool = False
     local_groups: bool = False
     partial_hits: bool = False
@@ -105,7 +103,6 @@ def installed() -> Release:
         caches_asynchronously=features.caches_asynchronously(),
         aligns_tables=features.aligns_tables(),
         connectors=features.has_connectors(),
-        sync_loads=tested and features.has_connectors(),
         offloads=tested and features.has_connectors(),
         local_groups=features.has_local_groups(),
         partial_hits=features.has_partial_hits(),

@@ -136,7 +136,7 @@ def _memory(failure: Failure, clients: _Clients) -> End | None:
         promise = "content is stored outside the pool that is not what its key names"
         return _fact(promise, "wrong = engine.wrongly_stored()", "not wrong", "({wrong})")
     if failure.oracle in ("M3", "M4") and failure.field.startswith("outside"):
-        promise = f"in step {failure.step} metadata of a kernel point behind the end"
+        promise = f"in step {failure.step} metadata of a kernel point past the end"
         found = f"outside = engine.outside({failure.step}, {failure.request or None!r}, {group})"
         return _fact(promise, found, "not outside", "(what, index, size): {outside}")
     if key == ("M3", "column") and failure.request:

@@ -43,7 +43,6 @@ from .shadow import patches
 from .versions import compat, features
 
 if TYPE_CHECKING:
-    from .counterparts.kv_connector import Store
     from .counterparts.no_store import NullStore
 
 STEPS_PER_TOKEN = 3
@@ -92,7 +91,7 @@ class VllmTarget:
         self.hasher = self.keys.recording(engine.hasher) if engine.hasher else None
         self.host = Host(engine.scheduler, engine.worker, self.keys)
         self.admissions = Admissions(engine.scheduler)
-        self.store: Store | NullStore = engine.store
+        self.store: NullStore = engine.store
         self.inputs = getattr(engine, "inputs", None)
         self.host.stored = lambda: self.store.stored(self.keys)
         if offloads(config):

@@ -38,9 +38,9 @@ def ours(module: str) -> ModuleType:
     return importlib.import_module(f"{root}.{module}")
 
 
-def add_target(parser: argparse.ArgumentParser) -> None:
-    """--target, --device, --timeout and --memory."""
-    about = f"what to test (default: that of the finding, or {DEFAULT_TARGET})"
+def add_target(parser: argparse.ArgumentParser, *, of_finding: bool = True) -> None:
+    """--target, --device, --timeout and --memory. `of_finding`: the command takes a finding, which names its target."""
+    about = f"what to test (default: {'that of the finding, or ' * of_finding}{DEFAULT_TARGET})"
     parser.add_argument("--target", "-t", default="", metavar="T", help=about)
     parser.add_argument(
         "--device",
@@ -189,9 +189,9 @@ def runs_clean(options: argparse.Namespace, verb: str) -> TraceError:
     """Return the error for a trace that does not fail."""
     from ....targets.base.trace import TraceError
 
-    behind = " behind the fixes" if getattr(options, "fixes", ()) else ""
-    cure = "it may need --fixes none" if behind else "name the target on which it fails with --target"
-    return TraceError(f"{options.trace} runs clean on {options.target}{behind}: there is nothing to {verb}; {cure}")
+    fixed = " with the fixes" if getattr(options, "fixes", ()) else ""
+    cure = "it may need --fixes none" if fixed else "name the target on which it fails with --target"
+    return TraceError(f"{options.trace} runs clean on {options.target}{fixed}: there is nothing to {verb}; {cure}")
 
 
 def memory_limit(options: argparse.Namespace, workers: int = 1) -> int:

@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     from ...units import WHOLE, count, count_or_none, duration, shard
     from .common import add_fixes, add_target, jobs
 
-    add_target(parser)
+    add_target(parser, of_finding=False)
     parser.add_argument("--scope", default="minute", metavar="S", help="packaged scope, or a file (default: minute)")
     parser.add_argument("--events", type=count, metavar="N", help="longest trace (default: the scope's)")
     parser.add_argument(

@@ -79,7 +79,7 @@ def add_limits(parser: argparse.ArgumentParser) -> None:
     from ...units import chance, count, duration, seed
     from .common import add_ranks, add_target, jobs
 
-    add_target(parser)
+    add_target(parser, of_finding=False)
     add_ranks(parser)
     parser.add_argument(
         "--time",

@@ -26,7 +26,7 @@ with the known bugs at once.
 A finding that its campaign did not reduce is reduced first. Options that the
 failure does not need get their usual values. The script is run as a check,
 and with a patch (--patch, or that of the known bug with this trace) again.
-A finding behind fixes takes the same --fixes: DIR/fixes gets those it needs.
+A finding with fixes takes the same --fixes: DIR/fixes gets those it needs.
 Exit status: 0 the script fails as promised; 2 usage, the trace is clean, or
 no script can show its failure; 4 a script does not fail as promised.
 example: hybridfuzz repro failing.json --target vllm@0.33.0 -o repro

@@ -2,7 +2,7 @@
 
 effect  what a client gets: as the broken rule declares it (`judge.oracles.rules.Client`), and as a run of the trace
         to its end shows it (`record.answers`)
-reach   what has to be set otherwise than on the stock server of the target, found by running (`reach`)
+reach   what has to be set otherwise than on the stock server of the target, found by running (`measured_reach`)
 level   `TABLE`, by both
 """
 
@@ -37,9 +37,11 @@ TABLE: Mapping[Effect, Mapping[Distance, Level]] = {
 """Severity by what a client gets and by how far from the stock server.
 
 P0  silent wrong tokens, or another user's content, on the stock server
-P1  the same, or a dead engine, behind settings that many servers have; a dead engine or a hang on the stock server
-P2  the same behind a setting that few servers have; a leak; a hang behind settings that many servers have
-P3  lost cache hits; a corrupt cache or a leak behind a setting that few servers have; anything further from the stock
+P1  the same, or a dead engine, with settings that many servers have; on the stock server a corrupt cache, a dead engine
+    or a hang
+P2  wrong tokens, a dead engine or a hang with a setting that few servers have; with settings that many have a corrupt
+    cache or a hang; there or on the stock server a leak
+P3  lost cache hits; a corrupt cache or a leak with a setting that few servers have; anything further from the stock
     server
 
 A corrupt cache that no client has seen counts one level less than wrong tokens that one has. There is no severity
@@ -55,7 +57,7 @@ def effect_of(violation: Violation, answers: Answers) -> Effect:
     """Return what a client gets: the worst of what a run to the end shows, else what the broken rule declares.
 
     Where clients receive the right tokens although the rule says that they may not, the cache is corrupt. An exception
-    after the violation changes nothing: behind a broken invariant it may as well be the adapter's.
+    after the violation changes nothing: after a broken invariant it may as well be the adapter's.
     """
     declared = client_of(violation)
     if violation.field in RECEIVED or any(row.wrong_from >= 0 for row in answers.rows):

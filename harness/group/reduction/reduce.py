@@ -39,6 +39,14 @@ Accepts = Callable[[Violation], bool]
 Entries = tuple[str, ...] | dict[str, object]
 
 
+def violation_of(run: Run, trace: Trace) -> Violation | None:
+    """Return how a trace fails; None if it runs clean, or does not run, as with options that do not go together."""
+    try:
+        return run(trace).violation
+    except (TraceError, TargetError):
+        return None
+
+
 def without_idle_events(trace: Trace, signature: str, run: Run, seconds: float) -> Trace:
     """Return the trace without the events and requests that the failure does not need, as far as the time goes."""
     reducer = Reducer(trace, signature, run, seconds, lambda trace: None)

@@ -31,7 +31,7 @@ class Hash(Oracle):
         Rule(
             "M2",
             "Lookup structure and blocks agree on every key. A key for depth d is on the block in the column of d "
-            "of a request with that prefix, and d is no more than the steps planned so far compute, nor behind "
+            "of a request with that prefix, and d is no more than the steps planned so far compute, nor after "
             "the end of the request's answer. With lookahead hashes that prefix has the tokens after d that the key "
             "names, too, and they are known: prompt, or delivered; drafts are not. A state that "
             "a chunk leaves inside it (`Group.inner_states`) may be of any depth and is in the column before the "

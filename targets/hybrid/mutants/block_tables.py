@@ -104,7 +104,7 @@ class StatesBehindAGap(MambaGroup):
 
 
 class TokenBehindForgotten(AttentionGroup):
-    """With lookahead hashes the key of an attention block does not name the token behind it.
+    """With lookahead hashes the key of an attention block does not name the token after it.
 
     no public issue known: an EAGLE head's last slot of a block is then hit by requests that continue with another
     token, which is what the hashes are for (`get_request_block_hasher`).
@@ -115,7 +115,7 @@ class TokenBehindForgotten(AttentionGroup):
 
 
 class NamedByAPlaceholder(AttentionGroup):
-    """With lookahead hashes a block is published before the token behind it is known, under a placeholder's name.
+    """With lookahead hashes a block is published before the token after it is known, under a placeholder's name.
 
     no public issue known: a step that is planned ahead does not know the token that the last one samples.
     """

@@ -56,15 +56,6 @@ def pack_dead_blocks(dead: Mapping[int, int]) -> NDArray[np.uint8]:
     return np.concatenate([np.array(list(dead), np.int64).view(np.uint8), *poison])
 
 
-def read_poison(page: NDArray[np.uint8]) -> tuple[int, int] | None:
-    """Return (block, generation) if `page` starts with poison, else None."""
-    unit = page[:PAYLOAD_BYTES]
-    if not (np.all(unit[::2] == 0xFF) and np.all((unit[1::2] | 0x80) == 0xFF) and np.all(unit[1::2] & 0x7F == 0x7F)):
-        return None
-    payload = sum(1 << bit for bit, byte in enumerate(unit[1::2]) if byte == 0xFF)
-    return payload & ((1 << BLOCK_BITS) - 1), payload >> BLOCK_BITS
-
-
 def parts_of(
     page: torch.Tensor, group: Group, pages: PageLayout, model: TinyModel
 ) -> tuple[torch.Tensor, torch.Tensor]:

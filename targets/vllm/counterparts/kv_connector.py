@@ -33,7 +33,6 @@ from vllm.distributed.kv_transfer import kv_transfer_state
 from vllm.distributed.kv_transfer.kv_connector.v1 import KVConnectorBase_V1, KVConnectorRole, SupportsHMA
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadata, KVConnectorTransferResults
 
-from ....reference.layout import Layout
 from ....reference.prefix_cache import Key
 from ....reference.tokens import EMPTY, Truth, chain
 from ...base.external import computed_elsewhere, keys_to_load, longest_load, whole_blocks
@@ -104,13 +103,14 @@ class TagsAlone:
         """Return nothing."""
 
 
-class Store:
+class Store(NullStore):
     """The content outside the pool, shared by both sides of the connector, and what the trace specifies about loads."""
 
     is_connected = True
     copies: Copies = TagsAlone()
 
     def __init__(self, config: Config, recorder: Recorder, truths: Mapping[str, Truth]) -> None:
+        super().__init__()
         self.truths = truths
         """Of the requests, by name: what their token ids stand for."""
         self.kind = options_of(config).connector
@@ -118,33 +118,18 @@ class Store:
         """Tokens that are loaded before the forward of one step, at most."""
         self.recorder = recorder
         self.caching = config.enable_prefix_caching
-        self.layout: Layout
-        self.layers: dict[tuple[int, int], Any] = {}
-        self.pages: dict[Key, tuple[Content, ...]] = {}
         self.copied: dict[Key, Any] = {}
         """Copies of the same blocks (`copies`)."""
-        self.step = 0
-        """The step that is being planned."""
-        self.delays: dict[str, int] = {}
         self.breaking: set[str] = set()
         """Requests whose next load breaks off."""
         self.withdrawn: set[str] = set()
         """Requests for which nothing is offered any more."""
         self.sending: set[str] = set()
         """Requests that ended and whose blocks are not sent yet."""
-        self.started: list[PlannedRow] = []
-        """Rows of the requests for whose loads the current planning allocated blocks."""
-        self.joined: dict[str, int] = {}
-        """Requests of the current planning that are loaded before its forward -> tokens of the load."""
         self.waiting: dict[str, Load] = {}
         """Loads whose end vLLM does not know yet, or whose request was not computed since."""
         self._held: dict[Load, list[tuple[tuple[Content, ...], Any]]] = {}
         """Content of the loads under way: what is stored may be forgotten meanwhile."""
-
-    def attach(self, layout: Layout, layers: Sequence[Any]) -> None:
-        """Set the layout and the layers whose pages are copied."""
-        self.layout = layout
-        self.layers = {(layer.group, layer.index): layer for layer in layers}
 
     def announce(self, event: ExternalLoad, tokens: Sequence[int]) -> None:
         """Store the first tokens of a request, as computed by another engine."""
@@ -154,7 +139,7 @@ class Store:
             if key not in self.pages:
                 self.pages[key] = (content,) * self.layout.groups[key.group].layers
                 self.copied[key] = self.copies.computed_elsewhere(key, self.truths[event.name], len(contents))
-        self.delays[event.name] = event.delay
+        super().announce(event, tokens)
         if event.breaks_off:
             self.breaking.add(event.name)
 
@@ -170,10 +155,6 @@ class Store:
             return self.pages.keys()
         return {key for key, pages in self.pages.items() if _follows(pages[0], tags[key.depth :], shifts[key.group])}
 
-    def delay(self, name: str) -> int:
-        """Return the steps that loads for a request take."""
-        return self.delays.get(name, 0) + 1
-
     def plan(self, load: Load, local: int, total: int) -> None:
         """Add a load that extends a local hit of `local` tokens to `total`."""
         self.breaking.discard(load.name)
@@ -183,10 +164,6 @@ class Store:
             return
         self.waiting[load.name] = load
         self.started.append(PlannedRow(load.name, total, 0, 0, True, local, external=total - local))
-
-    def begin_planning(self, step: int) -> None:
-        """Note that `step` is planned next."""
-        self.step, self.started, self.joined = step, [], {}
 
     def early(self) -> Sequence[Record]:
         """Load half of the pages of the loads that were planned just now, before the forwards in flight."""
@@ -230,18 +207,6 @@ class Store:
         if save.key not in self.pages:
             self.pages[save.key] = tuple(self.layers[save.key.group, index].read(save.block) for index in layers)
             self.copied[save.key] = self.copies.read(save.key.group, save.block)
-
-    def has_jobs(self) -> bool:
-        """Return False: the scheduler itself keeps requests whose transfers go on behind their end."""
-        return False
-
-    def knows(self, name: str) -> bool:
-        """Return False: nothing is kept for a request that has ended and whose blocks were sent."""
-        return False
-
-    def stored(self, keys: Any) -> Mapping[Key, tuple[Content, ...]]:
-        """Return what later loads may find."""
-        return self.pages
 
     def clear(self) -> None:
         """Forget everything that is stored."""

@@ -1,4 +1,4 @@
-"""The store of an engine without a KV connector: nothing is stored, loaded or sent."""
+"""The store of an engine without a KV connector, and what all stores share."""
 
 from __future__ import annotations
 
@@ -12,41 +12,56 @@ from ...base.trace import ExternalLoad
 
 
 class NullStore:
-    """Answers as `kv_connector.Store` does, and imports nothing that only releases with connectors have."""
+    """Nothing is stored, loaded or sent. Imports nothing that only releases with connectors have."""
 
     is_connected = False
     """True if a connector may hold blocks behind the end of their requests, and has a cache of its own to reset."""
 
     def __init__(self) -> None:
-        self.pages: Mapping[Key, Sequence[Content]] = {}
-        self.started: Sequence[PlannedRow] = ()
-        self.joined: Mapping[str, int] = {}
+        self.layout: Layout
+        self.layers: dict[tuple[int, int], Any] = {}
+        self.pages: dict[Key, tuple[Content, ...]] = {}
+        self.step = 0
+        """The step that is being planned."""
+        self.delays: dict[str, int] = {}
+        self.started: list[PlannedRow] = []
+        """Rows of the requests for whose loads the current planning allocated blocks."""
+        self.joined: dict[str, int] = {}
+        """Requests of the current planning that are loaded before its forward -> tokens of the load."""
 
     def attach(self, layout: Layout, layers: Sequence[Any]) -> None:
-        """Do nothing: no page is copied."""
+        """Set the layout and the layers whose pages are copied."""
+        self.layout = layout
+        self.layers = {(layer.group, layer.index): layer for layer in layers}
 
     def announce(self, event: ExternalLoad, tokens: Sequence[int]) -> None:
-        """Do nothing: nothing is stored."""
+        """Let the transfers of a request take as long as the event says, if there are any."""
+        self.delays[event.name] = event.delay
+
+    def delay(self, name: str) -> int:
+        """Return the steps that transfers for a request take."""
+        return self.delays.get(name, 0) + 1
 
     def begin_planning(self, step: int) -> None:
-        """Do nothing: no load is planned."""
+        """Note that `step` is planned next."""
+        self.step, self.started, self.joined = step, [], {}
 
     def early(self) -> Sequence[Record]:
-        """Return no record: nothing is loaded."""
+        """Return no record: nothing is loaded before the forwards in flight."""
         return ()
 
     def has_jobs(self) -> bool:
-        """Return False: no transfer goes on behind the end of its request."""
+        """Return False: no transfer goes on behind the end of its request, but for what the scheduler knows."""
         return False
 
     def knows(self, name: str) -> bool:
-        """Return False: nothing is kept for a request."""
+        """Return False: nothing is kept for a request that has ended."""
         return False
 
     def stored(self, keys: Any) -> Mapping[Key, Sequence[Content]]:
-        """Return nothing."""
+        """Return what later loads may find. `keys` names hashes."""
         return self.pages
 
     def ends_wait(self, name: str) -> bool:
-        """Return False: no request waits for a load."""
+        """Note that a request is computed. Return True if it waited for a load until now."""
         return False

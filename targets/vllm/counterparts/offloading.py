@@ -28,14 +28,14 @@ from vllm.v1.kv_offload.base import OffloadingWorker, get_offload_block_hash, ge
 from vllm.v1.kv_offload.cpu import gpu_worker
 from vllm.v1.kv_offload.cpu.spec import CPUOffloadingSpec
 
-from ....reference.layout import Layout
 from ....reference.prefix_cache import Key
-from ...base.observe import Content, Loaded, PlannedRow, Record, SlotContent
+from ...base.observe import Content, Loaded, PlannedRow, SlotContent
 from ...base.protocol import EngineError
-from ...base.trace import Config, ExternalLoad
+from ...base.trace import Config
 from ..options import host_chunks, options_of, state_parts
 from ..shadow.recorder import Recorder
 from ..versions.wrapping import replaced
+from .no_store import NullStore
 
 SYNC_BYTES = 1 << 12
 """Bytes that are loaded before the forward of one step, at most, with offload=sync: those of a few small blocks."""
@@ -290,50 +290,28 @@ class HostSpec(CPUOffloadingSpec):
         return HostWorker(self, kv_caches)
 
 
-class OffloadedStore:
-    """Answers as `kv_connector.Store` does, for what vLLM itself stores and loads."""
+class OffloadedStore(NullStore):
+    """What vLLM itself stores and loads."""
 
     is_connected = True
 
     def __init__(self, config: Config, recorder: Recorder) -> None:
+        super().__init__()
         self.recorder = recorder
         self.chunks = host_chunks(config)
         self._parts = state_parts(config)
-        self.layout: Layout
-        self.layers: dict[tuple[int, int], Any] = {}
         self.worker: HostWorker
         self.scheduler: Any = None
         self.manager: Any = None
-        self.step = 0
-        self.delays: dict[str, int] = {}
         self.names: dict[int, str] = {}
         """Request of each job that the worker does not know yet."""
         self.steps: dict[str, int] = {}
         """Step that planned the latest load of a request."""
         self.totals: dict[str, int] = {}
         """Tokens that a request starts from after its latest load."""
-        self.started: list[PlannedRow] = []
-        self.joined: dict[str, int] = {}
         self.waiting: set[str] = set()
         self._offered: set[bytes] = set()
         """Keys that the manager took and may still hold."""
-
-    def attach(self, layout: Layout, layers: Sequence[Any]) -> None:
-        """Set the layout and the layers whose pages are read."""
-        self.layout = layout
-        self.layers = {(layer.group, layer.index): layer for layer in layers}
-
-    def announce(self, event: ExternalLoad, tokens: Sequence[int]) -> None:
-        """Let the transfers of a request take as long as the event says. Nothing is stored but what vLLM stores."""
-        self.delays[event.name] = event.delay
-
-    def delay(self, name: str) -> int:
-        """Return the steps that transfers for a request take."""
-        return self.delays.get(name, 0) + 1
-
-    def begin_planning(self, step: int) -> None:
-        """Note that `step` is planned next."""
-        self.step, self.started, self.joined = step, [], {}
 
     def plan(self, name: str, local: int, external: int, is_sync: bool) -> None:
         """Note a load of `external` tokens behind a local hit."""
@@ -343,10 +321,6 @@ class OffloadedStore:
             return
         self.waiting.add(name)
         self.started.append(PlannedRow(name, local + external, 0, 0, True, local, external=external))
-
-    def early(self) -> Sequence[Record]:
-        """Return no record: vLLM's worker begins its jobs in the step."""
-        return ()
 
     def ends_wait(self, name: str) -> bool:
         """Note that a request is computed. Return True if it waited for a load until now."""

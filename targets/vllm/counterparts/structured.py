@@ -9,20 +9,17 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
 from typing import Any
 
 import torch
 from vllm.sampling_params import StructuredOutputsParams
 
-from ....reference.structured import allowed, is_allowed
 from ....reference.tokens import VOCABULARY, Truth
+from ...base.grammars import WORD, AnswerGrammar, Compiler, GrammarError
 
 BACKEND = "stand-in"
 DOES_NOT_COMPILE = "(does not compile)"
 """Specification of a grammar that no request has as its name."""
-WORD = 32
-"""Tokens in one number of a bitmask."""
 
 
 def constraints(name: str, compiles: bool) -> Any:
@@ -33,46 +30,29 @@ def constraints(name: str, compiles: bool) -> Any:
     return chosen
 
 
-class GrammarError(ValueError):
-    """A grammar does not compile."""
-
-
-class TokenGrammar:
+class TokenGrammar(AnswerGrammar):
     """The grammar of one request, with vLLM's interface `StructuredOutputGrammar`."""
 
     def __init__(self, truth: Truth, note_cut: Callable[[int], None]) -> None:
-        self.truth = truth
-        self.tokens: list[int] = []
-        """Tokens of the answer that were accepted so far."""
+        super().__init__(truth)
         self._note_cut = note_cut
 
     def accept_tokens(self, request_id: str, tokens: list[int]) -> bool:
         """Advance by tokens; return False, with nothing changed, if one of them is not allowed."""
-        if self._is_off() or allowed(self.truth, len(self.tokens), tokens) == len(tokens):
+        if self.allows(tokens) == len(tokens):
             self.tokens += tokens
             return True
         return False
 
     def validate_tokens(self, tokens: list[int]) -> list[int]:
         """Return the first tokens that are allowed."""
-        count = len(tokens) if self._is_off() else allowed(self.truth, len(self.tokens), tokens)
+        count = self.allows(tokens)
         self._note_cut(len(tokens) - count)
         return tokens[:count]
 
-    def rollback(self, num_tokens: int) -> None:
-        """Take tokens back."""
-        del self.tokens[len(self.tokens) - num_tokens :]
-
     def fill_bitmask(self, bitmask: torch.Tensor, batch_index: int) -> None:
         """Set the bits of the tokens that are allowed next."""
-        place = len(self.tokens)
-        is_off = self._is_off()
-        row = [0] * bitmask.shape[1]
-        for token in range(VOCABULARY):
-            if is_off or is_allowed(self.truth, place, token):
-                row[token // WORD] |= 1 << token % WORD
-        signed = [word - (1 << WORD) if word >> WORD - 1 else word for word in row]
-        bitmask[batch_index] = torch.tensor(signed, dtype=bitmask.dtype)
+        bitmask[batch_index] = self.mask()
 
     def is_terminated(self) -> bool:
         """Return False: the answer may always go on."""
@@ -81,13 +61,6 @@ class TokenGrammar:
     def reset(self) -> None:
         """Begin again."""
         self.tokens.clear()
-
-    def _right(self, place: int) -> int:
-        self.truth.reach(self.truth.prompt_length + place + 1)
-        return self.truth.tokens[self.truth.prompt_length + place]
-
-    def _is_off(self) -> bool:
-        return any(token != self._right(place) for place, token in enumerate(self.tokens))
 
 
 class Backend:
@@ -121,11 +94,8 @@ class StructuredOutputs:
         self.scheduler = scheduler
         self.manager = scheduler.structured_output_manager
         self.manager.backend, self.manager.backend_name = Backend(truths, self._note_cut), BACKEND
-        self.manager.executor = self
+        self.manager.executor = self._compiler = Compiler()
         self.cut: dict[str, int] = {}
-        self._wait = 0
-        self._compiling: list[tuple[int, Future[Any], Callable[[], Any]]] = []
-        """Plannings to go, what the request waits for, how to make it."""
 
     def _note_cut(self, name: str, count: int) -> None:
         if count:
@@ -134,27 +104,12 @@ class StructuredOutputs:
     def begin(self, request: Any, wait: int) -> None:
         """Begin to compile the grammar of a request, as before it is added to the scheduler. It is ready in time for
         the planning after the next `wait`."""
-        self._wait = wait
+        self._compiler.wait = wait
         self.manager.grammar_init(request)
-
-    def submit(self, make: Callable[..., Any], *arguments: Any) -> Future[Any]:
-        """Take a grammar to compile, in the place of a pool of threads."""
-        future: Future[Any] = Future()
-        self._compiling.append((self._wait, future, lambda: make(*arguments)))
-        return future
 
     def begin_planning(self) -> None:
         """Finish the grammars that are due in the planning that follows."""
-        going = self._compiling
-        self._compiling = []
-        for wait, future, make in going:
-            if wait:
-                self._compiling.append((wait - 1, future, make))
-                continue
-            try:
-                future.set_result(make())
-            except GrammarError as error:  # as a thread does, with an error that is none of ours
-                future.set_exception(ValueError(str(error)))
+        self._compiler.tick()
 
     def masks(self, plan: Any) -> Any:
         """Return the bitmasks of a step for the worker, as for another process; None if it has none."""

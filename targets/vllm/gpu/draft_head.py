@@ -74,15 +74,13 @@ class RealMtp(MTPSpeculator):
 
     def propose(self, input_batch: Any, *arguments: Any, dummy_run: bool = False, **keywords: Any) -> torch.Tensor:
         """Return [requests, k] token ids."""
-        names, count = input_batch.req_ids, self.drafter.most
-        self._names = () if dummy_run else names
-        self._step, self._tags, drafts = 0, [], self.drafter
+        self._names = () if dummy_run else input_batch.req_ids
+        self._step, self._tags = 0, []
         if not dummy_run:
-            known = drafts.runner.req_states.total_len.gpu[input_batch.idx_mapping].tolist()
+            wanted = self.drafter.proposals(input_batch)
             jitter.behind_read()
-            rows = [drafts.propose(name, length, count) for name, length in zip(names, known, strict=True)]
-            self._wanted = torch.tensor(rows, dtype=torch.int64).to(self.device)
-            self._right = [drafts.right(name) for name in names]
+            self._wanted = wanted.to(self.device)
+            self._right = [self.drafter.right(name) for name in self._names]
             self.reads.append((self.recorder.step, []))
         found: torch.Tensor = super().propose(input_batch, *arguments, dummy_run=dummy_run, **keywords)
         return found

@@ -54,6 +54,7 @@ class ShadowMtp(MTPSpeculator):
         self.hidden_states = torch.zeros((self.max_num_tokens, 1), dtype=torch.int64, device=device)
         self._made = recorder, form, words
         self._wanted = torch.empty((0, 0), dtype=torch.int64)
+        """Drafts that the trace specifies."""
 
     def load_draft_model(self, target_model: nn.Module, target_attn_layer_names: set[str]) -> nn.Module:
         """Return the shadow draft model; its layer enters vLLM's forward context now."""
@@ -63,11 +64,8 @@ class ShadowMtp(MTPSpeculator):
 
     def propose(self, input_batch: Any, *arguments: Any, dummy_run: bool = False, **keywords: Any) -> torch.Tensor:
         """Return [requests, k] token ids: those that the trace specifies."""
-        count, names = self.drafter.most, input_batch.req_ids
-        lengths = self.drafter.runner.req_states.total_len.gpu
-        known = [0] * len(names) if dummy_run else lengths[input_batch.idx_mapping].tolist()
-        rows = [self.drafter.propose(name, length, count) for name, length in zip(names, known, strict=True)]
-        self._wanted = torch.tensor(rows, dtype=torch.int64)
+        names = input_batch.req_ids
+        self._wanted = self.drafter.rows(names, [0] * len(names)) if dummy_run else self.drafter.proposals(input_batch)
         drafts: torch.Tensor = super().propose(input_batch, *arguments, dummy_run=dummy_run, **keywords)
         return drafts
 

@@ -41,6 +41,17 @@ class Drafter:
         possible = truth is not None and 0 <= known <= self.longest
         return truth.drafts(known, count, right) if truth and possible else [0] * count
 
+    def proposals(self, batch: Any) -> torch.Tensor:
+        """Return int64 [requests, k] for a batch of the V2 runner. The total length of a request includes the tokens
+        that this step accepted."""
+        known = self.runner.req_states.total_len.gpu[batch.idx_mapping].tolist()
+        return self.rows(batch.req_ids, known)
+
+    def rows(self, names: Sequence[str], known: Sequence[int]) -> torch.Tensor:
+        """Return int64 [requests, k]: the proposals after the known tokens of each."""
+        rows = [self.propose(name, length, self.most) for name, length in zip(names, known, strict=True)]
+        return torch.tensor(rows, dtype=torch.int64)
+
     def right(self, name: str) -> int:
         """The number of proposals that are right by the event."""
         _, right = self.event.per_request.get(name, (self.event.drafts, self.event.right))
@@ -73,15 +84,10 @@ class Speculator:
         """No graphs."""
 
     def propose(self, input_batch: Any, *_: Any, dummy_run: bool = False, **__: Any) -> torch.Tensor:
-        """Return [requests, k] token ids. The total length of a request includes the tokens that this step accepted."""
-        count = self.drafter.most
+        """Return [requests, k] token ids."""
         if dummy_run:
-            return torch.zeros((len(input_batch.req_ids), count), dtype=torch.int64)
-        known = self.drafter.runner.req_states.total_len.gpu[input_batch.idx_mapping].tolist()
-        rows = [
-            self.drafter.propose(name, length, count) for name, length in zip(input_batch.req_ids, known, strict=True)
-        ]
-        return torch.tensor(rows, dtype=torch.int64)
+            return torch.zeros((len(input_batch.req_ids), self.drafter.most), dtype=torch.int64)
+        return self.drafter.proposals(input_batch)
 
 
 def ngram_proposer(drafter: Drafter) -> type:
@@ -141,8 +147,7 @@ def device_proposer(drafter: Drafter, real: type) -> type:
 
         def kernel(self, lengths: torch.Tensor, *_: Any) -> tuple[torch.Tensor, torch.Tensor]:
             """Return [rows, k] token ids and the number of valid ones in each row."""
-            names: Sequence[str] = drafter.runner.input_batch.req_ids
-            rows = [drafter.propose(name, length, self.k) for name, length in zip(names, lengths.tolist(), strict=True)]
-            return torch.tensor(rows, dtype=torch.int32), torch.full((len(rows),), self.k, dtype=torch.int32)
+            rows = drafter.rows(drafter.runner.input_batch.req_ids, lengths.tolist()).int()
+            return rows, torch.full((len(rows),), self.k, dtype=torch.int32)
 
     return Proposer

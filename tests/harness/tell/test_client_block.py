@@ -215,6 +215,14 @@ def test_a_wrong_cache_is_met_by_a_client_that_sends_the_same_again(monkeypatch:
     assert first == known == again[:3] and len(again) > 3
 
 
+def test_the_client_that_sends_the_same_again_does_so_with_the_same_fields(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under another salt the cache that holds wrong content would not be met."""
+    trace = make_trace(arrive("r0", ("salt.a", 1), ("d", 2), priority=1))
+    described = describe("vllm@0.33.0", trace, "0.33.0")
+    sent, _ = run("\n".join(client_lines(Served(described, trace), trace, History(), again=True)), monkeypatch)
+    assert [(one["cache_salt"], one["priority"]) for one in sent] == [("a", 1)] * 3
+
+
 def test_a_server_that_retracts_is_started_with_the_switch_for_it() -> None:
     """Pools of a server's size run out for no trace; a reader could not make a server retract."""
     trace = make_trace(arrive("r0", 3), *steps(1), Preempt("r0"))

@@ -83,7 +83,7 @@ def test_a_failure_of_the_default_implementation_too_is_told_of_that() -> None:
             return Outcome(self.found, 1, 1, {}, {}, 0)
 
     def told(found: Violation | None) -> tuple[str, Violation]:
-        chosen, violation = on_default(trace, here, Engine(found), cores)
+        chosen, violation = on_default(trace, here, Engine(found).run, cores)
         return chosen.config.options["core"], violation
 
     other = structs.replace(here, field="TypeError-g")
@@ -125,10 +125,10 @@ def test_bytes_that_were_nobodys_are_read_behind_a_request_that_had_them() -> No
         small = one.config.num_blocks == one.config.smallest_pool()
         return somebodys if small and isinstance(first, Arrive) and first.name == EARLIER else nobodys
 
-    behind, violation = behind_another(trace, nobodys, Scripted(found))
+    behind, violation = behind_another(trace, nobodys, Scripted(found).run)
     assert violation == somebodys and behind.events[-2:] == trace.events
-    assert behind_another(trace, somebodys, Scripted(found)) == (trace, somebodys)
-    assert behind_another(trace, nobodys, Scripted(lambda _: nobodys)) == (trace, nobodys)
+    assert behind_another(trace, somebodys, Scripted(found).run) == (trace, somebodys)
+    assert behind_another(trace, nobodys, Scripted(lambda _: nobodys).run) == (trace, nobodys)
 
 
 def test_options_that_change_neither_server_nor_failure_are_left_out() -> None:

@@ -23,6 +23,8 @@ FILES = {
     "late": "def late():\n    return 'late'\n",
     "again": "from . import low\n\n\ndef name():\n    return low.name()\n",
     "itself": "from os import name\nfrom .low import name as own\n\n\ndef both():\n    return name\n",
+    "base": "class Base:\n    pass\n",
+    "derived": "from .base import Base\n\n\ndef first():\n    pass\n\n\nclass Derived(Base):\n    pass\n",
     "other": "from itertools import count as name\nfrom .itself import both\n\n\ndef all():\n    return both, name\n",
 }
 
@@ -47,6 +49,13 @@ def test_what_a_definition_uses_comes_with_it_and_modules_of_ours_are_gone(packa
     found: dict[str, object] = {}
     exec("from __future__ import annotations\n" + text, found)
     assert found["whole"](None) == "///late///"  # type: ignore[operator]
+
+
+def test_a_base_class_stands_before_what_derives_from_it(package: str) -> None:
+    """A file was placed when a function of it was needed, and before the base of a class that was needed later."""
+    parts = Sources(package).definitions(("derived.py", "first"), ("derived.py", "Derived"))
+    assert [part.text.split()[1] for part in parts] == ["Base:", "first():"]
+    exec("\n\n".join(part.text for part in parts), {})
 
 
 def test_a_whole_file_says_what_it_uses_of_others(package: str) -> None:

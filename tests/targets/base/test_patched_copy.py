@@ -66,7 +66,8 @@ def test_a_patch_is_told_with_the_lines_of_the_tree(tree: Path) -> None:
     """A report of one release had the line numbers, and the name, of another."""
     (tree / "engine" / "core" / "pool.py").write_text("z = 1\ny = 1\n" + POOL)
     made = patch("b")
-    told = as_applied(launch(tree), made)
+    told, changed = as_applied(launch(tree), made)
+    assert changed and all(place.startswith("engine/core/pool.py:") for place in changed)
     assert told.startswith("--- a/engine/core/pool.py\n+++ b/engine/core/pool.py\n@@ -1,5 +1,5 @@\n z = 1\n")
     assert ask(patched(launch(tree), [parse_patch(told, "again")])) == ask(patched(launch(tree), [made])) == "1 2 1"
 

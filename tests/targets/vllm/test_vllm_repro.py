@@ -165,7 +165,7 @@ def test_scripts_are_one_module_that_imports_nothing_of_ours(changes: dict[str, 
         (
             "M3",
             "outside-column",
-            ["clients receive wrong tokens"] * 4 + ["in step 1 metadata of a kernel point behind the end"],
+            ["clients receive wrong tokens"] * 4 + ["in step 1 metadata of a kernel point past the end"],
         ),
         ("M8", "stall", ["nothing is scheduled any more"]),
         ("M8", "drain", ["requests run without an end"]),

@@ -110,19 +110,6 @@ class Regions:
         return Regions(columns[0], columns[1], columns[2], unit, max([0, *(length for _, _, length in regions)]))
 
 
-def write_hazards(regions: Sequence[tuple[int, int, int]]) -> list[tuple[int, int]]:
-    """Return pairs (i, j), i != j, where region i writes bytes that region j reads or writes.
-
-    Copies in one launch must have none. A region may overlap itself.
-    """
-    return [
-        (i, j)
-        for i, (_, destination, length) in enumerate(regions)
-        for j, (source, other, size) in enumerate(regions)
-        if i != j and any(max(destination, at) < min(destination + length, at + size) for at in (source, other))
-    ]
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class ZeroPlan:
     """Bytes of a block to zero: one segment for each layer.

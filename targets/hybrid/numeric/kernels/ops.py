@@ -199,8 +199,8 @@ class Ops(Protocol):
     def copy_regions(self, pool: Tensor, regions: Regions) -> None:
         """Copy byte ranges within `pool` (uint8 [bytes], contiguous), all in one launch.
 
-        A region may overlap itself: the destination gets what the source held before. Regions must not have hazards
-        among each other (metadata.write_hazards). One that leaves the pool, or has a length of 0 or less, is skipped.
+        A region may overlap itself: the destination gets what the source held before. No region writes bytes
+        that another one reads or writes. One that leaves the pool, or has a length of 0 or less, is skipped.
         """
 
     def gather_columns(self, table: Tensor, row_map: Tensor, first: Tensor, output: Tensor, *, split: int = 1) -> None:

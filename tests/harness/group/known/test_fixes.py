@@ -236,7 +236,7 @@ class TestCommands:
         line = (behind, "--target", TARGET, "-o", "small.json")
         assert "runs clean" in fuzz(*line, action="reduce").error
         wrong = fuzz("fixes/first.json", *line[1:], "--fixes", "fixes", action="reduce")
-        assert "runs clean on python:mine:FACTORY behind the fixes" in wrong.error and "--fixes none" in wrong.error
+        assert "runs clean on python:mine:FACTORY with the fixes" in wrong.error and "--fixes none" in wrong.error
         ran = fuzz(*line, "--fixes", "fixes", action="reduce")
         assert ran.status == 0 and ran.out.startswith("S5-")
         assert f"hybridfuzz replay small.json --target {TARGET} --fixes fixes" in ran.out

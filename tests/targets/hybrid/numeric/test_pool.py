@@ -12,15 +12,24 @@ from hybridfuzz.targets.hybrid.numeric.pool import (
     FILLS,
     GUARD,
     LARGE_FINITE,
+    PAYLOAD_BYTES,
     BytePool,
     pack_dead_blocks,
     poison_page,
-    read_poison,
 )
 
 DTYPES = ("float8_e4m3fn", "float16", "bfloat16", "float32")
 MODEL = TinyModel(4)
 LAYOUT = Layout((Group("mamba", 8, 2), Group("attention", 4, 1)), 6, 4, "align", True, 2)
+
+
+def read_poison(page: np.ndarray[tuple[int, ...], np.dtype[np.uint8]]) -> tuple[int, int] | None:
+    """(block, generation) if `page` starts with poison."""
+    unit = page[:PAYLOAD_BYTES]
+    if not (np.all(unit[::2] == 0xFF) and np.all((unit[1::2] | 0x80) == 0xFF) and np.all(unit[1::2] & 0x7F == 0x7F)):
+        return None
+    payload = sum(1 << bit for bit, byte in enumerate(unit[1::2]) if byte == 0xFF)
+    return payload & ((1 << BLOCK_BITS) - 1), payload >> BLOCK_BITS
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from hybridfuzz.targets.hybrid.numeric.kernels.metadata import Regions, Rows, Stops, ZeroPlan, write_hazards  # noqa: E402
+from hybridfuzz.targets.hybrid.numeric.kernels.metadata import Regions, Rows, Stops, ZeroPlan  # noqa: E402
 
 
 def test_rows_are_cumulative() -> None:
@@ -29,19 +29,6 @@ def test_the_unit_divides_every_number_of_every_region() -> None:
     assert Regions.of([(0, 16, 8), (24, 40, 8)]).unit == 8
     assert Regions.of([(0, 16, 8), (24, 42, 8)]).unit == 2
     assert Regions.of([]).longest == 0
-
-
-@pytest.mark.parametrize(
-    ("regions", "hazards"),
-    [
-        ([(0, 4, 8)], []),  # a region may overlap itself
-        ([(0, 8, 4), (0, 12, 4)], []),  # two may read the same
-        ([(0, 8, 4), (8, 16, 4)], [(0, 1)]),  # the second reads what the first writes
-        ([(0, 8, 4), (4, 11, 4)], [(0, 1), (1, 0)]),  # both write byte 11
-    ],
-)
-def test_hazards_between_regions(regions: list[tuple[int, int, int]], hazards: list[tuple[int, int]]) -> None:
-    assert write_hazards(regions) == hazards
 
 
 def test_a_zero_plan_needs_byte_segments_of_one_pool() -> None:
