@@ -357,7 +357,7 @@ def _is_of_the_cause(judged: Judged, trace: Trace) -> bool:
         return True
 
 
-def _result(worker: RunsTraces, trace: Trace, signature: str) -> str:
+def _result(worker: WorkerClient | Judged, trace: Trace, signature: str) -> str:
     """Return "passes", how the trace fails, with the same signature or another, or why it cannot run."""
     try:
         violation = worker.run(trace).violation

@@ -71,7 +71,7 @@ class _Model:
         return getattr(self._wrapper, name)
 
     @property
-    def __class__(self) -> Any:
+    def __class__(self) -> Any:  # type: ignore[misc]
         """The wrapper's class: the runner looks for it before it asks a model for the positions of images."""
         return type(self._wrapper)
 
