@@ -11,12 +11,15 @@ import torch
 
 from hybridfuzz.harness.draw.trace_files import load_trace
 from hybridfuzz.harness.workers.worker_client import WorkerClient
+from hybridfuzz.targets.base.patched_copy import patched
+from hybridfuzz.targets.base.patches import parse_patch
 from hybridfuzz.targets.base.registry import prepare
-from hybridfuzz.targets.base.trace import Arrive, Config, DummyRun, ExternalLoad, Group, Step, Trace
+from hybridfuzz.targets.base.trace import Arrive, Config, DummyRun, ExternalLoad, Group, ResetPrefixCache, Step, Trace
 
 pytestmark = [pytest.mark.xdist_group("engine")]
 CORPUS = Path(__file__).parents[4] / "corpus" / "vllm"
 DATA = Path(__file__).parents[3] / "data"
+FIX = CORPUS / "fixes" / "0.33.0" / "image-dropped-for-good.patch"
 CAN_COMPILE = torch.cuda.is_available() and find_spec("vllm") is not None
 COMPILED = [pytest.mark.gpu, pytest.mark.skipif(not CAN_COMPILE, reason="no GPU here, or no vLLM")]
 TARGETS = (
@@ -114,6 +117,26 @@ def test_a_chunk_that_begins_inside_an_image_gets_the_rest_of_it(
     outcome = worker.run(pictured(runner, graphs))
     assert outcome.violation is None, outcome.violation.message
     assert "hit behind an image" in outcome.reached
+
+
+@pytest.mark.engine
+def test_an_image_that_a_hit_covered_is_encoded_after_a_preemption() -> None:
+    """The V1 runner has its pixels: with the packaged fix; without it the engine dies."""
+    options = {"runner": "v1", "mixer": "gdn", "inputs": "images", "graphs": "none"}
+    config = Config(num_blocks=40, groups=BOTH, max_model_len=64, max_num_batched_tokens=64, options=options)
+    prompt = (("image.b", 6), ("c", 27))
+    others = (Arrive("r2", (("image.c", 12),), 1), Step())  # the encoder's output of the first ones is dropped
+    first = (Arrive("r0", prompt, 1), Step(), Arrive("r1", prompt, 6), Step(), *others)
+    trace = Trace(config, (*first, ResetPrefixCache(preempt_running=True), Step(), Step()))
+    target = "vllm@0.33.0@interpreter"
+    found = {}
+    for name, patches in {"released": [], "fixed": [parse_patch(FIX.read_text(), FIX.stem)]}.items():
+        with WorkerClient(target, patched(prepare(target, print), patches), trace_seconds=900) as client:
+            client.start()
+            found[name] = client.run(trace).violation
+    assert found["released"] is not None
+    assert found["released"].signature == "CRASH-step-AssertionError-sanity_check_mm_encoder_outputs"
+    assert found["fixed"] is None, found["fixed"].sentence
 
 
 def test_an_mtp_head_is_one_token_ahead_inside_an_image(worker: WorkerClient) -> None:
