@@ -70,8 +70,8 @@ class _Model:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._wrapper, name)
 
-    @property
-    def __class__(self) -> Any:  # type: ignore[misc]
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
         """The wrapper's class: the runner looks for it before it asks a model for the positions of images."""
         return type(self._wrapper)
 
