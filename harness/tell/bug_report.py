@@ -403,7 +403,7 @@ def _when(case: ReproCase) -> Iterator[str]:
     if case.cause and (needs := case.cause.fields.get("needs", "")):
         told.append(f"It needs {needs.rstrip('.')}.")
     if here := headline.circumstances if case.deployment.has_sizes else headline.events:
-        told.append(f"In the run below: {markdown_text(here)}.")
+        told.append(f"The reproduction below fails {markdown_text(here)}.")
     if case.severity and case.severity.reach and (case.server.shell or not told):
         words = reach_words(_as_served(case.severity.reach, case.server), NOTHING)
         reach = markdown_text("; ".join([words, *where(case.graphs, "")]))
@@ -646,16 +646,26 @@ def _expected(page: _Page) -> Iterator[str]:
 def _controls(case: ReproCase) -> Iterator[str]:
     """Yield a table of runs that differ in one factor and pass; if there are none, what was tried."""
     ran = "the script" if case.script else "the run"
-    if case.controls:
+    if controls := [*case.controls, *_settings_that_pass(case)]:
         yield f"**Controls.** Each was run, and differs from {ran} in one thing only:\n"
         yield f"| run | result |\n| --- | --- |\n| {ran} | **fails** |"
-        yield from (f"| the same, but {markdown_text(control)} | passes |" for control in case.controls)
+        yield from (f"| the same, but {markdown_text(control)} | passes |" for control in controls)
         yield ""
     elif case.tried:
         yield (
             f"**Controls.** None was found. Each of {plural(case.tried, 'run')} that differ in one thing fails, too, "
-            "or does not do again what fails here.\n"
+            "or computes something else than what fails here.\n"
         )
+
+
+def _settings_that_pass(case: ReproCase) -> Iterator[str]:
+    """Yield the settings with which the same requests were run and passed: each one that the failure needs at its stock
+    value, and the other scheduling."""
+    if case.severity is None or case.severity.reach is None:
+        return
+    reach = _as_served(case.severity.reach, case.server)
+    yield from (f"without {name}" for name in reach.needs if name not in reach.untried)
+    yield from (f"with {kind} scheduling" for kind, failed in reach.scheduling.items() if not failed)
 
 
 def _alone(case: ReproCase) -> Iterator[list[str]]:

@@ -497,6 +497,16 @@ def test_controls_stand_beside_what_is_wrong() -> None:
     assert "**Controls.** None was found. Each of 7 runs " in report(structs.replace(case, tried=7))
 
 
+def test_a_setting_that_the_failure_needs_is_a_control() -> None:
+    """A report said that none was found, and that three settings were needed."""
+    reach = Reach(("--flag", "--rare"), (), ("--rare",), {"synchronous": False, "asynchronous": True})
+    case = structs.replace(case_of("accepted-count-zero"), severity=Severity("P2", "wrong tokens", reach), tried=7)
+    text = report(case)
+    assert "| the same, but without --flag | passes |" in text
+    assert "| the same, but with synchronous scheduling | passes |" in text
+    assert "None was found" not in text and "without --rare" not in text
+
+
 def test_the_engine_says_what_its_form_asks_for() -> None:
     """The form of vLLM has a required field for the output of its script."""
     assert collected(LAUNCH, ("-c", "import sys; print('engine 1 in', sys.prefix)")) == "engine 1 in ..."
@@ -655,7 +665,7 @@ def known_case(body: str = "`Pool.take_block` publishes before it writes.", **fi
 def test_the_trigger_stands_before_the_machinery() -> None:
     """What a reader has to do stood behind the cause, in its parenthesis."""
     text = report(known_case(where="V2"))
-    when = text.index(f"**When.** It needs {NEEDS}. In the run below: ")
+    when = text.index(f"**When.** It needs {NEEDS}. The reproduction below fails ")
     assert when < text.index("## Cause") and when < text.index("**Public reports**")
     assert text.count(NEEDS) == 1 and "**A key too early** (V2)." in text
 
