@@ -646,7 +646,7 @@ def _expected(page: _Page) -> Iterator[str]:
 def _controls(case: ReproCase) -> Iterator[str]:
     """Yield a table of runs that differ in one factor and pass; if there are none, what was tried."""
     ran = "the script" if case.script else "the run"
-    if controls := [*case.controls, *_settings_that_pass(case)]:
+    if controls := dict.fromkeys([*case.controls, *_settings_that_pass(case)]):
         yield f"**Controls.** Each was run, and differs from {ran} in one thing only:\n"
         yield f"| run | result |\n| --- | --- |\n| {ran} | **fails** |"
         yield from (f"| the same, but {markdown_text(control)} | passes |" for control in controls)

@@ -67,7 +67,7 @@ MODELS = {
     "mamba2": Model("Mamba 2", "GraniteMoeHybridForCausalLM", "ibm-granite/granite-4.0-h-tiny"),
     "mamba1": Model("Mamba 1", "JambaForCausalLM", "ai21labs/AI21-Jamba-Mini-1.7", False, 8),
     "short_conv": Model("short convolutions", "Lfm2ForCausalLM", "LiquidAI/LFM2-1.2B"),
-    "linear": Model("plain linear attention", "BailingMoeV2_5ForCausalLM", "inclusionAI/Ling-2.6-flash", True, 8),
+    "linear": Model("plain linear attention", "BailingMoeV2_5ForCausalLM", "inclusionAI/Ring-2.5-1T", True, 8),
 }
 IMAGE_MODELS = {
     "gdn": Model("gated delta nets", "Qwen3_5ForConditionalGeneration", "Qwen/Qwen3.5-0.8B", True),

@@ -20,13 +20,14 @@ ASKED = CLEAN.capabilities.features | {"structured-output", "samples", "stop-str
 ALL = structs.replace(CLEAN.capabilities, events=EVENTS, attention_chunks=(2,), features=ASKED)
 """A target with every kind of event, to reach every ratio."""
 WAITING = structs.replace(ALL, features=ALL.features | {"async-loads"})
-TARGETS = (ALL, WAITING, structs.replace(ALL, has_server=True))
+PAUSED = structs.replace(ALL, events=EVENTS | {"pause"}, features=ALL.features | {"reset-when-idle"})
+TARGETS = (ALL, WAITING, structs.replace(ALL, has_server=True), PAUSED)
 
 
 def drawn(changes: Mapping[str, object], count: int = 40) -> list[Trace]:
     """Draw traces for all of them in turn, under circumstances that are avoided."""
     table, avoid = with_ratios(changes), (Circumstances(traits=("event preempt",)),)
-    return [draw_trace(TARGETS[index % 3], 3, index, avoid=avoid, workload=table) for index in range(count)]
+    return [draw_trace(TARGETS[index % len(TARGETS)], 3, index, avoid=avoid, workload=table) for index in range(count)]
 
 
 @pytest.fixture(scope="module")

@@ -242,9 +242,10 @@ def test_the_command_has_no_miniature_size() -> None:
 
 
 def test_a_model_without_a_known_checkpoint_is_named_by_its_architecture() -> None:
-    found = vllm(make_trace(arrive("r0", 5), options={"mixer": "linear"}))
+    event = structs.replace(arrive("r0", 3), prompt=(("a", 3), ("image.x", 2)))
+    found = vllm(make_trace(event, options={"mixer": "short_conv"}))
     assert found.command == ("vllm", "serve", '"$MODEL"')
-    assert any("BailingMoeV2_5ForCausalLM" in note for note in found.notes)
+    assert any("Lfm2VlForConditionalGeneration" in note for note in found.notes)
 
 
 def test_a_real_model_has_other_stand_ins() -> None:
