@@ -4,7 +4,7 @@ and the memory of the host are ours (host_copies.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 from ..base.observe import Loaded
@@ -131,25 +131,34 @@ class HostTier:
                 operation.advance(operation.layers)
         self.settle()
 
-    def finish(self) -> None:
-        """Run all copies and all operations of the storage, with what the tree does about them. Raises EngineStalled if
-        they do not end."""
+    def finish(self, waiting: Collection[Any] = ()) -> None:
+        """Run all copies and all operations of the storage, with what the tree does about them. What is fetched for
+        requests that wait ends when they are looked at. Raises EngineStalled if the others do not end."""
         for _ in range(MOST_ROUNDS):
             for operation in self._operations():
                 operation.advance(operation.layers)
             if self.storage is not None:
                 self.storage.finish()
             self.cache.check_hicache_events()
-            if self.is_done():
+            if self.is_done(waiting):
                 return
         raise EngineStalled(f"the host tier is not done after {MOST_ROUNDS} rounds of copies and operations")
 
-    def is_done(self) -> bool:
-        """Return True if no copy and no operation of the storage is under way."""
+    def is_done(self, waiting: Collection[Any] = ()) -> bool:
+        """Return True if no copy and no operation of the storage is under way but for requests that wait."""
         cache, pipeline = self.cache, self.cache.buffer_pipeline
-        copies = cache.ongoing_write_through or cache.ongoing_load_back
-        operations = self.storage is not None and (cache.ongoing_prefetch or cache.ongoing_backup)
-        return not (copies or operations) and (pipeline is None or pipeline.is_idle())
+        if cache.ongoing_write_through or cache.ongoing_load_back:
+            return False
+        if self.storage is None:
+            return pipeline is None or pipeline.is_idle()
+        handles = {request.cache_request_handle for request in waiting}
+        if set(cache.ongoing_prefetch) - handles or cache.ongoing_backup:
+            return False
+        if pipeline is None or pipeline.is_idle():
+            return True
+        moves = pipeline.pending_write_queue or pipeline.ongoing_write_through or pipeline.ongoing_buffer_load_back
+        moves = moves or pipeline.ongoing_backup or set(pipeline.staged_prefetches) - handles
+        return bool(handles) and not moves
 
     def waited_for(self, consumer: int) -> tuple[int, list[Event]]:
         """Return what a forward waits for if its batch names a load, -1 for none: its number, and its events so far.

@@ -206,7 +206,7 @@ class Server:
 
     def _flush(self) -> None:
         if self.tier is not None:
-            self.tier.finish()
+            self.tier.finish(self.scheduler.waiting_queue)
         scheduler_api.flush(self.scheduler)
 
     def evict(self, pages: int) -> None:
