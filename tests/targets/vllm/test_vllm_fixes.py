@@ -22,7 +22,7 @@ DATA = Path(__file__).parents[2] / "data"
 
 
 def test_all_apply_together(fixes: Fixes) -> None:
-    assert len(fixes.in_effect) == 38
+    assert len(fixes.in_effect) == 39
     assert fixes.launch.version == "0.33.0 + 39 fixes"
 
 
