@@ -27,8 +27,8 @@ OURS = {
 }
 """Traces on which an earlier fix of two-crossings-in-flight was wrong: it let a verification behind a request's end
 write to the slot of a snapshot at its last token, one behind a stop token to a snapshot that was kept, or one that a
-grammar cuts to the slot that was the next one before the results were processed that it waited for. In the last one a storage had fetched for a request that waits: a flush while
-the server is paused was taken for a hang."""
+grammar cuts to the slot that was the next one before the results were processed that it waited for. In the last one a
+storage had fetched for a request that waits: a flush while the server is paused was taken for a hang."""
 DATA = Path(__file__).parents[2] / "data"
 
 
