@@ -646,10 +646,12 @@ def _expected(page: _Page) -> Iterator[str]:
 def _controls(case: ReproCase) -> Iterator[str]:
     """Yield a table of runs that differ in one factor and pass; if there are none, what was tried."""
     ran = "the script" if case.script else "the run"
-    if controls := dict.fromkeys([*case.controls, *_settings_that_pass(case)]):
+    settings = [one for one in _settings_that_pass(case) if one not in case.controls]
+    if case.controls or settings:
         yield f"**Controls.** Each was run, and differs from {ran} in one thing only:\n"
         yield f"| run | result |\n| --- | --- |\n| {ran} | **fails** |"
-        yield from (f"| the same, but {markdown_text(control)} | passes |" for control in controls)
+        yield from (f"| the same, but {markdown_text(control)} | passes |" for control in case.controls)
+        yield from (f"| the same, but {markdown_text(setting)} | passes; it may compute less |" for setting in settings)
         yield ""
     elif case.tried:
         yield (
@@ -660,7 +662,7 @@ def _controls(case: ReproCase) -> Iterator[str]:
 
 def _settings_that_pass(case: ReproCase) -> Iterator[str]:
     """Yield the settings with which the same requests were run and passed: each one that the failure needs at its stock
-    value, and the other scheduling."""
+    value, and the other scheduling. Unlike `controls`, these runs need not do again what fails."""
     if case.severity is None or case.severity.reach is None:
         return
     reach = _as_served(case.severity.reach, case.server)

@@ -147,10 +147,7 @@ def observe(
         here_as = partial(describe, spec, version=launch.version)
         counted = Counted(worker)
         passing += controls(trace, history, counted, capabilities, here_as)
-        until = time.monotonic() + MODELS_SECONDS
-        models = {words: _result(judged, other, violation.signature)
-                  for words, other in on_other_models(trace, capabilities, here_as)
-                  if time.monotonic() < until and _is_of_the_cause(judged, other)}  # fmt: skip
+        models = dict(_models(judged, on_other_models(trace, capabilities, here_as), violation.signature))
     versions = versions_of(launch, deployment.packages)
     return ReproCase(
         spec, launch, deployment, trace, history, violation, answers, runs, versions, system(),
@@ -185,18 +182,18 @@ class Judged:
     be repaired by the patch that it shows."""
 
     def __init__(self, worker: WorkerClient, fixed: WorkerClient | None) -> None:
-        self._worker = worker
+        self.worker = worker
         self._fixed = fixed
         self.observe, self.explain, self.serve = worker.observe, worker.explain, worker.serve
 
-    def run_unjudged(self, trace: Trace) -> Outcome:
-        """Run a trace."""
-        return self._worker.run(trace)
+    def repairs(self, trace: Trace) -> bool:
+        """Return True if a failing trace passes with the patch, or if there is none."""
+        return self._fixed is None or self._fixed.run(trace).violation is None
 
     def run(self, trace: Trace) -> Outcome:
         """Run a trace; a failure that is not repaired is none."""
-        outcome = self._worker.run(trace)
-        if self._fixed is None or outcome.violation is None or self._fixed.run(trace).violation is None:
+        outcome = self.worker.run(trace)
+        if outcome.violation is None or self.repairs(trace):
             return outcome
         return structs.replace(outcome, violation=None)
 
@@ -348,16 +345,19 @@ def _graphs(
                 yield words, result == FAILS_TOO
 
 
-def _is_of_the_cause(judged: Judged, trace: Trace) -> bool:
-    """Return False for a failure that the patch of the known bug does not repair: another model has defects of its
-    own."""
-    try:
-        return judged.run(trace).violation is not None or judged.run_unjudged(trace).violation is None
-    except (TargetError, TraceError):
-        return True
+def _models(judged: Judged, traces: Iterator[tuple[str, Trace]], signature: str) -> Iterator[tuple[str, str]]:
+    """Yield the results on other models, as time allows; none of one that fails with the patch, too: it has defects of
+    its own."""
+    until = time.monotonic() + MODELS_SECONDS
+    for words, trace in traces:
+        if time.monotonic() >= until:
+            return
+        result = _result(judged.worker, trace, signature)
+        if not result.startswith((FAILS_TOO, FAILS_OTHERWISE)) or judged.repairs(trace):
+            yield words, result
 
 
-def _result(worker: WorkerClient | Judged, trace: Trace, signature: str) -> str:
+def _result(worker: WorkerClient, trace: Trace, signature: str) -> str:
     """Return "passes", how the trace fails, with the same signature or another, or why it cannot run."""
     try:
         violation = worker.run(trace).violation

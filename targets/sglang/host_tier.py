@@ -147,18 +147,17 @@ class HostTier:
     def is_done(self, waiting: Collection[Any] = ()) -> bool:
         """Return True if no copy and no operation of the storage is under way but for requests that wait."""
         cache, pipeline = self.cache, self.cache.buffer_pipeline
-        if cache.ongoing_write_through or cache.ongoing_load_back:
-            return False
-        if self.storage is None:
-            return pipeline is None or pipeline.is_idle()
-        handles = {request.cache_request_handle for request in waiting}
-        if set(cache.ongoing_prefetch) - handles or cache.ongoing_backup:
-            return False
-        if pipeline is None or pipeline.is_idle():
-            return True
-        moves = pipeline.pending_write_queue or pipeline.ongoing_write_through or pipeline.ongoing_buffer_load_back
-        moves = moves or pipeline.ongoing_backup or set(pipeline.staged_prefetches) - handles
-        return bool(handles) and not moves
+        moves = [cache.ongoing_write_through, cache.ongoing_load_back]
+        handles = set()
+        if self.storage is not None:
+            handles = {request.cache_request_handle for request in waiting}
+            moves += [cache.ongoing_backup, set(cache.ongoing_prefetch) - handles]
+        if pipeline is not None and not pipeline.is_idle():
+            if not handles:
+                return False
+            moves += [pipeline.pending_write_queue, pipeline.ongoing_write_through, pipeline.ongoing_buffer_load_back]
+            moves += [pipeline.ongoing_backup, set(pipeline.staged_prefetches) - handles]
+        return not any(moves)
 
     def waited_for(self, consumer: int) -> tuple[int, list[Event]]:
         """Return what a forward waits for if its batch names a load, -1 for none: its number, and its events so far.

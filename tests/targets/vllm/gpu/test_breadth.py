@@ -2,7 +2,7 @@
 traces are silent and reach what they are for, and causes are met. Kernels are interpreted; with a GPU and a vLLM,
 compiled."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -27,6 +27,19 @@ TARGETS = (
     pytest.param("vllm@cuda", marks=COMPILED, id="cuda"),
 )
 BOTH = (Group("mamba", 16), Group("attention", 16))
+
+
+def batched(seats: int, options: Mapping[str, str]) -> Config:
+    """Decode graphs for one and two rows."""
+    return Config(
+        num_blocks=30,
+        groups=BOTH,
+        max_model_len=64,
+        max_num_seqs=seats,
+        max_num_batched_tokens=64,
+        graph_sizes=(1, 2),
+        options=dict(options),
+    )
 
 
 @pytest.fixture(scope="module", params=TARGETS)
@@ -79,15 +92,7 @@ def test_graphs_with_and_without_adapters_are_captured(worker: WorkerClient, run
     """Both rows replay the graph with adapters, which the last one leaves behind; then another adapter takes the place
     of the first."""
     options = {"runner": runner, "mixer": mixer, "inputs": "adapters", "graphs": "decode"}
-    config = Config(
-        num_blocks=30,
-        groups=BOTH,
-        max_model_len=64,
-        max_num_seqs=2,
-        max_num_batched_tokens=64,
-        graph_sizes=(1, 2),
-        options=options,
-    )
+    config = batched(2, options)
     first = (Arrive("r0", (("adapter.b", 5),), 2), Arrive("r1", (("a", 5),), 3), Step(), Step(), Step())
     outcome = worker.run(Trace(config, (*first, Arrive("r2", (("adapter.c", 5),), 2), Step(), Step())))
     assert outcome.violation is None, outcome.violation.message
@@ -96,15 +101,7 @@ def test_graphs_with_and_without_adapters_are_captured(worker: WorkerClient, run
 def pictured(runner: str, graphs: str) -> Trace:
     """A prompt whose first chunks end and begin inside an image; one that hits it, beside one with another image; text
     behind images, whose positions are lower than the numbers of its tokens."""
-    config = Config(
-        num_blocks=30,
-        groups=BOTH,
-        max_model_len=64,
-        max_num_seqs=3,
-        max_num_batched_tokens=64,
-        graph_sizes=(1, 2),
-        options={"runner": runner, "mixer": "gdn", "inputs": "images", "graphs": graphs},
-    )
+    config = batched(3, {"runner": runner, "mixer": "gdn", "inputs": "images", "graphs": graphs})
     first = (Arrive("r0", (("a", 2), ("image.b", 20), ("c", 13)), 3), Step(budget=5), Step(budget=23), Step(), Step())
     second = (Arrive("r1", (("a", 2), ("image.b", 20), ("c", 14)), 3), Arrive("r2", (("image.c", 6), ("a", 3)), 3))
     return Trace(config, (*first, *second, Step(), Step(), Step()))
