@@ -27,6 +27,7 @@ from ...targets.base.trace import (
     DummyRun,
     Evict,
     ExternalLoad,
+    Pause,
     Preempt,
     ResetPrefixCache,
     Trace,
@@ -57,6 +58,7 @@ EVENTS: Mapping[type[AnyEvent], str] = {
     DummyRun: "the data-parallel dummy run",
     Evict: "the eviction",
     ExternalLoad: "the KV connector's load for {name}",
+    Pause: "the pause of generation",
     Preempt: "the preemption of {name}",
     ResetPrefixCache: "the reset of the prefix cache",
 }
@@ -178,7 +180,7 @@ def _larger(trace: Trace, server: Deployment, *, is_waiting: bool) -> Iterator[V
 
 
 def _fewer_events(trace: Trace, calls: Mapping[str, str]) -> Iterator[Variant]:
-    """Yield the trace without each event that is neither a request nor a step. `calls`: what the engine calls those
+    """Yield the trace without each event of a kind in `EVENTS` or that is a call. `calls`: what the engine calls those
     that are calls of its interface. After an operation on the batch rows have other places, so that it is enough that
     they run."""
     for index, event in enumerate(trace.events):

@@ -169,7 +169,7 @@ class SglangTarget:
         self.server.abort(event.name)
 
     def reset_prefix_cache(self, event: ResetPrefixCache) -> None:
-        """Flush the cache, which SGLang does only when it is idle, or paused with what it runs retracted."""
+        """Flush the cache, which SGLang does only when it is idle, or paused (`Server.pause`)."""
         if event.preempt_running and scheduler_api.pauses():
             self._pause(flush=True)
         else:
