@@ -349,8 +349,6 @@ ROWS: tuple[Row[Case], ...] = (
     Row("real", "connector=offloading", lambda c: offloads(c.config),
         "each memory of an engine would need a host's tier of its own: not driven"),
     # ---- Scripts.
-    Row("script", "connector=offloading", lambda c: offloads(c.config),
-        "a script has no tier in host memory and no device queue: not written yet"),
     Row("script", "assertions", lambda c: not shown(c.failure), "{failure.oracle} ({failure.field}) on vLLM yet"),
 )  # fmt: skip
 

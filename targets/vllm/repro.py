@@ -58,7 +58,17 @@ from ..base.trace import (
     tag_of,
 )
 from .kit_limits import CRASH, ENDLESS, HANG, HIT, LEAK, ROOM, TOKENS, Case, refusal, shown
-from .options import DROPPED_TOKENS, PLAIN, drafts_on_device, has_graphs, has_peer, is_v2, options_of, reports_all
+from .options import (
+    DROPPED_TOKENS,
+    PLAIN,
+    drafts_on_device,
+    has_graphs,
+    has_peer,
+    is_v2,
+    offloads,
+    options_of,
+    reports_all,
+)
 
 PLAIN_GROUP = Group("mamba", 1)
 FRAME = Frame(
@@ -232,6 +242,8 @@ class _Clients:
                 yield f"engine.dummy_run({event.rows})"
             case ResetPrefixCache():
                 yield f"engine.reset_prefix_cache({event.preempt_running})"
+            case ExternalLoad() if offloads(self.config):
+                yield f"engine.delay_transfers({event.name!r}, {event.delay})"
             case ExternalLoad() if has_connector(self.config):
                 more = "" if event.states else ", states=False"
                 more += ", fails=True" if event.breaks_off else ""
@@ -337,6 +349,8 @@ _OPTIONAL: Sequence[tuple[Callable[[Config], bool], Collection[str]]] = (
     (has_peer, {"Peer", "one_of_two"}),
     (lambda config: any(group.draft for group in config.groups), {"ShadowMtp"}),
     (reports_all, {"Subscriber", "switch_on"}),
+    (offloads, {"connect_own"}),
+    (lambda config: not offloads(config), {"Store", "TraceConnector"}),
 )
 """Definitions that only some configurations need: the others never reach the branch that names them."""
 
@@ -346,7 +360,7 @@ def _rows(config: Config) -> str:
     return "all" if config.mamba_cache_mode == "all" else options_of(config).mixer
 
 
-_CONNECTOR = [("counterparts/kv_connector.py", name) for name in ("connect", "begin_worker", "TraceConnector")]
+_CONNECTOR = [("counterparts/kv_connector.py", name) for name in ("connect", "begin_worker")]
 
 
 def _parts(config: Config, structured: bool) -> Iterator[Part]:

@@ -88,9 +88,11 @@ class Kept(Generic[Kind]):
             self._close(self._free.popitem(last=False)[1])
 
     def _close_beyond(self, most: int) -> None:
+        while len(self._free) > self._most:  # its memory is collected once it is needed: collecting takes long
+            self._free.popitem(last=False)[1].close()
         if self._free and self._allocator.used() > most:
             self._allocator.free()  # what nothing refers to any more goes first
-        while self._free and (len(self._free) > self._most or self._allocator.used() > most):
+        while self._free and self._allocator.used() > most:
             self._close(self._free.popitem(last=False)[1])
 
     def _close(self, one: Kind) -> None:

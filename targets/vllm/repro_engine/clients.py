@@ -173,6 +173,10 @@ class Serving:
         """
         self._apply(ExternalLoad(name, length, states, fails, delay))
 
+    def delay_transfers(self, name, delay):
+        """Let each copy of a request's blocks between the caches and host memory take `delay` more steps."""
+        self._apply(ExternalLoad(name, 0, delay=delay))
+
     def finish(self):
         """Run until every request has ended, until nothing is scheduled any more, or until it has taken too long."""
         idle, left = 0, STEPS_PER_TOKEN * sum(len(turn.prompt) + len(turn.expected) for turn in self.turns) + IDLE_MAX
@@ -273,7 +277,7 @@ class Serving:
 
     def wrongly_stored(self):
         """Return (tokens, group) of what is stored outside the pool and is not the content of its key."""
-        pages = self.target.store.pages.items()
+        pages = self.target.store.stored(self.target.keys).items()
         return [(key.depth, key.group) for key, layers in pages if any(tag_of(page) != key.tag for page in layers)]
 
     def leaked(self):

@@ -80,7 +80,7 @@ def kv_connector():
 
 def has_connectors():
     """Return True if this script has a KV connector."""
-    return "TraceConnector" in globals()
+    return "begin_worker" in globals()
 
 
 class Config(NamedTuple):

@@ -44,12 +44,9 @@ FOLDER = Path(__file__).parents[3] / "corpus" / "vllm"
 NEW = sorted(
     path.name
     for path in FOLDER.glob("*.json")
-    if int(path.name.split(".")[1]) >= 28
-    and not path.stem.endswith("--M9-step-mamba-peak")
-    and load_trace(path).config.options.get("connector") != "offloading"
+    if int(path.name.split(".")[1]) >= 28 and not path.stem.endswith("--M9-step-mamba-peak")
 )
-"""Traces of releases whose imports the scripts make, but for blocks that are held too long and given back, and for
-vLLM's own connector (`kit_limits`)."""
+"""Traces of releases whose imports the scripts make, but for blocks that are held too long and given back."""
 
 
 def features(name: str) -> set[str]:
