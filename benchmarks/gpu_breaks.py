@@ -38,6 +38,8 @@ RUNNER_V1, RUNNER_V2 = "vllm/v1/worker/gpu_model_runner.py", "vllm/v1/worker/gpu
 ENCODER, ENCODED = "vllm/v1/worker/gpu/mm/encoder_runner.py", "vllm/v1/worker/gpu/model_states/interface.py"
 POSITIONS, TOWER = "vllm/v1/worker/gpu/mm/rope.py", "vllm/model_executor/models/qwen3_vl.py"
 GRAPHS_V2, ADAPTED = "vllm/v1/worker/gpu/cudagraph_utils.py", "vllm/lora/layers/base_linear.py"
+TRANSFERS = "vllm/v1/kv_offload/cpu/gpu_worker.py"
+OFFLOADED = "vllm/distributed/kv_transfer/kv_connector/v1/offloading/worker.py"
 AGREED_V1, AGREED_V2 = "vllm/v1/worker/dp_utils.py", "vllm/v1/worker/gpu/dp_utils.py"
 
 
@@ -578,9 +580,44 @@ LORA = (
     ),
 )
 """Of adapters in captured graphs. The third leaves batches alone that replay none."""
+_TIER = "connector=offloading,mamba_cache_mode=align,graphs=none"
+OFFLOADING = (
+    Break(
+        "pages are copied without their last quarter",
+        _TIER,
+        TRANSFERS,
+        "            all_sizes[op_idx:end_idx] = data_ref.page_size_bytes",
+        "            all_sizes[op_idx:end_idx] = data_ref.page_size_bytes * 3 // 4",
+    ),
+    Break(
+        "a state's page ends before its last row",
+        _TIER,
+        OFFLOADED,
+        "layer_kv_cache_spec, page_size_padded=None\n                    ).page_size_bytes",
+        "layer_kv_cache_spec, page_size_padded=None\n                    ).page_size_bytes - 64",
+    ),
+    Break(
+        "only the first layer of a group is loaded",
+        f"{_TIER},layers=2",
+        TRANSFERS,
+        "        num_bytes = 0\n        for data_ref in self.layer_refs_per_group[g_idx]:",
+        "        num_bytes = 0\n"
+        "        for data_ref in self.layer_refs_per_group[g_idx][: None if self.gpu_to_cpu else 1]:",
+    ),
+    Break(
+        "each chunk is loaded to the block of another one",
+        _TIER,
+        TRANSFERS,
+        "        src_offset = 0\n        dst_offset = 0\n        op_idx = 0",
+        "        if not self.gpu_to_cpu:\n"
+        "            src_blocks = src_blocks[::-1]\n"
+        "        src_offset = 0\n        dst_offset = 0\n        op_idx = 0",
+    ),
+)
+"""Of the bytes that vLLM's own connector copies between the caches and host memory."""
 SETS = {
     "kernels": BREAKS, "breadth": BREADTH, "races": RACES, "ranks": RANKS, "heads": HEADS, "images": IMAGES,
-    "adapters": LORA,
+    "adapters": LORA, "offloading": OFFLOADING,
 }  # fmt: skip
 
 DRIVEN = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from ....reference.layout import Layout
@@ -53,6 +53,10 @@ class NullStore:
     def has_jobs(self) -> bool:
         """Return False: no transfer goes on behind the end of its request, but for what the scheduler knows."""
         return False
+
+    def to_save(self) -> Collection[int]:
+        """Return the blocks that are free, perhaps, and whose content is still to be saved: none."""
+        return ()
 
     def knows(self, name: str) -> bool:
         """Return False: nothing is kept for a request that has ended."""

@@ -12,13 +12,13 @@ a job is submitted, so a copy cannot come too early; it comes as late as vLLM pe
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from vllm.distributed.kv_transfer.kv_connector.v1 import KVConnectorRole
@@ -41,19 +41,62 @@ SYNC_BYTES = 1 << 12
 """Bytes that are loaded before the forward of one step, at most, with offload=sync: those of a few small blocks."""
 
 
+class Move(NamedTuple):
+    """One copy of `size` bytes, between byte `inside` of a block of the device and byte `at` of a chunk of the host,
+    in the pages of one tensor."""
+
+    is_load: bool
+    tensor: int
+    block: int
+    chunk: int
+    inside: int
+    at: int
+    size: int
+
+
+class Contents:
+    """What the pages hold: bytes, of which shadow layers read tags."""
+
+    def __init__(self, tensors: Sequence[torch.Tensor], host: Sequence[torch.Tensor]) -> None:
+        self.tensors, self.host = tensors, host
+        """The pages of the device [block, byte], and those of the host [chunk, byte]."""
+
+    def make(self, moves: Sequence[Move]) -> None:
+        """Copy bytes between the device and the host."""
+        self.copy(moves, self.host)
+
+    def copy(self, moves: Sequence[Move], host: Sequence[torch.Tensor]) -> None:
+        """Copy bytes between the device and pages of the host."""
+        for move in moves:
+            on_device = self.tensors[move.tensor][move.block, move.inside : move.inside + move.size]
+            on_host = host[move.tensor][move.chunk, move.at : move.at + move.size]
+            destination, source = (on_device, on_host) if move.is_load else (on_host, on_device)
+            with torch.inference_mode():
+                destination.copy_(source)
+
+    @contextmanager
+    def in_null_block(self, tensors: Collection[int], chunk: int) -> Iterator[None]:
+        """Let the null block hold what a chunk of the host holds in some tensors."""
+        kept = {index: self.tensors[index][0].clone() for index in tensors}
+        for index in tensors:
+            self.tensors[index][0] = self.host[index][chunk]
+        try:
+            yield
+        finally:
+            for index, page in kept.items():
+                self.tensors[index][0] = page
+
+
 @dataclass
 class Copy:
-    """The copies of one job. `blocks` are the device's blocks in the order of the descriptors; `parts` has the
-    (source, destination, size) of each copy that was not made yet, by block."""
+    """The copies of one job that were not made yet, by block, in the order of the descriptors."""
 
-    parts: dict[int, list[tuple[int, int, int]]]
+    parts: dict[int, list[Move]]
     device: Device
 
     def run(self, blocks: Collection[int]) -> list[int]:
         """Make the copies of some blocks; return these blocks."""
-        for block in blocks:
-            for source, destination, size in self.parts.pop(block):
-                self.device.copy(source, destination, size)
+        self.device.contents.make([move for block in blocks for move in self.parts.pop(block)])
         return list(blocks)
 
 
@@ -100,11 +143,10 @@ class Device:
 
     Stream = CopyStream
 
-    def __init__(self, tensors: Sequence[torch.Tensor], finish: Callable[[Copy], None]) -> None:
+    def __init__(self, finish: Callable[[Copy], None]) -> None:
         """`finish` makes the copies of a job that are left."""
-        self.tensors, self.finish = tensors, finish
-        """The pages of the device: [block, byte]."""
-        self.host: Sequence[torch.Tensor] = ()
+        self.finish = finish
+        self.contents: Contents
         self._submitted: Copy | None = None
         self._stream: CopyStream | None = None
 
@@ -131,10 +173,14 @@ class Device:
         is_src_access_order_any: bool,
     ) -> None:
         """Take over the descriptors of a job, in the place of vLLM's operator."""
-        parts: dict[int, list[tuple[int, int, int]]] = {}
+        parts: dict[int, list[Move]] = {}
         for source, destination, size in zip(sources.tolist(), destinations.tolist(), sizes.tolist(), strict=True):
-            pointer = destination if is_load else source
-            parts.setdefault(self._block(pointer, size), []).append((source, destination, size))
+            on_device, on_host = (destination, source) if is_load else (source, destination)
+            tensor, block, inside = _place(self.contents.tensors, on_device, size)
+            of_host, chunk, at = _place(self.contents.host, on_host, size)
+            if tensor != of_host:
+                raise EngineError("a transfer of the offloading connector copies pages of other layers")
+            parts.setdefault(block, []).append(Move(is_load, tensor, block, chunk, inside, at, size))
         assert self._stream is not None
         self._submitted = Copy(parts, self)
         self._stream.works.append(self._submitted)
@@ -144,24 +190,14 @@ class Device:
         submitted, self._submitted = self._submitted, None
         return submitted
 
-    def copy(self, source: int, destination: int, size: int) -> None:
-        """Copy bytes between pages of the device and of the host."""
-        for pointer in (source, destination):
-            if not any(_row(tensor, pointer, size) is not None for tensor in (*self.tensors, *self.host)):
-                raise EngineError("a transfer of the offloading connector leaves the pages of the caches")
-        ctypes.memmove(destination, source, size)
 
-    def _block(self, pointer: int, size: int) -> int:
-        for tensor in self.tensors:
-            if (row := _row(tensor, pointer, size)) is not None:
-                return row
-        raise EngineError("a transfer of the offloading connector leaves the pages of the device")
-
-
-def _row(tensor: torch.Tensor, pointer: int, size: int) -> int | None:
-    """Return the row of a tensor in which `size` bytes lie, None if they do not lie in one."""
-    row, inside = divmod(pointer - tensor.data_ptr(), tensor.stride(0))
-    return row if 0 <= row < tensor.shape[0] and inside + size <= tensor.shape[1] else None
+def _place(tensors: Sequence[torch.Tensor], pointer: int, size: int) -> tuple[int, int, int]:
+    """Return (tensor, row, byte in it) where `size` bytes lie in one row."""
+    for index, tensor in enumerate(tensors):
+        row, inside = divmod(pointer - tensor.data_ptr(), tensor.stride(0))
+        if 0 <= row < tensor.shape[0] and inside + size <= tensor.shape[1]:
+            return index, row, inside
+    raise EngineError("a transfer of the offloading connector leaves the pages of the caches")
 
 
 class OnDevice(torch.Tensor):
@@ -187,14 +223,14 @@ class HostWorker(OffloadingWorker):
     def __init__(self, spec: HostSpec, kv_caches: Any) -> None:
         self.store = spec.store
         self._groups = [group.group_id for group in spec.config.groups]
-        self.device = Device([one.tensor for one in kv_caches.tensors], self._finish)
+        self.device = Device(self._finish)
         on_device = [replace(one, tensor=one.tensor.as_subclass(OnDevice)) for one in kv_caches.tensors]
         self._inner = spec.create_worker(replace(kv_caches, tensors=on_device))
         self.references = dict(zip(self._groups, kv_caches.group_data_refs, strict=True))
         self._loads: list[Job] = []
         self._saves: list[Job] = []
         inner = self._inner
-        self.device.host = inner._store_handler.dst_tensors
+        self.device.contents = Contents([one.tensor for one in kv_caches.tensors], inner._store_handler.dst_tensors)
         for handler in (inner._store_handler, inner._load_handler, inner._expedited_load_handler):
             handler._swap_blocks_batch = functools.partial(self.device.enqueue, not handler.gpu_to_cpu)
         self.store.worker = self
@@ -252,6 +288,11 @@ class HostWorker(OffloadingWorker):
             finished: list[Any] = self._inner.get_finished()
         return finished
 
+    def to_save(self) -> Iterator[int]:
+        """Yield the blocks that are still to be copied to the host."""
+        for job in self._saves:
+            yield from job.copy.parts if job.copy else ()
+
     def wait(self, job_ids: set[int]) -> None:
         """Let jobs be over."""
         with self._on_device():
@@ -264,16 +305,10 @@ class HostWorker(OffloadingWorker):
 
     def pages(self, group: int, chunk: int) -> tuple[Content, ...]:
         """Return what a chunk of the host holds for the layers of a group: read in the place of the null block."""
-        tensors = {one.tensor_idx: self.device.tensors[one.tensor_idx] for one in self.references[group]}
-        kept = {index: tensor[0].clone() for index, tensor in tensors.items()}
-        for index, tensor in tensors.items():
-            tensor[0] = self.device.host[index][chunk]
+        tensors = {one.tensor_idx for one in self.references[group]}
         layers = self.store.layers
-        try:
+        with self.device.contents.in_null_block(tensors, chunk):
             return tuple(layers[group, index].read(0) for index in range(self.store.layout.groups[group].layers))
-        finally:
-            for index, tensor in tensors.items():
-                tensor[0] = kept[index]
 
 
 class HostSpec(CPUOffloadingSpec):
@@ -284,6 +319,10 @@ class HostSpec(CPUOffloadingSpec):
         blocks = config.worker_kv_bytes_per_block * config.cache.blocks_per_chunk
         room = self.store.chunks * round_up(blocks, self.BLOCK_SIZE_ALIGNMENT)
         super().__init__(replace(config, extra_config={**config.extra_config, "cpu_bytes_to_use": room}))
+
+    def _uses_shared_region(self) -> bool:
+        """Return False, also on a GPU: the tier is this process's own memory."""
+        return False
 
     def get_worker(self, kv_caches: Any) -> HostWorker:
         """Return the worker."""
@@ -301,6 +340,7 @@ class OffloadedStore(NullStore):
         self.chunks = host_chunks(config)
         self._parts = state_parts(config)
         self.worker: HostWorker
+        self.worker_side: Any = None
         self.scheduler: Any = None
         self.manager: Any = None
         self.names: dict[int, str] = {}
@@ -362,6 +402,11 @@ class OffloadedStore(NullStore):
         """Return True if transfers are under way, which may go on behind the end of their requests."""
         return bool(self.scheduler.has_pending_push_work())
 
+    def to_save(self) -> Collection[int]:
+        """Return the blocks of stores that are under way, or that vLLM's worker submits in the next step."""
+        waiting = [source.block_ids.tolist() for _, source, _ in self.worker_side._unsubmitted_store_jobs]
+        return {*self.worker.to_save(), *itertools.chain.from_iterable(waiting)}
+
     def knows(self, name: str) -> bool:
         """Return True if the connector still keeps something for a request."""
         return name in self.scheduler._req_status
@@ -421,6 +466,8 @@ class ObservedConnector(OffloadingConnector):
         self._local: dict[str, int] = {}
         if self.connector_scheduler:
             self.store.watch(self.connector_scheduler)
+        else:
+            self.store.worker_side = self.connector_worker
 
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int | None, bool]:
         """Keep the tokens of the local hit."""

@@ -36,6 +36,7 @@ steps on a CPU and on a GPU. The real model is observed by its log-probabilities
     turns             which tokens of an executed row count
     unsaid_writes     blocks that a dummy run changed, seen by their bytes
     stored_pages      real pages in a KV connector's store
+    offloaded_pages   real pages in the host tier of vLLM's own connector
     plans             the steps by which each request was computed
     same_steps        the same steps alone, with batch-invariant kernels
     lives             what was computed for each request, compared with its steps alone

@@ -7,7 +7,16 @@ from typing import Literal
 
 from ...base.protocol import Capabilities, Target
 from ...base.trace import Config
-from ..capabilities import CONNECTED, CONV_LAYOUTS, DOCUMENTS, LIMITED_CONNECTORS, REPLAYS, SAMPLING
+from ..capabilities import (
+    CONNECTED,
+    CONV_LAYOUTS,
+    DOCUMENTS,
+    LIMITED_CONNECTORS,
+    OFFLOADED,
+    OFFLOADING,
+    REPLAYS,
+    SAMPLING,
+)
 from ..kit_limits import CONV_WIDTHS, REAL_MODES, Case, refusal
 from ..models import WINDOWED
 from ..options import SERVING, options_of
@@ -50,7 +59,8 @@ class GpuFactory:
             # The attention kernel takes multiples of 16.
             block_sizes=((16, 16), (32, 32), (16, 32)),
             group_counts=((1, 1), (2, 1), (3, 1), (1, 2)),
-            layers_per_group=(1, 2),
+            # One layer of a group is the usual case: each layer costs time in every memory, and alone.
+            layers_per_group=(1, 1, 2),
             max_speculative_tokens=4,
             speculative_modes=("align", "none"),
             variable_drafts=True,
@@ -72,8 +82,9 @@ class GpuFactory:
                 "prefix_match_unit": ("0", "0", "0", "8"),
                 "admission": ("prompt", "chunk"),
                 "hashing": ("lookahead", "lookahead", "plain"),
-                "connector": LIMITED_CONNECTORS,
+                "connector": (*LIMITED_CONNECTORS, "none", "offloading"),
                 "load_failure": ("recompute", "fail"),
+                **OFFLOADING,
                 "replay": REPLAYS,
                 "conv_layout": CONV_LAYOUTS,
                 "sampling": SAMPLING,
@@ -93,13 +104,13 @@ class GpuFactory:
             documents={"inputs": DOCUMENTS},
             traces_per_second=1.0,
             traces_per_configuration=24,
-            features=_FEATURES.union(*CONNECTED.values()),
+            features=_FEATURES.union(OFFLOADED, *CONNECTED.values()),
             features_with={
                 "runner": {"v2": _HEAD},
                 "mixer": {"gdn": _HEAD} | dict.fromkeys(WINDOWED, _HEAD | {"sliding-window"}),
                 "inputs": {"tokens": _HEAD, "images": _HEAD | {"images"}, "adapters": frozenset({"adapters"})},
                 "prefix_match_unit": {"8": frozenset({"partial-hits"})},
-                "connector": CONNECTED | {"none": frozenset({"lookahead-hashes"}) | _HEAD},
+                "connector": CONNECTED | {"offloading": OFFLOADED, "none": frozenset({"lookahead-hashes"}) | _HEAD},
                 "hashing": {"lookahead": frozenset({"lookahead-hashes"})},
                 "load_failure": {"fail": frozenset({"failing-loads"})},
             },

@@ -34,6 +34,7 @@ from ...base.observe import (
 from ...base.trace import Config, Event, Turn, stop_tokens_of
 from ..counterparts import kv_connector
 from ..counterparts.kv_connector import Store
+from ..counterparts.offloading import OffloadedStore
 from ..models import mixer
 from ..options import rank_count, windows_are_last
 from ..shadow import patches
@@ -45,6 +46,7 @@ from .engines_of_process import kept
 from .lives import Lives
 from .memories import Memories
 from .memory_budget import Closable, Kind
+from .offloaded_pages import OffloadedPages
 from .plans import Floats, Segment
 from .real_engine import Fill, RealEngine, fill_bytes
 from .real_model import Read
@@ -102,6 +104,9 @@ class Lane(VllmTarget):
         """Let a KV connector, if there is one, save and load real pages; `alone` computes those of other engines."""
         if isinstance(self.store, Store):
             self.store.copies = StoredPages(self.real_engine, self.memories, alone, self._activate)
+        elif isinstance(self.store, OffloadedStore):
+            worker = self.store.worker
+            worker.device.contents = OffloadedPages(worker, self.memories, self.real_engine.recorder.storages)
 
     def _activate(self) -> None:
         """Make this engine the one of the process whose work is observed, repeated and connected."""
@@ -193,10 +198,11 @@ class Lane(VllmTarget):
         self._fill(blocks, [("random", all_pages) for _, all_pages in self._pages[1:]])
 
     def fill_freed(self) -> None:
-        """Fill blocks that were freed and have no key; nothing may read them once no step is under way."""
+        """Fill blocks that were freed and have no key; nothing may read them once no step is under way, but for what
+        a connector is still to save."""
         if self.in_flight:
             return
-        unused = self.host.pool.free_unlabelled()
+        unused = self.host.pool.free_unlabelled().difference(self.store.to_save())
         if fresh := unused - self._clean:
             self._fill(sorted(fresh), self._pages)
         self._clean = unused

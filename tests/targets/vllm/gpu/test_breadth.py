@@ -14,7 +14,17 @@ from hybridfuzz.harness.workers.worker_client import WorkerClient
 from hybridfuzz.targets.base.patched_copy import patched
 from hybridfuzz.targets.base.patches import parse_patch
 from hybridfuzz.targets.base.registry import prepare
-from hybridfuzz.targets.base.trace import Arrive, Config, DummyRun, ExternalLoad, Group, ResetPrefixCache, Step, Trace
+from hybridfuzz.targets.base.trace import (
+    Arrive,
+    Config,
+    DummyRun,
+    Evict,
+    ExternalLoad,
+    Group,
+    ResetPrefixCache,
+    Step,
+    Trace,
+)
 
 pytestmark = [pytest.mark.xdist_group("engine")]
 CORPUS = Path(__file__).parents[4] / "corpus" / "vllm"
@@ -167,6 +177,21 @@ def test_another_engine_has_computed_the_same_inputs(
     outcome = worker.run(Trace(config, (Arrive("r0", prompt, 2), ExternalLoad("r0", 35), Step(), Step())))
     assert outcome.violation is None, outcome.violation.message
     assert "loaded from outside the pool" in outcome.reached
+
+
+@pytest.mark.parametrize(("runner", "mixer", "offload"), [("v2", "gdn", "prompts"), ("v1", "mamba2", "sync")])
+def test_vllm_s_own_connector_brings_pages_back_from_the_host(
+    worker: WorkerClient, runner: str, mixer: str, offload: str
+) -> None:
+    """Pages are stored while requests run, their blocks lose their keys, and the same tokens are asked for again."""
+    options = {"runner": runner, "mixer": mixer, "connector": "offloading", "offload": offload}
+    config = Config(num_blocks=30, groups=BOTH, max_model_len=64, max_num_batched_tokens=64, options=options)
+    slow = (Arrive("r0", (("a", 35),), 2), ExternalLoad("r0", 1, delay=6), Arrive("r2", (("c", 20),), 16))
+    # The blocks of r0 are free and have no key while they are still to be copied.
+    again = (*[Step()] * 3, Evict(30), *[Step()] * 8, Arrive("r1", (("a", 35), ("b", 4)), 3), *[Step()] * 5)
+    outcome = worker.run(Trace(config, (*slow, *again)))
+    assert outcome.violation is None, outcome.violation.message
+    assert {"stored outside the pool", "loaded from outside the pool"} <= set(outcome.reached)
 
 
 @pytest.mark.parametrize(("runner", "mixer"), [("v2", "gdn"), ("v1", "mamba2")])
