@@ -23,6 +23,7 @@ from ..base.trace import (
     Step,
     Trace,
     Turn,
+    first_scored,
     least_tokens,
 )
 from .compat.sizes import eviction_config, sizes_of, slots_with, storage_config
@@ -229,7 +230,7 @@ def _fields(aborted: Collection[str], event: Turn, samples: int) -> dict[str, ob
     found |= {"regex": ".*"} if event.structured else {}
     found |= {"regex": "("} if isinstance(event, Arrive) and event.bad_grammar else {}
     if isinstance(event, Arrive) and event.prompt_logprobs:
-        found |= {"return_logprob": True, "logprob_start_len": 0}
+        found |= {"return_logprob": True, "logprob_start_len": first_scored(event)}
     return found | ({"priority": event.priority} if isinstance(event, Arrive) and event.priority else {})
 
 

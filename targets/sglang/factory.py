@@ -55,7 +55,7 @@ HOST_TIER = (
 )
 """Only with a core that shows what is on the host."""
 POLICIES = ("write_through", "write_through_selective", "write_back")
-ASKED = frozenset({"images", "adapters", "structured-output", "failing-grammars", "prompt-logprobs"})
+ASKED = frozenset({"images", "adapters", "structured-output", "failing-grammars", "prompt-logprobs", "logprobs-from"})
 """Features of requests that are driven since the same release as `MIXED`."""
 HOST = frozenset({"stores", "loads-back", "storage"})
 """Features with HiCache, which has a storage behind it or not."""

@@ -300,10 +300,10 @@ def instead(request: Any) -> tuple[int, ...]:
 
 
 def make_request(
-    name: str, tokens: list[int], sampling: Any, keys: Mapping[str, str] | None = None, is_scored: bool = False
+    name: str, tokens: list[int], sampling: Any, keys: Mapping[str, str] | None = None, scored_from: int | None = None
 ) -> Any:
-    """Return a request as the tokenizer would pass it. `keys` are its adapter and its salt, "" for none. `is_scored`:
-    its client wants the log-probability of each token of its prompt (`logprob_start_len` 0).
+    """Return a request as the tokenizer would pass it. `keys` are its adapter and its salt, "" for none. `scored_from`:
+    where the log-probabilities of its prompt begin that its client wants (`logprob_start_len`), None if it wants none.
 
     The mark after the name distinguishes r1 from r10, since aborts match requests by prefix.
     """
@@ -316,9 +316,9 @@ def make_request(
         sampling_params=sampling,
         vocab_size=VOCABULARY,
         **{field: value for field, value in (keys or {}).items() if value},
-        **({"return_logprob": True} if is_scored else {}),
+        **({} if scored_from is None else {"return_logprob": True}),
     )
-    request.logprob_start_len = 0 if is_scored else -1  # as the scheduler sets it
+    request.logprob_start_len = -1 if scored_from is None else scored_from  # as the scheduler sets it
     if tokenizer := tokenizer_for(sampling):
         request.tokenizer = tokenizer  # as `Scheduler.handle_generate_request` gives its own to each request
     request.client_name = name
@@ -355,7 +355,8 @@ def logprobs(batch: Any) -> dict[str, Any]:
 
 
 def scored_tokens(request: Any) -> list[int] | None:
-    """Return the tokens whose log-probabilities a client gets as those of its prompt, from the second token on.
+    """Return the tokens whose log-probabilities a client gets as those of its prompt. The first of those that it wants
+    has none: SGLang has None in its place.
 
     None if it gets none, or none yet; nor can they be told of a prompt with images, whose placeholders are no tokens.
     """
