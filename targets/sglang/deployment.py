@@ -167,6 +167,8 @@ def _flags(trace: Trace) -> Iterator[str]:
         yield "--enable-mixed-chunk"
     if options.get("order", "fcfs") != "fcfs":
         yield from ("--schedule-policy", options["order"])
+    if options.get("conservativeness", "1") != "1":
+        yield from ("--schedule-conservativeness", options["conservativeness"])
     if config.policy == "priority":
         yield from ("--enable-priority-scheduling", "--schedule-low-priority-values-first")
         yield from ("--priority-scheduling-preemption-threshold", "0")

@@ -34,6 +34,7 @@ MIXED = (
     Setting("--enable-mixed-chunk", {"mixed_chunk": "no"}),
     Setting("--enable-priority-scheduling", {"policy": "fcfs"}),
     Setting("--schedule-policy", {"order": "fcfs"}),
+    Setting("--schedule-conservativeness", {"conservativeness": "1"}),
     Setting("--radix-eviction-policy", {"eviction": "lru"}, is_rare=True),
     Setting("--mamba-max-states-per-path", {"path_states": "-1"}, is_rare=True),
     Setting("--enable-session-radix-cache", {"session_tags": "no"}, is_rare=True),
@@ -66,13 +67,15 @@ SERVING = {
     "path_states": ("-1", "-1", "1", "2"),
     "session_tags": ("no", "yes"),
     "ignore_eos": ("no", "no", "yes"),
+    "conservativeness": ("1", "0.14", "0"),
     "drafter": ("eagle", "ngram"),
     "window_ratio": ("1", "0.5"),
     "inputs": ("tokens", "tokens", "tokens", "tokens", "images", "adapters", "tenants"),
 }
 """Options of such releases: `--enable-mixed-chunk`, `--schedule-policy`, `--radix-eviction-policy`,
-`--mamba-max-states-per-path`, `--enable-session-radix-cache`, `ignore_eos` of requests, what makes drafts
-(`--speculative-algorithm`), `--swa-full-tokens-ratio`, and what requests have beside token ids."""
+`--mamba-max-states-per-path`, `--enable-session-radix-cache`, `ignore_eos` of requests, how much of the longest answers
+an admission counts on (`--schedule-conservativeness`: after 600 decodes a server with 1 is where one with 0.14 begins),
+what makes drafts (`--speculative-algorithm`), `--swa-full-tokens-ratio`, and what requests have beside token ids."""
 KEYED = ("a", "adapter.b", "adapter.c", "salt.d")
 DOCUMENTS = {"images": ("a", "image.b", "image.c"), "adapters": KEYED, "tenants": KEYED}
 HIERARCHY = {

@@ -27,6 +27,7 @@ def publish(sizes: Sizes) -> Any:
         "disable_cuda_graph": not sizes.graphs,
         "enable_mixed_chunk": sizes.mixed,
         "schedule_policy": sizes.order,
+        "schedule_conservativeness": sizes.conservativeness,
         "enable_priority_scheduling": sizes.priorities,
         # What SGLang's resolution makes of flags that are not given.
         "prefill_decode_interval": 0,

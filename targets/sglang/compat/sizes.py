@@ -59,6 +59,7 @@ class Sizes:
     tags         True if requests name a session, whose nodes the tree keeps (`enable_session_radix_cache`)
     tenant       True if requests bring a key of their own to the tree (`extra_key`), beside an adapter or a salt
     endless      True if a request without a stop token ends by its length alone (`ignore_eos`)
+    conservativeness  how much of the longest answers admission counts on (`schedule_conservativeness`)
     hicache      when content is copied to the host (`hicache_write_policy`), "no" without a host tier
     host_ratio   size of the host's pools in sizes of the device's (`hicache_ratio`)
     late_copies  True if copies between device and host run as late as they may, else as early
@@ -99,6 +100,7 @@ class Sizes:
     tags: bool = False
     tenant: bool = False
     endless: bool = False
+    conservativeness: float = 1.0
     hicache: str = "no"
     host_ratio: float = 2.0
     late_copies: bool = False
@@ -217,6 +219,7 @@ def sizes_of(config: Config) -> Sizes:
         tags=options.get("session_tags") == "yes" and caching,
         tenant=options.get("inputs") == "tenants",
         endless=options.get("ignore_eos") == "yes",
+        conservativeness=float(options.get("conservativeness", "1")),
         hicache=hicache,
         host_ratio=float(options.get("host_ratio", "2")),
         late_copies=options.get("host_copies", "early") == "late",
