@@ -34,6 +34,8 @@ ARCHITECTURE = "Qwen3NextForCausalLM"
 WINDOWS = "a model of architecture InklingForConditionalGeneration"
 """For traces with sliding windows: the only architecture of 0.5.23 that has them beside states (`mamba2_config` and
 `is_hybrid_swa_model`). Its states are convolution windows alone."""
+MAMBA2 = "NemotronHForCausalLM"
+"""An architecture with Mamba 2 layers, for traces that have them."""
 ADAPTERS = ("--enable-lora", "--max-lora-rank", "8", "--lora-target-modules", "all")
 WEIGHTS = ("--load-format", "dummy", "--json-model-override-args", '{"num_hidden_layers": 4}')
 """Few layers with random weights, which fit one GPU."""
@@ -102,10 +104,12 @@ def deployment(variant: str, trace: Trace, version: str, device: str = "") -> De
     config = trace.config
     core = variant if variant in CORES else config.options.get("tree_core", "")
     windows = [group.window for group in config.groups if group.window]
+    has_mamba2 = sizes_of(config).mamba2
+    model = WINDOWS if windows else f"a model of architecture {MAMBA2}" if has_mamba2 else MODEL
     cores = tuple(Implementation(f"{one} tree core", {"tree_core": one}, one == CORES[0]) for one in CORES)
     return Deployment(
         title="SGLang",
-        command=("python", "-m", "sglang.launch_server", "--model-path", WINDOWS if windows else MODEL),
+        command=("python", "-m", "sglang.launch_server", "--model-path", model),
         flags=(*WEIGHTS, *_flags(trace)),
         variables=_variables(trace, core),
         scaled=tuple(_scaled(config)),
@@ -117,9 +121,9 @@ def deployment(variant: str, trace: Trace, version: str, device: str = "") -> De
         tracker="https://github.com/sgl-project/sglang/issues",
         form=FORM,
         sizes=tuple(_sizes(config)),
-        notes=NOTES,
-        model="gated delta nets",
-        architecture=ARCHITECTURE,
+        notes=NOTES[has_mamba2:],
+        model="Mamba 2" if has_mamba2 else "gated delta nets",
+        architecture=MAMBA2 if has_mamba2 else ARCHITECTURE,
         scale=SCALE,
         limits=_limits(config),
         client=_client(trace),

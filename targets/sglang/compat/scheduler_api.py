@@ -486,11 +486,13 @@ def backend_batch(batch: Any) -> Any:
         forward_mode=batch.forward_mode,
         logical_forward_mode=batch.forward_mode,
         req_pool_indices=batch.req_pool_indices.clone(),
-        mamba_track_indices=batch.mamba_track_indices.clone(),
-        mamba_track_mask=batch.mamba_track_mask.clone(),
-        mamba_track_seqlens=batch.mamba_track_seqlens.clone(),
+        mamba_track_indices=_clone(batch.mamba_track_indices),
+        mamba_track_mask=_clone(batch.mamba_track_mask),
+        mamba_track_seqlens=_clone(batch.mamba_track_seqlens),
         mamba_track_seqlens_cpu=getattr(batch, "mamba_track_seqlens_cpu", None),
         mamba_prefill_track_mask_cpu=getattr(batch, "mamba_prefill_track_mask_cpu", None),
+        seq_lens=batch.seq_lens,
+        extend_num_tokens=sum(batch.extend_lens),
         extend_seq_lens=lengths,
         extend_seq_lens_cpu=list(batch.extend_lens),
         extend_prefix_lens=torch.tensor(batch.prefix_lens),
@@ -501,6 +503,11 @@ def backend_batch(batch: Any) -> Any:
     if hasattr(ForwardBatch, "mamba_track_aligned_lens"):
         seen.mamba_track_aligned_lens = MethodType(ForwardBatch.mamba_track_aligned_lens, seen)
     return seen
+
+
+def _clone(tensor: Any) -> Any:
+    """Return a copy of a tensor, None for none."""
+    return None if tensor is None else tensor.clone()
 
 
 def waits(scheduler: Any, batch: Any) -> bool:

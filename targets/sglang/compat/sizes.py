@@ -50,6 +50,7 @@ class Sizes:
     rows         most running requests
     spare_slots  state slots beyond those that the server provides
     window       inputs that a convolution remembers
+    mamba2       True if state layers are Mamba 2, else they are gated delta nets
     drafts       tokens of one verification, 0 without speculation
     drafter      what proposes them (`speculative_algorithm`): "ngram", or "eagle", a draft model
     mixed        True if decodes join the batch of a prefill (`enable_mixed_chunk`)
@@ -91,6 +92,7 @@ class Sizes:
     window: int
     drafts: int
     drafter: str = "ngram"
+    mamba2: bool = False
     mixed: bool = False
     graphs: tuple[int, ...] = ()
     priorities: bool = False
@@ -210,6 +212,7 @@ def sizes_of(config: Config) -> Sizes:
         window=config.conv_width - 1,
         drafts=drafts,
         drafter=options.get("drafter", "ngram") if drafts else "ngram",
+        mamba2=options.get("state_layers") == "mamba2",
         mixed=options.get("mixed_chunk") == "yes",
         graphs=config.graph_sizes,
         priorities=config.policy == "priority",
