@@ -291,9 +291,9 @@ class Device:
     def _state_layer(self, layer: int, launch: KernelLaunch, inputs: Any, hidden: list[Any]) -> None:
         """Compute one state layer, as SGLang's GDN backend does, or its Mamba 2 mixer.
 
-        Prefills load the recurrent state always (it was cleared when the slot was allocated), those of Mamba 2 like the
-        convolution window only if tokens are computed already. A row with drafts stores the state after each token beside the working
-        state, of which only the window advances (`causal_conv1d_update`).
+        Prefills load the recurrent state always (it was cleared when the slot was allocated), the convolution window
+        only if tokens are computed already; those of Mamba 2 load both only then. A row with drafts stores the state
+        after each token beside the working state, of which only the window advances (`causal_conv1d_update`).
         """
         states, width, accesses = self.states, self.sizes.window + 1, launch.accesses
         chains = []

@@ -1,9 +1,9 @@
 """The prefill of Mamba 2 layers: one scan over all tokens of a batch, cut as SGLang's metadata say.
 
 SGLang lays a grid of chunks over the tokens of a batch, whichever request they belong to. Its kernels
-(`mamba_chunk_scan_combined`) return the output of each token, the state before each chunk of the grid, and the states at
-places of requests that are not on the grid. If a request continues from a state, tables cut chunks where requests meet
-(`chunk_indices`, `chunk_offsets`); what they leave out has no output. The last state of a request needs no tables.
+(`mamba_chunk_scan_combined`) return the output of each token, the state before each chunk of the grid, and the states
+at places of requests that are not on the grid. If a request continues from a state, tables cut chunks where requests
+meet (`chunk_indices`, `chunk_offsets`); what they leave out has no output. The last state of a request needs no tables.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 A prefill's snapshots are planned by SGLang's own attention backend (`MambaAttnBackendBase._forward_metadata`) and its
 recurrent states are stored by it (`_track_mamba_state_extend`), from per-chunk states that hold tags. Two lines that
 are part of a forward with kernels in SGLang are reimplemented here: the gather of convolution windows
-(`GDNAttnBackend.forward_extend`, `MambaMixer2.forward`) and the masked copy after a decode (`track_mamba_states_if_needed`).
+(`GDNAttnBackend.forward_extend`, `MambaMixer2.forward`) and the masked copy after a decode
+(`track_mamba_states_if_needed`).
 """
 
 from __future__ import annotations
