@@ -88,10 +88,11 @@ class Reference:
         grammar_fails: bool = False,
         min_tokens: int = 0,
         string_before: int = 0,
+        logprobs_from: int = 0,
     ) -> Life:
         """Add a request, perhaps as the first turn of a session."""
         assert name not in self.lives
-        asked = stop_at, prompt_logprobs, structured, grammar_fails, min_tokens, string_before
+        asked = stop_at, prompt_logprobs, structured, grammar_fails, min_tokens, string_before, logprobs_from
         life = self.lives[name] = Life(name, path, max_new_tokens, session, *asked)
         return life
 

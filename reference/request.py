@@ -52,6 +52,7 @@ class Life:
         "delivered",
         "grammar_fails",
         "load_breaks_off",
+        "logprobs_from",
         "max_new_tokens",
         "name",
         "parked",
@@ -77,11 +78,14 @@ class Life:
         grammar_fails: bool = False,
         min_tokens: int = 0,
         string_before: int = 0,
+        logprobs_from: int = 0,
     ) -> None:
         """`stop_at`, `min_tokens` and `string_before` are places in the answer (`Truth.stop_tokens`)."""
         self.name = name
         self.session = session
         self.prompt_logprobs = prompt_logprobs
+        self.logprobs_from = logprobs_from
+        """With `prompt_logprobs`, how many tokens of the prompt it may read from a cache."""
         self.structured = structured
         """Steps for which its grammar is compiled, and 1; 0: its answer is free."""
         self.grammar_fails = grammar_fails
@@ -125,7 +129,7 @@ class Life:
 
     @property
     def needs_its_prompt(self) -> bool:
-        """True if it must compute each token of its prompt, and none of them may come from a cache."""
+        """True if it must compute each token of its prompt from `logprobs_from` on: none may come from a cache."""
         return self.prompt_logprobs and not self.delivered
 
     def ends_before(self, sampled: int) -> bool:
@@ -147,6 +151,7 @@ class Life:
         """Return a life with the same values. (The default takes no class that is compiled.)"""
         life = Life(self.name, (), self.max_new_tokens, self.session)
         life.prompt_logprobs, life.structured = self.prompt_logprobs, self.structured
+        life.logprobs_from = self.logprobs_from
         life.parked, life.truth, life.settled, life.delivered = self.parked, self.truth, self.settled, self.delivered
         life.resumed, life.speculated, life.aborted = self.resumed, self.speculated, self.aborted
         life.load_breaks_off, life.grammar_fails = self.load_breaks_off, self.grammar_fails

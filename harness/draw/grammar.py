@@ -114,6 +114,7 @@ class Grammar:
         self.cuts = self.talks and "truncate" in self.events and choices.chance(workload.truncations)
         self.stops = bool("stop-tokens" in capabilities.features and workload.stop_token)
         self.asks_for_logprobs = self._is_asked("prompt-logprobs", workload.logprobs_used)
+        self.asks_for_ends = "logprobs-from" in capabilities.features
         self.is_structured = self._is_asked("structured-output", workload.structured_used)
         self.samples = self._is_asked("samples", workload.samples_used)
         drafts = config.num_speculative_tokens > 0
@@ -436,6 +437,9 @@ class Grammar:
         choices, workload = self._asking, self.workload
         if self.asks_for_logprobs and choices.chance(workload.prompt_logprobs):
             event = structs.replace(event, prompt_logprobs=True)
+            if self.asks_for_ends and choices.chance(workload.logprobs_from):
+                last = sum(length for _, length in event.prompt) - 1
+                event = structs.replace(event, logprobs_from=choices.integer(0, last))
         if self.may_be_structured(event) and choices.chance(workload.structured):
             event = structs.replace(event, structured=choices.pick(workload.grammar_steps))
         if self.fails_grammars and choices.chance(workload.bad_grammar):

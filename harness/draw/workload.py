@@ -103,6 +103,7 @@ class Workload(Struct, frozen=True, forbid_unknown_fields=True):
     stop_string: Annotated[int, percent("stop tokens that the engine has to find in the text of the answer")] = 40
     long_stop_string: Annotated[int, percent("stop strings that begin with one to three tokens before it")] = 50
     prompt_logprobs: Annotated[int, percent("such a trace's requests that ask for the log-probabilities")] = 35
+    logprobs_from: Annotated[int, percent("of these those that ask for the end of the prompt only")] = 50
     structured: Annotated[int, percent("such a trace's requests with structured output")] = 60
     structured_turn: Annotated[int, percent("such a trace's turns of sessions with structured output")] = 60
     bad_grammar: Annotated[int, percent("such a trace's requests whose grammar does not compile")] = 20

@@ -176,8 +176,8 @@ class Form:
     def _life(self, life: Life) -> list[object]:
         return [
             life.name, life.session, life.parked, life.max_new_tokens, life.settled, life.delivered, life.resumed,
-            life.speculated, life.load_breaks_off, life.aborted, life.prompt_logprobs, life.structured,
-            life.grammar_fails,
+            life.speculated, life.load_breaks_off, life.aborted, life.prompt_logprobs, life.logprobs_from,
+            life.structured, life.grammar_fails,
             _truth(life.truth, life.total_length),
         ]  # fmt: skip
 

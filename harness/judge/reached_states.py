@@ -310,6 +310,7 @@ class ReachedStates:
         if not row.hit:
             return
         counts["prefix hit"] += 1
+        counts["prefix hit before the log-probabilities that a client wants"] += life.needs_its_prompt
         counts["hit behind an image"] += any(image.stop <= row.hit for image in life.truth.images)
         counts["resumed from a hit"] += resumed
         tag = life.truth.tag(row.hit + context.layout.lookahead)

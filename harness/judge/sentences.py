@@ -182,8 +182,9 @@ RELATIONS: Mapping[str, Sentence] = {
     ),
     "whole-request": _hit("; of its {known} tokens it may have at most {most} before this step", "at most {most}"),
     "prompt-skipped": _hit(
-        ", although its client wants the log-probability of each token of its prompt, so that all must be computed",
-        "no hit",
+        ", although its client wants the log-probabilities of its prompt behind token {expected}, so that all from "
+        "there on must be computed",
+        "at most {expected}",
     ),
     "eagle-local": _hit(
         ", but local attention group {group} does not have the block after them cached, which must be computed again "

@@ -121,6 +121,7 @@ REQUIRES: dict[str, str] = {
     "cached block passed over for the token behind it": "lookahead-hashes caching speculation",
     "cached prefix not read for the log-probabilities of a prompt": "prompt-logprobs caching",
     "hit on what a request with prompt log-probabilities published": "prompt-logprobs caching",
+    "prefix hit before the log-probabilities that a client wants": "logprobs-from caching",
     "preempted before its prompt's log-probabilities were known": "prompt-logprobs preemption block-tables",
     "block shared by two requests": "caching",
     "duplicate key": "caching block-tables",

@@ -79,6 +79,14 @@ PromptLogprobs = Annotated[
     Trait("log-probabilities of a prompt"),
     Says(", with the log-probabilities of its prompt"),
 ]
+LogprobsFrom = Annotated[
+    int,
+    Meta(ge=0),
+    Shrinks(0),
+    NeedsFeature("logprobs-from"),
+    Trait("log-probabilities of the end of a prompt"),
+    Says(" behind its first {} and the next"),
+]
 Structured = Annotated[
     int,
     Meta(ge=0, le=8),
@@ -134,6 +142,9 @@ class Arrive(Event, frozen=True, tag="arrive"):
     With `prompt_logprobs` its client also wants the log-probability of each token of the prompt. They are known of
     computed tokens only, so the request reads nothing from the prefix cache. What it computes is published.
 
+    With `logprobs_from` it does not want those of so many tokens and of the token behind them, and may read these
+    tokens from the prefix cache.
+
     With `structured` a grammar restricts the answer (`reference.structured`). The request waits for it, for one step
     less than that.
 
@@ -158,6 +169,7 @@ class Arrive(Event, frozen=True, tag="arrive"):
     bad_grammar: BadGrammar = 0
     min_tokens: MinTokens = 0
     string_before: StringBefore = 0
+    logprobs_from: LogprobsFrom = 0
 
 
 class Step(Event, frozen=True, tag="step"):
@@ -577,6 +589,13 @@ def needed_features(events: Iterable[Event]) -> set[str]:
 def features_of(documents: Iterable[str]) -> set[str]:
     """Return the features that a target must have for documents: images, or adapters and salts."""
     return {"images" if kind == "image" else "adapters" for document in documents if (kind := kind_of(document))}
+
+
+def first_scored(event: Arrive) -> int | None:
+    """Return how many tokens of a prompt come before those whose log-probabilities its client wants, None if it wants
+    none. The first of those has no log-probability."""
+    length = sum(length for _, length in event.prompt)
+    return min(event.logprobs_from, length - 1) if event.prompt_logprobs else None
 
 
 def fits(config: Config, event: Turn, known: int = 0) -> bool:

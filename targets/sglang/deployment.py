@@ -23,6 +23,7 @@ from ..base.trace import (
     Step,
     Trace,
     Turn,
+    first_scored,
     least_tokens,
 )
 from .compat.sizes import eviction_config, sizes_of, slots_with, storage_config
@@ -33,6 +34,8 @@ ARCHITECTURE = "Qwen3NextForCausalLM"
 WINDOWS = "a model of architecture InklingForConditionalGeneration"
 """For traces with sliding windows: the only architecture of 0.5.23 that has them beside states (`mamba2_config` and
 `is_hybrid_swa_model`). Its states are convolution windows alone."""
+MAMBA2 = "NemotronHForCausalLM"
+"""An architecture with Mamba 2 layers, for traces that have them."""
 ADAPTERS = ("--enable-lora", "--max-lora-rank", "8", "--lora-target-modules", "all")
 WEIGHTS = ("--load-format", "dummy", "--json-model-override-args", '{"num_hidden_layers": 4}')
 """Few layers with random weights, which fit one GPU."""
@@ -101,10 +104,12 @@ def deployment(variant: str, trace: Trace, version: str, device: str = "") -> De
     config = trace.config
     core = variant if variant in CORES else config.options.get("tree_core", "")
     windows = [group.window for group in config.groups if group.window]
+    has_mamba2 = sizes_of(config).mamba2
+    model = WINDOWS if windows else f"a model of architecture {MAMBA2}" if has_mamba2 else MODEL
     cores = tuple(Implementation(f"{one} tree core", {"tree_core": one}, one == CORES[0]) for one in CORES)
     return Deployment(
         title="SGLang",
-        command=("python", "-m", "sglang.launch_server", "--model-path", WINDOWS if windows else MODEL),
+        command=("python", "-m", "sglang.launch_server", "--model-path", model),
         flags=(*WEIGHTS, *_flags(trace)),
         variables=_variables(trace, core),
         scaled=tuple(_scaled(config)),
@@ -116,9 +121,9 @@ def deployment(variant: str, trace: Trace, version: str, device: str = "") -> De
         tracker="https://github.com/sgl-project/sglang/issues",
         form=FORM,
         sizes=tuple(_sizes(config)),
-        notes=NOTES,
-        model="gated delta nets",
-        architecture=ARCHITECTURE,
+        notes=NOTES[has_mamba2:],
+        model="Mamba 2" if has_mamba2 else "gated delta nets",
+        architecture=MAMBA2 if has_mamba2 else ARCHITECTURE,
         scale=SCALE,
         limits=_limits(config),
         client=_client(trace),
@@ -166,6 +171,8 @@ def _flags(trace: Trace) -> Iterator[str]:
         yield "--enable-mixed-chunk"
     if options.get("order", "fcfs") != "fcfs":
         yield from ("--schedule-policy", options["order"])
+    if options.get("conservativeness", "1") != "1":
+        yield from ("--schedule-conservativeness", options["conservativeness"])
     if config.policy == "priority":
         yield from ("--enable-priority-scheduling", "--schedule-low-priority-values-first")
         yield from ("--priority-scheduling-preemption-threshold", "0")
@@ -229,7 +236,7 @@ def _fields(aborted: Collection[str], event: Turn, samples: int) -> dict[str, ob
     found |= {"regex": ".*"} if event.structured else {}
     found |= {"regex": "("} if isinstance(event, Arrive) and event.bad_grammar else {}
     if isinstance(event, Arrive) and event.prompt_logprobs:
-        found |= {"return_logprob": True, "logprob_start_len": 0}
+        found |= {"return_logprob": True, "logprob_start_len": first_scored(event)}
     return found | ({"priority": event.priority} if isinstance(event, Arrive) and event.priority else {})
 
 

@@ -54,6 +54,8 @@ class KernelLaunch:
         self.copies: list[tuple[int, int]] = []
         self.moves: Callable[[], None] = lambda: None
         self.tracks: Any = None
+        self.scan: Any = None
+        """Of a prefill of Mamba 2 layers, None for others."""
         self.metadata: Any = None
         """Of the linear-attention backend for a captured graph, None without one."""
         self.loads: Any = None
@@ -158,7 +160,8 @@ class Device:
 
     def _track(self, batch: Any, launch: KernelLaunch, loaded: Any) -> None:
         """Plan snapshots. If the index of one is out of range, it is reported and no snapshot is stored."""
-        plan = self.tracker.replayed(loaded) if loaded else self.tracker.plan(batch, launch.rows)
+        launch.scan = self.tracker.scan(batch)
+        plan = self.tracker.replayed(loaded) if loaded else self.tracker.plan(batch, launch.rows, launch.scan)
         outside = list(self.bounds.snapshots(plan, sum(row.num_tokens for row in launch.rows))) if plan else []
         launch.accesses += outside
         launch.tracks = None if outside else plan
@@ -286,14 +289,15 @@ class Device:
                 )
 
     def _state_layer(self, layer: int, launch: KernelLaunch, inputs: Any, hidden: list[Any]) -> None:
-        """Compute one state layer, as SGLang's GDN backend does.
+        """Compute one state layer, as SGLang's GDN backend does, or its Mamba 2 mixer.
 
         Prefills load the recurrent state always (it was cleared when the slot was allocated), the convolution window
-        only if tokens are computed already. A row with drafts stores the state after each token beside the working
-        state, of which only the window advances (`causal_conv1d_update`).
+        only if tokens are computed already; those of Mamba 2 load both only then. A row with drafts stores the state
+        after each token beside the working state, of which only the window advances (`causal_conv1d_update`).
         """
         states, width, accesses = self.states, self.sizes.window + 1, launch.accesses
         chains = []
+        scan = launch.scan
         for index, row in enumerate(launch.rows):
             if not row.has_state:
                 chains.append((POISON, (POISON,) * len(inputs[index])))
@@ -301,11 +305,15 @@ class Device:
             slot = row.slot
             temporal = int(states.temporal[layer, slot])
             window = tuple(states.window[layer, slot].tolist()) if row.prefix else None
-            accesses.append(StateRead(index, STATES, layer, 0, slot, temporal, window))
             start = EMPTY if not temporal and not row.prefix else temporal
+            if scan is None or scan.continues(index):
+                accesses.append(StateRead(index, STATES, layer, 0, slot, temporal, window))
+            else:
+                start = EMPTY
             tags = run_chain(start, inputs[index])
             chains.append((start, tags))
-            hidden[index] = join(hidden[index], tags)
+            if scan is None:
+                hidden[index] = join(hidden[index], tags)
             inputs_so_far = (*(window or ()), *tags)
             window = window_of(inputs_so_far, width)
             states.window[layer, slot] = window
@@ -317,7 +325,10 @@ class Device:
                 continue
             states.temporal[layer, slot] = tags[-1]
             accesses.append(StateWrite(index, STATES, layer, 0, slot, row.prefix + row.num_tokens, tags[-1], window))
-        self.tracker.store(layer, launch.tracks, chains)
+        if scan is not None:
+            for index, tags in enumerate(scan.outputs(chains, inputs)):
+                hidden[index] = join(hidden[index], tags)
+        self.tracker.store(layer, launch.tracks, chains, scan)
 
     def _snapshot(self, launch: KernelLaunch) -> None:
         """Record the snapshots that SGLang's code has stored beside the working states."""

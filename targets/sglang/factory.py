@@ -34,6 +34,7 @@ MIXED = (
     Setting("--enable-mixed-chunk", {"mixed_chunk": "no"}),
     Setting("--enable-priority-scheduling", {"policy": "fcfs"}),
     Setting("--schedule-policy", {"order": "fcfs"}),
+    Setting("--schedule-conservativeness", {"conservativeness": "1"}),
     Setting("--radix-eviction-policy", {"eviction": "lru"}, is_rare=True),
     Setting("--mamba-max-states-per-path", {"path_states": "-1"}, is_rare=True),
     Setting("--enable-session-radix-cache", {"session_tags": "no"}, is_rare=True),
@@ -55,7 +56,7 @@ HOST_TIER = (
 )
 """Only with a core that shows what is on the host."""
 POLICIES = ("write_through", "write_through_selective", "write_back")
-ASKED = frozenset({"images", "adapters", "structured-output", "failing-grammars", "prompt-logprobs"})
+ASKED = frozenset({"images", "adapters", "structured-output", "failing-grammars", "prompt-logprobs", "logprobs-from"})
 """Features of requests that are driven since the same release as `MIXED`."""
 HOST = frozenset({"stores", "loads-back", "storage"})
 """Features with HiCache, which has a storage behind it or not."""
@@ -66,13 +67,17 @@ SERVING = {
     "path_states": ("-1", "-1", "1", "2"),
     "session_tags": ("no", "yes"),
     "ignore_eos": ("no", "no", "yes"),
+    "conservativeness": ("1", "0.14", "0"),
     "drafter": ("eagle", "ngram"),
     "window_ratio": ("1", "0.5"),
+    "state_layers": ("gdn", "gdn", "mamba2"),
     "inputs": ("tokens", "tokens", "tokens", "tokens", "images", "adapters", "tenants"),
 }
 """Options of such releases: `--enable-mixed-chunk`, `--schedule-policy`, `--radix-eviction-policy`,
-`--mamba-max-states-per-path`, `--enable-session-radix-cache`, `ignore_eos` of requests, what makes drafts
-(`--speculative-algorithm`), `--swa-full-tokens-ratio`, and what requests have beside token ids."""
+`--mamba-max-states-per-path`, `--enable-session-radix-cache`, `ignore_eos` of requests, how much of the longest answers
+an admission counts on (`--schedule-conservativeness`: after 600 decodes a server with 1 is where one with 0.14 begins),
+what makes drafts (`--speculative-algorithm`), `--swa-full-tokens-ratio`, what the model's state layers are, and what
+requests have beside token ids."""
 KEYED = ("a", "adapter.b", "adapter.c", "salt.d")
 DOCUMENTS = {"images": ("a", "image.b", "image.c"), "adapters": KEYED, "tenants": KEYED}
 HIERARCHY = {

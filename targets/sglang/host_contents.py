@@ -75,6 +75,11 @@ def astray(tier: HostTier) -> dict[str, int]:
     }
 
 
+def left_locked(tier: HostTier) -> dict[str, int]:
+    """Return how many locks of places in the host's pools are left while nothing is under way that needs them."""
+    return {"host locks": sum(tree_api.host_locks_of(node) for node, _, _ in nodes(tier.engine)) * tier.is_done()}
+
+
 def prefetched(tier: HostTier) -> Iterator[tuple[int, set[int]]]:
     """Yield, by pool, the places of prefetches under way and of those that wait to be released."""
     found: dict[int, set[int]] = {group: set() for group in tier.pools}

@@ -65,6 +65,7 @@ class Case(NamedTuple):
                 "session_tags": "no",
                 "ignore_eos": "no",
                 "inputs": "tokens",
+                "state_layers": "gdn",
                 **self.config.options,
             }
         )
@@ -111,6 +112,8 @@ ROWS: tuple[Row[Case], ...] = (
         "windows need prefix caching with strategy extra_buffer or extra_buffer_lazy: so do models that have both"),
     Row("shadow", "window", lambda c: bool(c.windows) and c.tree_core == "rust",
         "windows need tree_core=python: the Rust core does not show which nodes are locked (both side by side do)"),
+    Row("shadow", "state_layers", lambda c: c.options.state_layers != "gdn" and bool(c.windows),
+        "state_layers={options.state_layers} excludes windows: no model has both"),
     Row("shadow", "async_depth", lambda c: c.config.async_depth > c.async_depth,
         "async_depth must be at most {case.async_depth}"),
     Row("shadow", "num_speculative_tokens", lambda c: c.config.num_speculative_tokens > c.drafts,

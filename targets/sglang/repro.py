@@ -47,6 +47,7 @@ from ..base.trace import (
     Step,
     Trace,
     Turn,
+    first_scored,
     fits,
     has_grammar,
     has_stop_string,
@@ -173,7 +174,7 @@ class _Clients:
             case DummyRun():
                 yield f"engine.idle({event.rows})"
             case ResetPrefixCache() if event.preempt_running:
-                yield "engine.pause(flush=True)"
+                yield "engine.pause_and_flush()"
             case ResetPrefixCache():
                 yield "engine.flush()"
             case Pause():
@@ -199,7 +200,7 @@ class _Clients:
         if isinstance(event, Arrive) and event.bad_grammar:
             more += f", bad_grammar={event.bad_grammar}"
         if isinstance(event, Arrive) and event.prompt_logprobs:
-            more += ", is_scored=True"
+            more += f", scored_from={first_scored(event)}"
         return f"{truth.tokens[first : truth.prompt_length]}, new_tokens={most}{more}"
 
 

@@ -62,14 +62,14 @@ class Server:
         min_tokens: int = 0,
         structured: int = 0,
         bad_grammar: int = 0,
-        is_scored: bool = False,
+        scored_from: int | None = None,
     ) -> None:
         """Queue a request, or a turn of a session; `truth` is what its client has, then what the model will say.
 
         With `is_string` the scheduler gets `stops` as one text, and no token ids to stop at. The turns of a
         session have the priority of the first. A grammar is compiled in `structured` steps less one; in
-        `bad_grammar` less one it turns out to be none. `is_scored`: the client wants the log-probabilities of the
-        prompt, too.
+        `bad_grammar` less one it turns out to be none. `scored_from`: the client wants the log-probabilities of
+        the prompt behind so many tokens and the next, too; None if it wants none.
         """
         tokens = truth.tokens[: truth.prompt_length]
         endless = self.engine.sizes.endless and not session
@@ -80,7 +80,7 @@ class Server:
         else:
             tags = self.engine.sizes.tags
             keys = keys_of(truth, self.engine.sizes.tenant)
-            request = scheduler_api.make_request(name, tokens, sampling, keys, is_scored)
+            request = scheduler_api.make_request(name, tokens, sampling, keys, scored_from)
             if tags:
                 request.session_id = self.tags[name] = str(tokens[0] % TAGS)
                 request.session_generation = self.engine.cache.ensure_session_generation(request.session_id)
@@ -188,20 +188,25 @@ class Server:
         if not self.scheduler.busy:
             self._flush()
 
-    def pause(self, flush: bool = False) -> tuple[list[tuple[str, list[int]]], list[str], list[str]]:
-        """Pause generation, flush the cache if that is wanted and SGLang would, and continue. Return what clients
-        receive, as `turn` does.
+    def pause(self) -> tuple[list[tuple[str, list[int]]], list[str], list[str]]:
+        """Pause generation, and continue. Return what clients receive, as `turn` does."""
+        scheduler_api.pause(self.scheduler)
+        received = self._received()
+        scheduler_api.go_on(self.scheduler)
+        return received
+
+    def pause_and_flush(self) -> tuple[list[tuple[str, list[int]]], list[str], list[str]]:
+        """Pause generation, flush the cache if SGLang would, and continue. Return what clients receive, as `turn` does.
 
         SGLang flushes while it is paused although requests wait, unless one of them has a row, as a turn has whose
         session keeps its record, or waits for its grammar.
         """
-        scheduler = self.scheduler
-        scheduler_api.pause(scheduler)
+        scheduler_api.pause(self.scheduler)
         received = self._received()
-        holds = any(one.kv.holds_kv for one in scheduler.waiting_queue)
-        if flush and not holds and not scheduler.grammar_manager.grammar_queue:
+        holds = any(one.kv.holds_kv for one in self.scheduler.waiting_queue)
+        if not holds and not self.scheduler.grammar_manager.grammar_queue:
             self._flush()
-        scheduler_api.go_on(scheduler)
+        scheduler_api.go_on(self.scheduler)
         return received
 
     def _flush(self) -> None:

@@ -3,7 +3,8 @@
 A prefill's snapshots are planned by SGLang's own attention backend (`MambaAttnBackendBase._forward_metadata`) and its
 recurrent states are stored by it (`_track_mamba_state_extend`), from per-chunk states that hold tags. Two lines that
 are part of a forward with kernels in SGLang are reimplemented here: the gather of convolution windows
-(`GDNAttnBackend.forward_extend`) and the masked copy after a decode (`track_mamba_states_if_needed`).
+(`GDNAttnBackend.forward_extend`, `MambaMixer2.forward`) and the masked copy after a decode
+(`track_mamba_states_if_needed`).
 """
 
 from __future__ import annotations
@@ -15,9 +16,7 @@ import torch
 
 from .compat import parts, scheduler_api, tree_api
 from .compat.engine import SglangEngine
-
-Chain = tuple[int, tuple[int, ...]]
-"""The tag that a row starts from, and those after each of its tokens."""
+from .mamba2 import Chain, Scan
 
 
 class Plan(NamedTuple):
@@ -37,18 +36,31 @@ class Tracker:
         self.pool = engine.rows.mamba_pool
         self.chunk = engine.sizes.chunk
         self.tracks = engine.sizes.strategy != "no_buffer"
-        self.backend: Any = parts.make_backend(engine.rows, engine.sizes) if self.tracks else None
+        self.scans = engine.sizes.mamba2
+        is_needed = self.tracks or self.scans
+        self.backend: Any = parts.make_backend(engine.rows, engine.sizes, self.scans) if is_needed else None
 
-    def plan(self, batch: Any, rows: Sequence[Any]) -> Plan | None:
-        """Return the rows that leave a snapshot and its slots, at launch."""
+    def scan(self, batch: Any) -> Scan | None:
+        """Return the scan of a prefill, at launch; None where state layers are not Mamba 2, or of another batch."""
+        if not self.scans or not batch.forward_mode.is_extend() or batch.forward_mode.is_target_verify():
+            return None
+        seen = scheduler_api.backend_batch(batch)
+        self.backend.init_forward_metadata(seen)
+        return Scan(self.backend.forward_metadata, seen)
+
+    def plan(self, batch: Any, rows: Sequence[Any], scan: Scan | None = None) -> Plan | None:
+        """Return the rows that leave a snapshot and its slots, at launch. `scan`: of Mamba 2 layers."""
         if not self.tracks or batch.mamba_track_mask is None:
             return None
         mask, slots = batch.mamba_track_mask.tolist(), batch.mamba_track_indices.tolist()
         depths = [row.end for row in rows]
         metadata = seen = None
         if batch.forward_mode.is_extend():
-            seen = scheduler_api.backend_batch(batch)
-            metadata = self.backend._forward_metadata(seen)
+            if scan is not None:
+                metadata, seen = scan
+            else:
+                seen = scheduler_api.backend_batch(batch)
+                metadata = self.backend._forward_metadata(seen)
             depths = [tree_api.states_of(request).mamba_last_track_seqlen for request in batch.reqs]
         tracked = [(index, slots[index], depths[index]) for index, marked in enumerate(mask) if marked]
         return Plan(tracked, [row.slot for row in rows], metadata, seen) if tracked else None
@@ -58,7 +70,7 @@ class Tracker:
         rows = [(index, slot, loaded.rows[index].end) for index, slot in loaded.snapshots]
         return Plan(rows, [row.slot for row in loaded.rows], None, None) if rows else None
 
-    def store(self, layer: int, plan: Plan | None, chains: Sequence[Chain]) -> None:
+    def store(self, layer: int, plan: Plan | None, chains: Sequence[Chain], scan: Scan | None = None) -> None:
         """Store the snapshots of a layer whose working states were written."""
         if plan is None:
             return
@@ -71,10 +83,17 @@ class Tracker:
         inputs = torch.tensor([tag for _, tags in chains for tag in tags], dtype=torch.int64)
         slots = torch.tensor([slot for _, slot, _ in plan.rows])
         windows = inputs[plan.metadata.track_conv_indices.long()]
+        if scan is not None:
+            slots = plan.metadata.conv_states_mask_indices
         self.pool.mamba_cache.conv[0][layer][slots] = windows.unsqueeze(1)
+        temporal = self.pool.mamba_cache.temporal[layer]
+        if scan is not None:
+            states, places = scan.chunks(chains), scan.places(chains)
+            self.backend._track_mamba_state_extend(plan.batch, states, temporal, plan.metadata, track_states=places)
+            return
         starts = [(start, *tags)[at] for start, tags in chains for at in range(0, len(tags), self.chunk)]
         chunks = torch.tensor(starts, dtype=torch.int64).reshape(1, -1, 1, 1, 1)
-        self.backend._track_mamba_state_extend(plan.batch, chunks, self.pool.mamba_cache.temporal[layer], plan.metadata)
+        self.backend._track_mamba_state_extend(plan.batch, chunks, temporal, plan.metadata)
 
     def stored(self, plan: Plan | None) -> list[tuple[int, int, int]]:
         """Return (row, slot, depth) of every snapshot."""

@@ -8,8 +8,10 @@ scheduler.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from queue import Empty, Queue
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
@@ -17,7 +19,7 @@ from typing import Any
 
 from .compat.sizes import Sizes
 
-EACH = {"reads that fail": 7, "pages that are gone": 5, "writes that fail": 6}
+EACH = {"reads that fail": 7, "pages that are gone": 5, "pages that are cut": 9, "writes that fail": 6}
 """One of how many operations of a faulty storage fails, and how."""
 THREADS = (
     ("prefetch_thread", "prefetch_queue"),
@@ -176,8 +178,8 @@ def waiting_in(*queues: Any) -> list[Any]:
 
 
 def fail(backend: Any) -> None:
-    """Let some operations of a storage fail: a read raises, a page is gone, a write is refused."""
-    get, write = backend.get, backend.set
+    """Let some operations of a storage fail: a read raises, a page is gone or was cut short, a write is refused."""
+    get, write, folder = backend.get, backend.set, Path(backend.file_path)
     counts = dict.fromkeys(EACH, 0)
 
     def is_next(what: str) -> bool:
@@ -187,7 +189,15 @@ def fail(backend: Any) -> None:
     def read(key: str, target_location: Any, target_sizes: Any = None) -> Any:
         if is_next("reads that fail"):
             raise Fault("the storage does not answer")
-        return None if is_next("pages that are gone") else get(key, target_location, target_sizes)
+        if is_next("pages that are gone"):
+            return None
+        page = folder / f"{backend._get_suffixed_key(key)}.bin"
+        if is_next("pages that are cut") and page.exists():
+            os.truncate(page, page.stat().st_size // 2)
+        try:
+            return get(key, target_location, target_sizes)
+        except OSError as error:
+            raise Fault(str(error)) from error
 
     def refuse(key: str, value: Any = None, target_location: Any = None, target_sizes: Any = None) -> Any:
         return False if is_next("writes that fail") else write(key, value, target_location, target_sizes)

@@ -31,6 +31,7 @@ from ..base.trace import (
     ResetPrefixCache,
     Resume,
     Step,
+    first_scored,
     fits,
     has_stop_string,
     least_tokens,
@@ -102,7 +103,7 @@ class SglangTarget:
             stops = stop_tokens_of(event, truth)
             priority = event.priority if self.config.policy == "priority" else None
             asked = event.session, stops, priority, has_stop_string(event), least_tokens(event)
-            more = event.structured, event.bad_grammar, event.prompt_logprobs
+            more = event.structured, event.bad_grammar, first_scored(event)
             self.server.add(event.name, truth, event.max_new_tokens, *asked, *more)
 
     def resume(self, event: Resume) -> None:
@@ -169,18 +170,15 @@ class SglangTarget:
         self.server.abort(event.name)
 
     def reset_prefix_cache(self, event: ResetPrefixCache) -> None:
-        """Flush the cache, which SGLang does only when it is idle, or paused (`Server.pause`)."""
+        """Flush the cache, which SGLang does only when it is idle, or paused."""
         if event.preempt_running and scheduler_api.pauses():
-            self._pause(flush=True)
+            self._deliver(self.server.steps - 1, *self.server.pause_and_flush())
         else:
             self.server.flush()
 
     def pause(self, event: Pause) -> None:
         """Pause generation, and continue."""
-        self._pause()
-
-    def _pause(self, flush: bool = False) -> None:
-        self._deliver(self.server.steps - 1, *self.server.pause(flush))
+        self._deliver(self.server.steps - 1, *self.server.pause())
 
     def _deliver(self, step: int, outputs: list[tuple[str, list[int]]], ended: list[str], failed: list[str]) -> None:
         """Record what clients received in a step, if anything."""

@@ -93,7 +93,7 @@ class Output(Oracle):
                 if violation := self._ended(context, name, "tokens", Tokens(tuple(tokens))):
                     return violation
                 continue
-            wanted = life.truth.tokens[1 : life.truth.prompt_length]
+            wanted = life.truth.tokens[life.logprobs_from + 1 : life.truth.prompt_length]
             if list(tokens) != wanted:
                 return self._differs(context, life, "prompt-logprobs", Tokens(tuple(wanted)), Tokens(tuple(tokens)))
         for name in delivered.finished:

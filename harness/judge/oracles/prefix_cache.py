@@ -190,8 +190,8 @@ class HitValidity(Oracle):
             life = context.reference.lives[row.name]
             if life.needs_its_prompt and not row.kept:
                 self.count("M6")
-                if row.hit or row.external:
-                    return self._skipped(context, row)
+                if row.hit + row.external > life.logprobs_from:
+                    return self._skipped(context, row, life.logprobs_from)
             violation = self._long_enough(context, planned, row) if context.layout.prefix_caching and row.anew else None
             if violation:
                 return violation
@@ -218,10 +218,10 @@ class HitValidity(Oracle):
                 return violation
         return None
 
-    def _skipped(self, context: Context, row: PlannedRow) -> Violation:
+    def _skipped(self, context: Context, row: PlannedRow, most: int) -> Violation:
         tokens = row.hit + row.external
         return self.violation(
-            context, "prompt-skipped", field="prompt", hit=tokens, expected=0, observed=tokens, request=row.name
+            context, "prompt-skipped", field="prompt", hit=tokens, expected=most, observed=tokens, request=row.name
         )
 
     def _block_given_up(self, context: Context, planned: Planned, row: PlannedRow) -> Violation | None:

@@ -27,6 +27,7 @@ def publish(sizes: Sizes) -> Any:
         "disable_cuda_graph": not sizes.graphs,
         "enable_mixed_chunk": sizes.mixed,
         "schedule_policy": sizes.order,
+        "schedule_conservativeness": sizes.conservativeness,
         "enable_priority_scheduling": sizes.priorities,
         # What SGLang's resolution makes of flags that are not given.
         "prefill_decode_interval": 0,
@@ -256,9 +257,9 @@ def hybrid_model_config() -> Any:
     return scheduler_api.Seen(hf_config=hf_config, model_is_mrope=False)
 
 
-def make_backend(rows: Any, sizes: Sizes) -> Any:
+def make_backend(rows: Any, sizes: Sizes, mamba2: bool = False) -> Any:
     """Return the linear-attention backend without its kernels: it plans the sources of snapshots and stores them."""
-    backend = object.__new__(old_releases.backend_class())
+    backend = object.__new__(mamba2_backend() if mamba2 else old_releases.backend_class())
     backend.device = "cpu"
     backend.topk = 0
     backend.req_to_token_pool = rows
@@ -267,3 +268,10 @@ def make_backend(rows: Any, sizes: Sizes) -> Any:
     backend.is_draft_worker = backend.enable_unified_memory = False
     backend.accept_lens_pool = None
     return backend
+
+
+def mamba2_backend() -> Any:
+    """Return the class of the backend of Mamba 2 layers."""
+    from sglang.srt.layers.attention.hybrid_linear_attn_backend import Mamba2AttnBackend
+
+    return Mamba2AttnBackend

@@ -300,10 +300,10 @@ def instead(request: Any) -> tuple[int, ...]:
 
 
 def make_request(
-    name: str, tokens: list[int], sampling: Any, keys: Mapping[str, str] | None = None, is_scored: bool = False
+    name: str, tokens: list[int], sampling: Any, keys: Mapping[str, str] | None = None, scored_from: int | None = None
 ) -> Any:
-    """Return a request as the tokenizer would pass it. `keys` are its adapter and its salt, "" for none. `is_scored`:
-    its client wants the log-probability of each token of its prompt (`logprob_start_len` 0).
+    """Return a request as the tokenizer would pass it. `keys` are its adapter and its salt, "" for none. `scored_from`:
+    where the log-probabilities of its prompt begin that its client wants (`logprob_start_len`), None if it wants none.
 
     The mark after the name distinguishes r1 from r10, since aborts match requests by prefix.
     """
@@ -316,9 +316,9 @@ def make_request(
         sampling_params=sampling,
         vocab_size=VOCABULARY,
         **{field: value for field, value in (keys or {}).items() if value},
-        **({"return_logprob": True} if is_scored else {}),
+        **({} if scored_from is None else {"return_logprob": True}),
     )
-    request.logprob_start_len = 0 if is_scored else -1  # as the scheduler sets it
+    request.logprob_start_len = -1 if scored_from is None else scored_from  # as the scheduler sets it
     if tokenizer := tokenizer_for(sampling):
         request.tokenizer = tokenizer  # as `Scheduler.handle_generate_request` gives its own to each request
     request.client_name = name
@@ -355,7 +355,8 @@ def logprobs(batch: Any) -> dict[str, Any]:
 
 
 def scored_tokens(request: Any) -> list[int] | None:
-    """Return the tokens whose log-probabilities a client gets as those of its prompt, from the second token on.
+    """Return the tokens whose log-probabilities a client gets as those of its prompt. The first of those that it wants
+    has none: SGLang has None in its place.
 
     None if it gets none, or none yet; nor can they be told of a prompt with images, whose placeholders are no tokens.
     """
@@ -485,11 +486,13 @@ def backend_batch(batch: Any) -> Any:
         forward_mode=batch.forward_mode,
         logical_forward_mode=batch.forward_mode,
         req_pool_indices=batch.req_pool_indices.clone(),
-        mamba_track_indices=batch.mamba_track_indices.clone(),
-        mamba_track_mask=batch.mamba_track_mask.clone(),
-        mamba_track_seqlens=batch.mamba_track_seqlens.clone(),
+        mamba_track_indices=_clone(batch.mamba_track_indices),
+        mamba_track_mask=_clone(batch.mamba_track_mask),
+        mamba_track_seqlens=_clone(batch.mamba_track_seqlens),
         mamba_track_seqlens_cpu=getattr(batch, "mamba_track_seqlens_cpu", None),
         mamba_prefill_track_mask_cpu=getattr(batch, "mamba_prefill_track_mask_cpu", None),
+        seq_lens=batch.seq_lens,
+        extend_num_tokens=sum(batch.extend_lens),
         extend_seq_lens=lengths,
         extend_seq_lens_cpu=list(batch.extend_lens),
         extend_prefix_lens=torch.tensor(batch.prefix_lens),
@@ -500,6 +503,11 @@ def backend_batch(batch: Any) -> Any:
     if hasattr(ForwardBatch, "mamba_track_aligned_lens"):
         seen.mamba_track_aligned_lens = MethodType(ForwardBatch.mamba_track_aligned_lens, seen)
     return seen
+
+
+def _clone(tensor: Any) -> Any:
+    """Return a copy of a tensor, None for none."""
+    return None if tensor is None else tensor.clone()
 
 
 def waits(scheduler: Any, batch: Any) -> bool:

@@ -50,6 +50,7 @@ class Sizes:
     rows         most running requests
     spare_slots  state slots beyond those that the server provides
     window       inputs that a convolution remembers
+    mamba2       True if state layers are Mamba 2, else they are gated delta nets
     drafts       tokens of one verification, 0 without speculation
     drafter      what proposes them (`speculative_algorithm`): "ngram", or "eagle", a draft model
     mixed        True if decodes join the batch of a prefill (`enable_mixed_chunk`)
@@ -59,6 +60,7 @@ class Sizes:
     tags         True if requests name a session, whose nodes the tree keeps (`enable_session_radix_cache`)
     tenant       True if requests bring a key of their own to the tree (`extra_key`), beside an adapter or a salt
     endless      True if a request without a stop token ends by its length alone (`ignore_eos`)
+    conservativeness  how much of the longest answers admission counts on (`schedule_conservativeness`)
     hicache      when content is copied to the host (`hicache_write_policy`), "no" without a host tier
     host_ratio   size of the host's pools in sizes of the device's (`hicache_ratio`)
     late_copies  True if copies between device and host run as late as they may, else as early
@@ -90,6 +92,7 @@ class Sizes:
     window: int
     drafts: int
     drafter: str = "ngram"
+    mamba2: bool = False
     mixed: bool = False
     graphs: tuple[int, ...] = ()
     priorities: bool = False
@@ -99,6 +102,7 @@ class Sizes:
     tags: bool = False
     tenant: bool = False
     endless: bool = False
+    conservativeness: float = 1.0
     hicache: str = "no"
     host_ratio: float = 2.0
     late_copies: bool = False
@@ -208,6 +212,7 @@ def sizes_of(config: Config) -> Sizes:
         window=config.conv_width - 1,
         drafts=drafts,
         drafter=options.get("drafter", "ngram") if drafts else "ngram",
+        mamba2=options.get("state_layers") == "mamba2",
         mixed=options.get("mixed_chunk") == "yes",
         graphs=config.graph_sizes,
         priorities=config.policy == "priority",
@@ -217,6 +222,7 @@ def sizes_of(config: Config) -> Sizes:
         tags=options.get("session_tags") == "yes" and caching,
         tenant=options.get("inputs") == "tenants",
         endless=options.get("ignore_eos") == "yes",
+        conservativeness=float(options.get("conservativeness", "1")),
         hicache=hicache,
         host_ratio=float(options.get("host_ratio", "2")),
         late_copies=options.get("host_copies", "early") == "late",

@@ -96,6 +96,12 @@ def host_values_of(node: Any) -> dict[int, Any]:
     return {group: found for group, found in places.items() if found is not None}
 
 
+def host_locks_of(node: Any) -> int:
+    """Return how often a node's places in the host's pools are locked, those of all pools together."""
+    locks: int = sum(one.host_lock_ref for one in node.component_data)
+    return locks
+
+
 def path_of(cache: Any, name: int) -> list[Any]:
     """Return the nodes from one, given by its id, to the root, which is left out."""
     node, path = cache.tree_core.node_by_id(name), []

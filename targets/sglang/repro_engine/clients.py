@@ -16,18 +16,18 @@ IDLE_MAX = 8
 class Turn(ClientTurn):
     """A turn as SGLang answers it: one whose grammar does not compile gets an error."""
 
-    def __init__(self, name, truth, new_tokens, stops, is_string, fails):
+    def __init__(self, name, truth, new_tokens, stops, is_string, fails, scored_from):
         end = truth.prompt_length + truth.answer_length(new_tokens, stops, is_string)
         truth.reach(end)
         super().__init__(name, truth.tokens[: truth.prompt_length], truth.tokens[truth.prompt_length : end])
         self.fails = fails
-        self.scored = None
+        self.scored, self.to_score = None, self.prompt[(scored_from or 0) + 1 :]
 
     def is_right(self):
         """Return True if the client got its tokens, as far as it got any, or the error that it has to get."""
         if self.fails or self.end == "failed":
             return self.fails and not self.received and self.end != "ended"
-        return super().is_right() and self.scored in (None, self.prompt[1:])
+        return super().is_right() and self.scored in (None, self.to_score)
 
     def __str__(self):
         more = "" if self.scored is None else f"; it got the log-probabilities of {self.scored} for its prompt"
@@ -43,22 +43,22 @@ class Engine:
 
     def add(
         self, name, prompt, new_tokens, session=False, stops=(), priority=None, is_string=False, min_tokens=0,
-        structured=0, closes=0, bad_grammar=0, is_scored=False,
+        structured=0, closes=0, bad_grammar=0, scored_from=None,
     ):  # fmt: skip
         """Send a request, or the first turn of a session. Its answer ends with its first stop token, and none of these
         may come before `min_tokens`.
 
         With `is_string` SGLang gets the text of `stops` as one stop string. With priorities a smaller number is
         more important. `structured`: a grammar restricts the answer, and is compiled for one step less than this; it is
-        complete with token `closes` of the answer. `bad_grammar`: it does not compile. `is_scored`: the client wants
-        the log-probabilities of its prompt, too.
+        complete with token `closes` of the answer. `bad_grammar`: it does not compile. `scored_from`: the client wants
+        the log-probabilities of its prompt behind so many tokens and the next, too.
         """
         truth = Truth.after(prompt, ())
         truth.withheld, truth.free_from = stops, len(prompt) + min(min_tokens, new_tokens)
         truth.has_grammar, truth.closes_at = structured > 0, len(prompt) + closes - 1 if structured and closes else 0
-        self.last[name] = Turn(name, truth, new_tokens, stops, is_string, bad_grammar > 0)
+        self.last[name] = Turn(name, truth, new_tokens, stops, is_string, bad_grammar > 0, scored_from)
         self.turns.append(self.last[name])
-        asked = stops, priority, is_string, min_tokens, structured, bad_grammar, is_scored
+        asked = stops, priority, is_string, min_tokens, structured, bad_grammar, scored_from
         self.server.add(name, truth, new_tokens, session, *asked)
 
     def resume(self, name, prompt, new_tokens, **asked):
@@ -110,9 +110,13 @@ class Engine:
         """Flush the radix tree, if nothing runs."""
         self.server.flush()
 
-    def pause(self, flush=False):
-        """Pause generation, with everything that runs retracted, perhaps flush the radix tree, and continue."""
-        self.receive(*self.server.pause(flush))
+    def pause(self):
+        """Pause generation, with everything that runs retracted, and continue."""
+        self.receive(*self.server.pause())
+
+    def pause_and_flush(self):
+        """Pause generation, with everything that runs retracted, flush the radix tree, and continue."""
+        self.receive(*self.server.pause_and_flush())
 
     def evict(self, pages):
         """Evict pages and states from the radix tree."""

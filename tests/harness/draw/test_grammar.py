@@ -451,6 +451,7 @@ def test_some_requests_ask_for_log_probabilities_or_structured_output() -> None:
     assert 0.05 < sum(event.prompt_logprobs for event in arrivals) / len(arrivals) < 0.25
     assert {event.structured for event in arrivals} == {0, 1, 2, 3, 5}
     assert not any(event.session and event.prompt_logprobs for event in arrivals)
+    assert not any(event.logprobs_from for event in arrivals)
     turns = [event for trace in asking("structured-output") for event in trace.events if isinstance(event, Resume)]
     assert 0.05 < sum(event.structured > 0 for event in turns) / len(turns) < 0.3
 
@@ -542,6 +543,14 @@ def test_samples_of_a_prompt_arrive_together_and_are_the_same() -> None:
                 assert msgspec.structs.replace(before, name=event.name) == event
             aborted += isinstance(event, Abort) and bool(event.together)
     assert aborted > 2
+
+
+def test_some_clients_want_the_log_probabilities_of_the_end_of_a_prompt() -> None:
+    arrivals = [event for trace in asking("logprobs-from") for event in trace.events if isinstance(event, Arrive)]
+    wanted = [event for event in arrivals if event.prompt_logprobs]
+    assert 0.3 < sum(event.logprobs_from > 0 for event in wanted) / len(wanted) < 0.6
+    assert all(event.logprobs_from < sum(length for _, length in event.prompt) for event in wanted)
+    assert not any(event.logprobs_from for event in arrivals if not event.prompt_logprobs)
 
 
 def test_what_requests_ask_for_shifts_no_other_draw() -> None:

@@ -274,6 +274,7 @@ ELSEWHERE = {
     *BATCH_EVENTS,
     "near-stock",
     "pause",
+    "logprobs-from",
 }
 EMBEDDED = [state for state, needs in REQUIRES.items() if not ELSEWHERE & set(needs.split())]
 """States with slots of their own are reached by the targets that have them (tests/targets/sglang), those of batches of

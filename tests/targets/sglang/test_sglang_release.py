@@ -352,6 +352,35 @@ def test_a_prompt_whose_log_probabilities_are_wanted_is_not_matched(
     assert outcome.reached["cached prefix not read for the log-probabilities of a prompt"] == 1
 
 
+@pytest.mark.parametrize(("drafts", "depth"), [(0, 0), (0, 1), (2, 0), (2, 1)])
+def test_only_what_comes_before_the_wanted_log_probabilities_is_matched(
+    workers: dict[str, WorkerClient], drafts: int, depth: int
+) -> None:
+    """One wants those behind half of what is cached, and one those behind all of it, chunk by chunk."""
+    half = Arrive("r1", (("a", 20), ("b", 2)), 2, prompt_logprobs=True, logprobs_from=10)
+    rest = Arrive("r2", (("a", 20), ("c", 2)), 2, prompt_logprobs=True, logprobs_from=40)
+    first = Arrive("r0", (("a", 20),), 2), *(Step(budget=8),) * 3, *(Step(),) * 4
+    events = *first, half, rest, *(Step(budget=8),) * 4, *(Step(),) * 8
+    outcome = worker_of(workers, LATEST).run(Trace(config_of(drafts, depth), events))
+    assert outcome.violation is None, outcome.violation.message
+    assert outcome.reached["prefix hit before the log-probabilities that a client wants"] == 2
+
+
+@pytest.mark.parametrize("strategy", ["no_buffer", "extra_buffer"])
+def test_prompts_of_mamba_2_layers_are_one_scan(workers: dict[str, WorkerClient], strategy: str) -> None:
+    """Two prompts meet inside a chunk of its grid, one of which continues from a state."""
+    config = config_of(0, 0)
+    options = {**config.options, "strategy": strategy, "state_layers": "mamba2"}
+    groups = Group("mamba", 4), Group("attention", 1 if strategy == "no_buffer" else 4)
+    config = msgspec.structs.replace(config, groups=groups, num_blocks=120, options=options)
+    first, second = Arrive("r0", (("a", 14),), 2), Arrive("r1", (("b", 7),), 2)
+    third = Arrive("r2", (("a", 12), ("c", 3)), 2)
+    events = first, Step(budget=8), second, *(Step(),) * 6, third, Arrive("r3", (("b", 7), ("a", 2)), 2), *(Step(),) * 6
+    outcome = worker_of(workers, LATEST).run(Trace(config, events))
+    assert outcome.violation is None, outcome.violation.message
+    assert outcome.reached["prefix hit"]
+
+
 @pytest.mark.parametrize("mixed", ["no", "yes"])
 def test_decodes_join_a_prefill_where_chunks_are_mixed(workers: dict[str, WorkerClient], mixed: str) -> None:
     config = config_of(0, 1)

@@ -128,7 +128,8 @@ def test_the_calls_are_those_of_the_trace() -> None:
     calls = [line.strip() for line in script.text.split("# ---- Machinery")[0].splitlines() if "engine." in line]
     shown = [line.partition("(")[0] for line in calls]
     # A name is used once, and no one resumes a session that there is not.
-    named = ["add", "step", "resume", "step", "retract", "evict", "flush", "pause", "pause", "abort", "finish"]
+    named = ["add", "step", "resume", "step", "retract", "evict", "flush"]
+    named += ["pause", "pause_and_flush", "abort", "finish"]
     assert shown[: len(named)] == [f"engine.{name}" for name in named]
     assert "for _ in range(3):" in script.text
     assert "engine.step(drafts=1, right=1, per_request={'r0': (2, 1)})" in calls

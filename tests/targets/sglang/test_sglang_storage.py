@@ -2,6 +2,7 @@
 
 import threading
 from functools import partial
+from pathlib import Path
 from queue import Empty, Queue
 from types import SimpleNamespace
 from typing import Any
@@ -111,17 +112,27 @@ def test_a_fault_of_the_storage_is_not_raised() -> None:
     assert not turns.raised
 
 
-def test_a_faulty_storage_fails_in_each_way() -> None:
-    backend = SimpleNamespace(get=lambda *_: "page", set=lambda *_: True)
+def test_a_faulty_storage_fails_in_each_way(tmp_path: Path) -> None:
+    """A page of which only half was written stays so, and a read of it fails as SGLang's does."""
+    page = tmp_path / "key.bin"
+
+    def read(*_: object) -> str:
+        if page.stat().st_size < 8:
+            raise OSError("short read")
+        return "page"
+
+    backend = SimpleNamespace(get=read, set=lambda *_: True, file_path=str(tmp_path), _get_suffixed_key=lambda key: key)
+    page.write_bytes(bytes(8))
     fail(backend)
     answers: list[object] = []
     for _ in range(5 * 7):
         try:
             answers.append(backend.get("key", None))
-        except Fault:
-            answers.append(Fault)
-    reads = {"page", None, Fault}
-    assert set(answers) == reads and answers.count(Fault) == 5
+        except Fault as error:
+            answers.append(str(error))
+            page.write_bytes(bytes(8))
+    assert set(answers) == {"page", None, "the storage does not answer", "short read"}
+    assert answers.count("the storage does not answer") == 5 and answers.count(None) == 6
     written = [backend.set("key") for _ in range(12)]
     assert written.count(False) == 12 // EACH["writes that fail"]
 

@@ -445,3 +445,12 @@ def test_a_prompt_with_log_probabilities_is_not_skipped(row: PlannedRow, deliver
     planned = plan(context, row, tables={"r1": R0}, published=HIT_OF_8)
     violation = HitValidity().on_planned(context, planned)
     assert (violation.field if violation else "") == field
+
+
+@pytest.mark.parametrize(("wanted_from", "field"), [(0, "prompt"), (7, "prompt"), (8, ""), (19, "")])
+def test_what_comes_before_the_wanted_log_probabilities_may_be_skipped(wanted_from: int, field: str) -> None:
+    life = Life("r1", (("a", 20),), 6, prompt_logprobs=True, logprobs_from=wanted_from)
+    row = PlannedRow("r1", 8, 12, 0, True, 8)
+    context = context_of(ALIGN, r1=life)
+    violation = HitValidity().on_planned(context, plan(context, row, tables={"r1": R0}, published=HIT_OF_8))
+    assert (violation.field if violation else "") == field

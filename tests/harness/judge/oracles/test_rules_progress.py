@@ -71,6 +71,16 @@ def test_log_probabilities_of_a_prompt_are_those_of_its_tokens() -> None:
     assert field_of(oracle.on_delivered(context, Delivered(0, (), (), scored=[("r9", right)]))) == "after-end"
 
 
+def test_log_probabilities_of_a_prompt_are_those_that_its_client_wants() -> None:
+    """Behind the first two tokens and the next, and no others."""
+    life = Life("r0", (("a", 6),), 4, prompt_logprobs=True, logprobs_from=2)
+    context, oracle = context_of(LAYOUT, r0=life), Output()
+    assert oracle.on_delivered(context, Delivered(0, (), (), scored=[("r0", TRUTH.tokens[3:6])])) is None
+    for wrong in (TRUTH.tokens[1:6], TRUTH.tokens[2:6], TRUTH.tokens[4:6]):
+        violation = oracle.on_delivered(context, Delivered(0, (), (), scored=[("r0", wrong)]))
+        assert field_of(violation) == "prompt-logprobs"
+
+
 def test_clients_get_each_token_once() -> None:
     """A delivery to a request that its client ended is skipped, and those after it are checked."""
     context, oracle = context_of(LAYOUT, r0=life_of("r0", 6, 4)), Output()
