@@ -105,6 +105,7 @@ class Workload(Struct, frozen=True, forbid_unknown_fields=True):
     prompt_logprobs: Annotated[int, percent("such a trace's requests that ask for the log-probabilities")] = 35
     structured: Annotated[int, percent("such a trace's requests with structured output")] = 60
     structured_turn: Annotated[int, percent("such a trace's turns of sessions with structured output")] = 60
+    reasoning: Annotated[int, percent("answers with structured output that begin with reasoning")] = 40
     bad_grammar: Annotated[int, percent("such a trace's requests whose grammar does not compile")] = 20
     grammar_steps: Annotated[tuple[GrammarSteps, ...], numbers("steps for which a grammar is compiled, and 1")] = (
         1, 1, 2, 1, 3, 5,

@@ -16,7 +16,9 @@ from hybridfuzz.harness.draw.workload import DEFAULT, RARE, Workload, difference
 from hybridfuzz.targets.base.declarations import EVENTS
 from hybridfuzz.targets.base.trace import Preempt, Trace, TraceError
 
-ASKED = CLEAN.capabilities.features | {"structured-output", "samples", "stop-strings", "drafts-past-length"}
+ASKED = CLEAN.capabilities.features | {
+    "structured-output", "reasoning", "samples", "stop-strings", "drafts-past-length",
+}  # fmt: skip
 ALL = structs.replace(CLEAN.capabilities, events=EVENTS, attention_chunks=(2,), features=ASKED)
 """A target with every kind of event, to reach every ratio."""
 WAITING = structs.replace(ALL, features=ALL.features | {"async-loads"})
