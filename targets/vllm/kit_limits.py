@@ -263,8 +263,6 @@ ROWS: tuple[Row[Case], ...] = (
         "a chunk of a Mamba 2 layer may need one more block for a state: raise num_blocks"),
     Row("shadow", "connector=offloading", lambda c: offloads(c.config) and not c.config.enable_prefix_caching,
         "vLLM refuses it without prefix caching, where a hybrid model's blocks have no common hashes"),
-    Row("shadow", "connector=offloading", lambda c: offloads(c.config) and c.options.prefix_match_unit,
-        "a load that ends inside a block is published and copied in one planning, which the reference does not know"),
     # ---- Shadow layers and real models.
     *_both("block sizes", lambda c: any(size % c.state_size for size in c.sizes),
         "the planner makes attention blocks as large as the blocks of states, or a multiple"),
