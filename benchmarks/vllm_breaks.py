@@ -490,9 +490,6 @@ REQUEST_BREAKS = (
           "grammar.accept_tokens(request.request_id, new_token_ids)"),
     Break("reasoning-drafts-masked", STRUCTURED, SPEC, "masks are applied to drafts of the reasoning",
           "apply_bitmask = not seen_padding and i >= constraint_start", "apply_bitmask = not seen_padding"),
-    Break("token-behind-reasoning-unmasked", STRUCTURED, SPEC, "the first token behind the reasoning is not masked",
-          "constraint_start <= len(\n                            req_tokens\n                        )",
-          "constraint_start < len(\n                            req_tokens\n                        )"),
     # Several samples
     Break("samples-left-running", SCHEDULER, {}, "of requests aborted at once only the last stops running",
           "                running_requests_to_remove.add(request)",
