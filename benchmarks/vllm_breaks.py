@@ -484,6 +484,12 @@ REQUEST_BREAKS = (
     Break("mask-without-drafts-before", "v1/structured_output/utils.py", SPEC | V1,
           "a mask is applied as if the rows before had no drafts",
           "        logit_index = batch_index + cumulative_offset", "        logit_index = batch_index"),
+    # Reasoning before structured output
+    Break("grammar-takes-reasoning", STRUCTURED, {}, "the grammar advances by the reasoning of the step that ends it",
+          "grammar.accept_tokens(request.request_id, new_token_ids[grammar_start:])",
+          "grammar.accept_tokens(request.request_id, new_token_ids)"),
+    Break("reasoning-drafts-masked", STRUCTURED, SPEC, "masks are applied to drafts of the reasoning",
+          "apply_bitmask = not seen_padding and i >= constraint_start", "apply_bitmask = not seen_padding"),
     # Several samples
     Break("samples-left-running", SCHEDULER, {}, "of requests aborted at once only the last stops running",
           "                running_requests_to_remove.add(request)",

@@ -88,12 +88,14 @@ class Reference:
         grammar_fails: bool = False,
         min_tokens: int = 0,
         string_before: int = 0,
+        reasoning: int = 0,
         logprobs_from: int = 0,
     ) -> Life:
         """Add a request, perhaps as the first turn of a session."""
         assert name not in self.lives
-        asked = stop_at, prompt_logprobs, structured, grammar_fails, min_tokens, string_before, logprobs_from
-        life = self.lives[name] = Life(name, path, max_new_tokens, session, *asked)
+        asked = stop_at, prompt_logprobs, structured, grammar_fails, min_tokens
+        places = string_before, reasoning, logprobs_from
+        life = self.lives[name] = Life(name, path, max_new_tokens, session, *asked, *places)
         return life
 
     def plan(
@@ -281,10 +283,11 @@ class Reference:
         structured: int = 0,
         min_tokens: int = 0,
         string_before: int = 0,
+        reasoning: int = 0,
     ) -> None:
         """Start the next turn of a parked session. Steps in flight keep the life of the last turn."""
         life = self.lives[name] = copy(self.lives[name])
-        asked = stop_at, structured, min_tokens, string_before
+        asked = stop_at, structured, min_tokens, string_before, reasoning
         life.resume(path, max_new_tokens, self.layout.resume_drops, *asked)
 
     def reorder(self, rows: Sequence[str], sources: Mapping[str, str]) -> None:

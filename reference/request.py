@@ -23,6 +23,7 @@ a grammar allows nothing but a stop token, it ends the answer all the same.
 
 An engine cannot foresee a **stop string** either; it is the text of a stop token, perhaps behind
 some of the answer's tokens before that, and ends the answer where all of it is there. Its tokens are delivered.
+With **reasoning** before structured output the grammar holds behind the token that ends the reasoning, and not before.
 A request whose **grammar does not compile** gets nothing but an error: no token, and no other end.
 
 A request with **prompt log-probabilities** needs each token of its prompt computed: it starts from nothing, without a
@@ -78,9 +79,10 @@ class Life:
         grammar_fails: bool = False,
         min_tokens: int = 0,
         string_before: int = 0,
+        reasoning: int = 0,
         logprobs_from: int = 0,
     ) -> None:
-        """`stop_at`, `min_tokens` and `string_before` are places in the answer (`Truth.stop_tokens`)."""
+        """`stop_at`, `min_tokens`, `string_before` and `reasoning` are places in the answer (`Truth.stop_tokens`)."""
         self.name = name
         self.session = session
         self.prompt_logprobs = prompt_logprobs
@@ -93,7 +95,7 @@ class Life:
         self.parked = False
         """True between two turns of a session."""
         self.truth = Truth(path)
-        stops = self.truth.stop_tokens(stop_at, min_tokens, string_before, structured > 0)
+        stops = self.truth.stop_tokens(stop_at, min_tokens, string_before, structured > 0, reasoning)
         self._answer(max_new_tokens, stops, string_before > 0)
         self.settled = 0
         self.delivered = 0
@@ -178,6 +180,7 @@ class Life:
         structured: int = 0,
         min_tokens: int = 0,
         string_before: int = 0,
+        reasoning: int = 0,
     ) -> None:
         """Start the next turn; its prompt is what the client knows, less the last `dropped` tokens, then `path`. The
         grammar of its answer, if any, begins anew."""
@@ -186,7 +189,7 @@ class Life:
         kept = self.known - dropped
         self.truth = self.truth.continued(kept, path)
         self.settled = min(self.settled, kept)
-        stops = self.truth.stop_tokens(stop_at, min_tokens, string_before, structured > 0)
+        stops = self.truth.stop_tokens(stop_at, min_tokens, string_before, structured > 0, reasoning)
         self._answer(max_new_tokens, stops, string_before > 0)
         self.delivered = 0
         self.parked = False

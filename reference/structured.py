@@ -1,7 +1,7 @@
 """Structured output: the grammar of an answer, as a stand-in for a JSON schema or a regular expression.
 
 A grammar says which tokens may come next. This one is a function of the prefix (`tokens.obeys`) and of the place in
-the answer. It allows
+the answer, or in what follows its reasoning. It allows
 
     at even places (the first is 0)   tokens of one parity, that of a bit of the prefix's tag
     at odd places                     all tokens
@@ -18,19 +18,33 @@ from collections.abc import Sequence
 
 from .tokens import Truth, obeys
 
+REASONING_MAX = 512
+"""Most tokens of reasoning: more than a traced answer has. Where tokens are withheld, the one that ends it may not
+come."""
+
+
+def beginning(truth: Truth) -> int:
+    """Return the position from which the grammar of an answer holds: the first of the answer if its reasoning does not
+    end within `REASONING_MAX` tokens. A grammar that an engine asks then allows everything (`Truth.is_bound`)."""
+    if truth.reasons_until and truth.grammar_from < 0:
+        truth.reach(truth.prompt_length + REASONING_MAX)
+    return truth.grammar_from if truth.grammar_from >= 0 else truth.prompt_length
+
 
 def is_allowed(truth: Truth, place: int, token: int) -> bool:
-    """Return True if `token` may stand at a place of the answer to a prompt."""
-    position = truth.prompt_length + place
+    """Return True if `token` may stand at a place of the part of an answer for which the grammar holds."""
+    position = beginning(truth) + place
     truth.reach(position + 1)
+    if not truth.is_bound(position):
+        return True
     if position == truth.closes_at:
         return token == truth.tokens[position]
-    return not truth.is_bound(position) or obeys(place, truth.tags[position], token)
+    return obeys(place, truth.tags[position], token)
 
 
 def allowed(truth: Truth, place: int, tokens: Sequence[int]) -> int:
-    """Return how many of `tokens`, from the first, the grammar of a request allows from a place of its answer on."""
-    first = truth.prompt_length + place
+    """Return how many of `tokens`, from the first, the grammar of a request allows from a place on."""
+    first = beginning(truth) + place
     truth.reach(first + len(tokens))
     for index, token in enumerate(tokens):
         if not is_allowed(truth, place + index, token):

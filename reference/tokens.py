@@ -160,13 +160,15 @@ class Truth:
     `tokens[i]` is the token at position i, `tags[p]` the tag after p tokens, so `len(tags) == len(tokens) + 1`.
     `images` are in the order of the prompt; `adapter` and `salt` are document names, "" for none; `key` is what both
     add to the content of every token. Before position `free_from` the model may not sample a token of `withheld`. With
-    `has_grammar` it samples what a grammar allows (`structured`), and at `closes_at`, if that is not 0, its first
-    choice in any case: the grammar is complete there, and allows that alone. Behind that it is over.
+    `has_grammar` it samples what a grammar allows (`structured`) from position `grammar_from` on, and at `closes_at`,
+    if that is not 0, its first choice in any case: the grammar is complete there, and allows that alone. Behind that it
+    is over. With `reasons_until`, a token, the answer first has reasoning: up to the first such token, which is a part
+    of it, no grammar restricts what the model samples. As long as `tokens` have no such token `grammar_from` is -1.
     """
 
     __slots__ = (
-        "adapter", "closes_at", "free_from", "has_grammar", "images", "key", "prompt_length", "salt", "tags", "tokens",
-        "withheld",
+        "adapter", "closes_at", "free_from", "grammar_from", "has_grammar", "images", "key", "prompt_length",
+        "reasons_until", "salt", "tags", "tokens", "withheld",
     )  # fmt: skip
 
     def __init__(self, path: PromptPath) -> None:
@@ -178,7 +180,8 @@ class Truth:
         self.adapter = self.salt = ""
         self.key = 0
         self.withheld: tuple[int, ...] = ()
-        self.free_from = self.closes_at = 0
+        self.free_from = self.closes_at = self.reasons_until = 0
+        self.grammar_from = -1
         self.has_grammar = False
         self._walk(path)
 
@@ -262,6 +265,8 @@ class Truth:
         truth.prompt_length = self.prompt_length
         truth.withheld, truth.free_from = self.withheld, self.free_from
         truth.has_grammar, truth.closes_at = self.has_grammar, self.closes_at
+        truth.reasons_until = self.reasons_until
+        truth._find_grammar()
         return truth
 
     def _extend(self, tokens: tuple[int, ...]) -> None:
@@ -271,25 +276,28 @@ class Truth:
     def reach(self, length: int) -> None:
         """Extend `tokens` to at least `length` tokens."""
         tokens, tags, key = self.tokens, self.tags, self.key
-        tag = tags[-1]
+        tag, end = tags[-1], self.reasons_until if self.grammar_from < 0 else 0
         for position in range(len(tokens), length):
             is_bound = self.has_grammar or position < self.free_from
             token = self._choice(position, self.withheld) if is_bound else next_token(tag)
             tag = mix(tag, token + key)
             tokens.append(token)
             tags.append(tag)
+            if token == end:
+                self.grammar_from, end = position + 1, 0
 
     def _choice(self, position: int, withheld: Sequence[int]) -> int:
         """Return what the model samples at a position: its first choice that is allowed, and not withheld there."""
         tag = self.tags[position]
         token = next_token(tag)
-        if position == self.closes_at:
+        is_bound = self.is_bound(position)
+        if is_bound and position == self.closes_at:
             return token
-        place = position - self.prompt_length if self.is_bound(position) else None
+        place = position - self.grammar_from if is_bound else None
         return first_choice(token, withheld if position < self.free_from else (), place, tag)
 
     def stop_tokens(
-        self, stop_at: int, min_tokens: int = 0, before: int = 0, has_grammar: bool = False
+        self, stop_at: int, min_tokens: int = 0, before: int = 0, has_grammar: bool = False, reasoning: int = 0
     ) -> tuple[int, ...]:
         """Return the stop tokens of the answer, and from now on answer without them before `min_tokens`. With `before`
         return a stop string instead: the token at `stop_at`, behind as many as that of the answer.
@@ -298,8 +306,17 @@ class Truth:
         none. At `min_tokens` and wherever else a stop token comes too early, the answer has the model's next choice.
         A grammar is complete at `stop_at`, and nothing else may stand there: where that is a stop token, the answer
         ends before `min_tokens`. (It is none where tokens that are withheld before it lead to another answer.)
+        The token that the model would sample at the place `reasoning` of an answer without all that ends the reasoning
+        before the part for which a grammar holds; 0 for an answer without reasoning. A grammar is over from the
+        beginning if it would be complete before the end of the reasoning.
         """
-        if has_grammar != self.has_grammar:
+        if has_grammar or self.has_grammar:
+            self.has_grammar, self.closes_at, self.reasons_until = False, 0, 0
+            self.withheld, self.free_from = (), 0
+            self._answer_anew()
+            if has_grammar and reasoning:
+                self.reach(self.prompt_length + reasoning)
+                self.reasons_until = self.tokens[self.prompt_length + reasoning - 1]
             self.has_grammar = has_grammar
             self._answer_anew()
         if has_grammar and stop_at:
@@ -323,6 +340,14 @@ class Truth:
 
     def _answer_anew(self) -> None:
         del self.tokens[self.prompt_length :], self.tags[self.prompt_length + 1 :]
+        self._find_grammar()
+
+    def _find_grammar(self) -> None:
+        """Set where the grammar begins to hold, as far as the tokens say."""
+        first, answer = self.prompt_length, self.tokens[self.prompt_length :]
+        if self.reasons_until:
+            first = first + answer.index(self.reasons_until) + 1 if self.reasons_until in answer else -1
+        self.grammar_from = first
 
     def holds_back(self, position: int) -> bool:
         """Return True if the model would have sampled a stop token at a position, and may not."""
@@ -334,14 +359,16 @@ class Truth:
         return next_token(self.tag(position))
 
     def is_bound(self, position: int) -> bool:
-        """Return True if a grammar says what may stand at a position: it is over behind the place where it closes."""
-        return self.has_grammar and (not self.closes_at or position <= self.closes_at)
+        """Return True if a grammar says what may stand at a position: it begins behind the reasoning, and is over
+        behind the place where it closes."""
+        begins = self.has_grammar and 0 <= self.grammar_from <= position
+        return begins and (not self.closes_at or position <= self.closes_at)
 
     def is_masked(self, position: int) -> bool:
         """Return True if a grammar forbids the model's first choice at a position."""
         if position == self.closes_at or not self.is_bound(position):
             return False
-        return not obeys(position - self.prompt_length, self.tag(position), self.first(position))
+        return not obeys(position - self.grammar_from, self.tag(position), self.first(position))
 
     def drafts(self, known: int, count: int, right: int) -> list[int]:
         """Return `count` drafts behind the first `known` tokens. The first `right` are what the drafter takes for the

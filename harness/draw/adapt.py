@@ -215,7 +215,7 @@ def _event_changes(before: Sequence[AnyEvent], known: Sequence[AnyEvent], after:
     for tag, count in sorted(gone.items()):
         yield f"events: {count} {tag} left out"
     ends = ("stop_at", "min_tokens", "stop_string", "string_before")
-    asked = ("prompt_logprobs", "logprobs_from", "structured", "bad_grammar", "together")
+    asked = ("prompt_logprobs", "logprobs_from", "structured", "reasoning", "bad_grammar", "together")
     for field in ("prompt", "session", *ends, *asked, "chunks", "drafts", "right", "per_request", "rows"):
         changed = sum(getattr(old, field, 0) != getattr(new, field, 0) for old, new in zip(known, after, strict=True))
         if changed:

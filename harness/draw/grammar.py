@@ -116,6 +116,7 @@ class Grammar:
         self.asks_for_logprobs = self._is_asked("prompt-logprobs", workload.logprobs_used)
         self.asks_for_ends = "logprobs-from" in capabilities.features
         self.is_structured = self._is_asked("structured-output", workload.structured_used)
+        self.reasons = "reasoning" in capabilities.features
         self.samples = self._is_asked("samples", workload.samples_used)
         drafts = config.num_speculative_tokens > 0
         self.is_exact = drafts and "least-beside-drafts" in capabilities.lacks
@@ -425,8 +426,16 @@ class Grammar:
         """Return a turn of a session that may ask for structured output."""
         choices, workload = self._asking, self.workload
         if self.may_be_structured(event) and choices.chance(workload.structured_turn):
-            return structs.replace(event, structured=choices.pick(workload.grammar_steps))
+            return self.structured(event)
         return event
+
+    def structured(self, event: OneTurn) -> OneTurn:
+        """Return a turn that asks for structured output, perhaps behind reasoning."""
+        choices, workload = self._asking, self.workload
+        steps, reasoning = choices.pick(workload.grammar_steps), 0
+        if self.reasons and choices.chance(workload.reasoning):
+            reasoning = choices.integer(1, event.stop_at or event.max_new_tokens)
+        return structs.replace(event, structured=steps, reasoning=reasoning)
 
     def may_be_structured(self, event: Turn) -> bool:
         """Return True if a request of this trace may ask for structured output."""
@@ -441,9 +450,9 @@ class Grammar:
                 last = sum(length for _, length in event.prompt) - 1
                 event = structs.replace(event, logprobs_from=choices.integer(0, last))
         if self.may_be_structured(event) and choices.chance(workload.structured):
-            event = structs.replace(event, structured=choices.pick(workload.grammar_steps))
+            event = self.structured(event)
         if self.fails_grammars and choices.chance(workload.bad_grammar):
-            return structs.replace(event, structured=0, bad_grammar=choices.pick(workload.grammar_steps))
+            return structs.replace(event, structured=0, reasoning=0, bad_grammar=choices.pick(workload.grammar_steps))
         if self.samples and choices.chance(workload.several_samples):
             count = choices.pick(workload.samples)
             self.others = [structs.replace(event, name=copy_name(event.name, index)) for index in range(1, count)]

@@ -106,6 +106,7 @@ class Workload(Struct, frozen=True, forbid_unknown_fields=True):
     logprobs_from: Annotated[int, percent("of these those that ask for the end of the prompt only")] = 50
     structured: Annotated[int, percent("such a trace's requests with structured output")] = 60
     structured_turn: Annotated[int, percent("such a trace's turns of sessions with structured output")] = 60
+    reasoning: Annotated[int, percent("answers with structured output that begin with reasoning")] = 40
     bad_grammar: Annotated[int, percent("such a trace's requests whose grammar does not compile")] = 20
     grammar_steps: Annotated[tuple[GrammarSteps, ...], numbers("steps for which a grammar is compiled, and 1")] = (
         1, 1, 2, 1, 3, 5,

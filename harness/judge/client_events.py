@@ -36,12 +36,12 @@ def announce(event: Event, reference: Reference, config: Config, names: set[str]
     if isinstance(event, Arrive) and event.name not in names and fits(config, event):
         names.add(event.name)
         asked = event.session, event.stop_at, event.prompt_logprobs, event.structured, event.bad_grammar > 0
-        more = least_tokens(event), event.string_before, first_scored(event) or 0
+        more = least_tokens(event), event.string_before, event.reasoning, first_scored(event) or 0
         reference.arrive(event.name, event.prompt, event.max_new_tokens, *asked, *more)
     elif isinstance(event, Resume):
         life = reference.lives.get(event.name)
         if life is not None and life.parked and fits(config, event, life.known):
-            asked_again = event.stop_at, event.structured, least_tokens(event), event.string_before
+            asked_again = event.stop_at, event.structured, least_tokens(event), event.string_before, event.reasoning
             reference.resume(event.name, event.prompt, event.max_new_tokens, *asked_again)
     elif isinstance(event, ExternalLoad) and event.breaks_off and event.name in reference.lives:
         reference.lives[event.name].load_breaks_off = True

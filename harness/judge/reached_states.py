@@ -423,8 +423,13 @@ class ReachedStates:
         self.counts["stop token held back in a step with drafts"] += row.drafts > 0
 
     def _masked(self, row: ForwardRow, life: Life) -> None:
-        """Count tokens that are not the model's first choice, which a grammar forbids, and what drafts stood there."""
+        """Count ends of reasoning; tokens that are not the model's first choice, which a grammar forbids, and what
+        drafts stood there."""
         counts, truth, known = self.counts, life.truth, len(row.tokens) - row.drafts
+        end = truth.grammar_from - 1 - row.position - known if truth.reasons_until else -1
+        ends = 0 <= end < len(row.sampled) and not life.ends_before(truth.grammar_from - 1)
+        counts["reasoning ended before structured output"] += ends
+        counts["reasoning ended by a draft with drafts behind it"] += ends and end + 1 < row.drafts
         for index in range(len(row.sampled)):
             position = row.position + known + index
             if not truth.is_masked(position) or life.ends_before(position):
@@ -572,6 +577,10 @@ class ReachedStates:
         counts["preempted twice"] += self._preempted[name] > 1
         if life is not None:
             counts["preempted with structured output"] += life.structured > 0
+            reasons = life.truth.reasons_until > 0 and life.delivered > 0
+            has_ended = 0 <= life.truth.grammar_from <= life.known
+            counts["preempted during its reasoning"] += reasons and not has_ended
+            counts["preempted between reasoning and its answer"] += reasons and life.truth.grammar_from == life.known
             counts["preempted before its prompt's log-probabilities were known"] += life.needs_its_prompt
             counts["preempted with a partial block"] += any(
                 life.settled % group.block_size for group in context.layout.groups

@@ -82,6 +82,10 @@ REQUIRES: dict[str, str] = {
     "draft forbidden by a grammar is the model's first choice": "structured-output speculation async",
     "draft accepted is what a grammar leaves": "structured-output speculation",
     "later turn with structured output": "structured-output resume",
+    "reasoning ended before structured output": "reasoning",
+    "reasoning ended by a draft with drafts behind it": "reasoning speculation",
+    "preempted during its reasoning": "reasoning preemption",
+    "preempted between reasoning and its answer": "reasoning preemption",
     "request ended with an error by its grammar": "failing-grammars",
     "error by a grammar while others run": "failing-grammars",
     # several samples of a prompt

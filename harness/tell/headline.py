@@ -37,6 +37,7 @@ ASKED = {
     "session": "sessions",
     "prompt_logprobs": "log-probabilities of prompts",
     "structured": "structured output",
+    "reasoning": "reasoning before it",
     "bad_grammar": "a grammar that does not compile",
     "stop_string": "stop strings",
     "min_tokens": "a minimum number of new tokens",

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ...reference.structured import allowed, is_allowed
+from ...reference.structured import allowed, beginning, is_allowed
 from ...reference.tokens import VOCABULARY, Truth
 
 WORD = 32
@@ -23,7 +23,7 @@ class GrammarError(ValueError):
 
 
 class AnswerGrammar:
-    """The grammar of one answer, and the place in it."""
+    """The grammar of one answer, or of what follows its reasoning, and the place in it."""
 
     def __init__(self, truth: Truth) -> None:
         self.truth = truth
@@ -45,7 +45,7 @@ class AnswerGrammar:
         return (bits.view(-1, WORD).long() << torch.arange(WORD)).sum(dim=1).to(torch.int32)
 
     def _is_off(self) -> bool:
-        first = self.truth.prompt_length
+        first = beginning(self.truth)
         end = first + len(self.tokens)
         self.truth.reach(end)
         return self.truth.tokens[first:end] != self.tokens

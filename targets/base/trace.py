@@ -95,6 +95,13 @@ Structured = Annotated[
     Trait("structured output"),
     Says(", with structured output"),
 ]
+Reasoning = Annotated[
+    Count,
+    Shrinks(0),
+    NeedsFeature("reasoning"),
+    Trait("reasoning before structured output"),
+    Says(", behind reasoning up to new token {}"),
+]
 BadGrammar = Annotated[
     int,
     Meta(ge=0, le=8),
@@ -148,6 +155,10 @@ class Arrive(Event, frozen=True, tag="arrive"):
     With `structured` a grammar restricts the answer (`reference.structured`). The request waits for it, for one step
     less than that.
 
+    With `reasoning` beside `structured` the answer begins with reasoning, which no grammar restricts. It ends with the
+    token that the model would sample at this place of an answer without a grammar, wherever that comes first
+    (`Truth.stop_tokens`). The grammar holds for what follows.
+
     With `bad_grammar` its grammar does not compile, which the engine learns after one step less than that. The request
     gets nothing but an error.
 
@@ -169,6 +180,7 @@ class Arrive(Event, frozen=True, tag="arrive"):
     bad_grammar: BadGrammar = 0
     min_tokens: MinTokens = 0
     string_before: StringBefore = 0
+    reasoning: Reasoning = 0
     logprobs_from: LogprobsFrom = 0
 
 
@@ -404,7 +416,7 @@ class Truncate(Event, frozen=True, tag="truncate"):
 class Resume(Event, frozen=True, tag="resume"):
     """The next turn of a parked session: everything that its client has seen, then `prompt`. An engine may drop tokens
     at the end of what the client has seen (`reference.layout.Layout.resume_drops`). `stop_at`, `min_tokens`,
-    `structured`, `stop_string` and `string_before` as of `Arrive`: each turn has its own."""
+    `structured`, `reasoning`, `stop_string` and `string_before` as of `Arrive`: each turn has its own."""
 
     about = About(
         "The next turn of {name} arrives: {prompt:further prompt token}, {max_new_tokens:new token}", acts="before"
@@ -418,6 +430,7 @@ class Resume(Event, frozen=True, tag="resume"):
     stop_string: StopString = False
     min_tokens: MinTokens = 0
     string_before: StringBefore = 0
+    reasoning: Reasoning = 0
 
 
 class Shift(Event, frozen=True, tag="shift"):
@@ -449,7 +462,8 @@ def least_tokens(turn: Turn) -> int:
 
 def stop_tokens_of(turn: Turn, truth: Truth) -> tuple[int, ...]:
     """Return the stop tokens, or the stop string, of the answer to a turn (`Truth.stop_tokens`)."""
-    return truth.stop_tokens(turn.stop_at, least_tokens(turn), turn.string_before, turn.structured > 0)
+    asked = turn.string_before, turn.structured > 0, turn.reasoning
+    return truth.stop_tokens(turn.stop_at, least_tokens(turn), *asked)
 
 
 def has_stop_string(turn: Turn) -> bool:

@@ -103,6 +103,7 @@ def capabilities_of(release: Release) -> Capabilities:
             | ({"min-tokens"} if release.min_tokens else set())
             | ({"prompt-logprobs"} if release.prompt_logprobs else set())
             | ({"structured-output", "failing-grammars"} if release.structured_output else set())
+            | ({"reasoning"} if release.reasoning else set())
             | ({"samples"} if release.samples else set())
             | ({"partial-hits"} if release.partial_hits else set())
             | frozenset().union(*connected.values())

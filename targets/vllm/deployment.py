@@ -101,6 +101,7 @@ UNUSUAL = frozenset(
         "--enable-mamba-shared-prefix-checkpoint",
         "--enable-lora",
         "--use-replayssm",
+        "--reasoning-parser",
     }
 )
 """Flags that choose other code of the cache and the scheduler than a server has by default."""
@@ -117,6 +118,8 @@ BLOCK = 1024
 """`--block-size` of a server: vLLM takes a larger one only where a state needs it, and logs that."""
 SCALE = Scale(BLOCK, {"prefix_match_unit": MATCH_UNIT}, ("--block-size", str(BLOCK)))
 EAGER = "--enforce-eager"
+PARSER = "REASONING_PARSER"
+"""Stands for the name of vLLM's reasoning parser for a model that reasons."""
 DRAFTER = "DRAFTER"
 """Stands for a checkpoint of an EAGLE drafter, where a model has no drafter of its own."""
 COLLECT_ENV = """\
@@ -267,6 +270,8 @@ def _flags(trace: Trace, model: Model, release: tuple[int, int]) -> Iterator[str
             yield from ("--per-request-spec-decode-metrics", "detailed")
     if has_adapters(config):
         yield "--enable-lora"
+    if _reasons(trace):
+        yield from ("--reasoning-parser", PARSER)
     if entries := ring_entries(config):
         yield from ("--use-replayssm", "--replayssm-buffer-len", str(entries))
     if has_graphs(config):
@@ -290,6 +295,11 @@ def _flags(trace: Trace, model: Model, release: tuple[int, int]) -> Iterator[str
         yield from ("--kv-transfer-config", json.dumps(transfer))
     if has_peer(config) or any(isinstance(event, DummyRun) for event in trace.events):
         yield from ("--data-parallel-size", str(max(rank_count(config), 2)))
+
+
+def _reasons(trace: Trace) -> bool:
+    """Return True if reasoning comes before the structured output of an answer."""
+    return any(isinstance(event, Turn) and event.structured and event.reasoning for event in trace.events)
 
 
 def _speculation(config: Config, model: Model) -> dict[str, object]:
@@ -420,6 +430,11 @@ def _notes(trace: Trace, model: Model) -> Iterator[str]:
         )
     if config.num_speculative_tokens and _speculation(config, model).get("model") == DRAFTER:
         yield "DRAFTER is a checkpoint of an EAGLE drafter for the model"
+    if _reasons(trace):
+        yield (
+            f"{PARSER} is the reasoning parser of a model that reasons; the prompts of the requests whose answers "
+            "begin with reasoning open it, those of the others end it"
+        )
     if options_of(config).connector not in ("none", "offloading"):
         yield "the KV connector needs the settings of your store or peer in kv_connector_extra_config"
 

@@ -41,6 +41,7 @@ class Release:
     min_tokens     they may not before a minimum number of tokens
     prompt_logprobs  requests may ask for the log-probabilities of their prompts, and then read no prefix cache
     structured_output  answers may have a grammar
+    reasoning      answers may have reasoning before the part that has a grammar
     samples        clients may want several samples of a prompt
     lookahead_hashes  keys of blocks may name the token behind them, beside EAGLE or MTP drafts
     """
@@ -77,6 +78,7 @@ class Release:
     min_tokens: bool = False
     prompt_logprobs: bool = False
     structured_output: bool = False
+    reasoning: bool = False
     samples: bool = False
     lookahead_hashes: bool = False
 
@@ -121,6 +123,7 @@ def installed() -> Release:
         min_tokens=tested,
         prompt_logprobs=tested,
         structured_output=tested and features.has_structured_output(),
+        reasoning=tested and features.has_structured_output() and features.has_reasoning(),
         samples=tested,
         lookahead_hashes=tested and features.has_lookahead_hashes(),
     )

@@ -268,6 +268,7 @@ class _Clients:
         del truth.tokens[end:], truth.tags[end + 1 :]
         more = f", stop_at={event.stop_at}" if event.stop_at else ""
         more += f", structured={event.structured}" if event.structured else ""
+        more += f", reasoning={event.reasoning}" if event.structured and event.reasoning else ""
         least = event.min_tokens if most == event.max_new_tokens else least_tokens(event)
         more += f", min_tokens={least}" if least else ""
         return f"{prompt}, new_tokens={most}{more}"

@@ -173,6 +173,8 @@ class VllmTarget:
         if self.inputs:
             arguments |= self.inputs.arguments(truth, first)
         tokens, chosen = truth.tokens[first : truth.prompt_length], sampling_parameters(self.config, turn, truth)
+        if truth.reasons_until:
+            arguments["reasoning_parser_kwargs"] = {"truth": truth}
         request = Request(name, tokens, chosen, **arguments)
         bad = turn.bad_grammar if isinstance(turn, Arrive) else 0
         if turn.structured or bad:

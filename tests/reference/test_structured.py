@@ -1,14 +1,16 @@
 """The grammar of a structured answer: it allows the answer, which is what it leaves of what the model would say."""
 
-from hybridfuzz.reference.structured import allowed, is_allowed
+import pytest
+
+from hybridfuzz.reference.structured import allowed, beginning, is_allowed
 from hybridfuzz.reference.tokens import Truth, other_token
 
 LENGTH = 40
 
 
-def structured(stop_at: int = 0, least: int = 0) -> Truth:
+def structured(stop_at: int = 0, least: int = 0, reasoning: int = 0) -> Truth:
     truth = Truth((("a", 5),))
-    truth.stop_tokens(stop_at, least, has_grammar=True)
+    truth.stop_tokens(stop_at, least, has_grammar=True, reasoning=reasoning)
     truth.reach(5 + LENGTH)
     return truth
 
@@ -78,3 +80,56 @@ def test_behind_the_place_where_it_is_complete_a_grammar_is_over() -> None:
     for place in range(4, LENGTH):
         assert truth.tokens[5 + place] == truth.first(5 + place) and not truth.is_masked(5 + place)
         assert is_allowed(truth, place, other_token(truth.tokens[5 + place]))
+
+
+@pytest.mark.parametrize("reasoning", range(1, 12))
+def test_reasoning_is_what_the_model_says_and_the_grammar_holds_behind_it(reasoning: int) -> None:
+    """Up to the first token that equals the one at its place; the first place of the grammar is the next one."""
+    truth, free = structured(reasoning=reasoning), Truth((("a", 5),))
+    free.reach(5 + LENGTH)
+    first = free.tokens.index(free.tokens[4 + reasoning], 5) + 1
+    assert truth.grammar_from == beginning(truth) == first and truth.tokens[:first] == free.tokens[:first]
+    masked = [place for place in range(LENGTH - reasoning) if truth.is_masked(first + place)]
+    assert masked and not any(place % 2 for place in masked)
+    assert not any(truth.is_masked(position) for position in range(5, first))
+    assert allowed(truth, 0, truth.tokens[first:]) == 5 + LENGTH - first
+    assert not any(is_allowed(truth, place, truth.first(first + place)) for place in masked)
+
+
+def test_reasoning_of_an_answer_that_is_asked_for_again_is_the_same() -> None:
+    """A least number of tokens may withhold some of it. A free turn behind it has neither reasoning nor a grammar."""
+    for least in (0, 9):
+        truth = structured(6, least, reasoning=3)
+        tokens, first = truth.tokens[:], truth.grammar_from
+        truth.stop_tokens(6, least, has_grammar=True, reasoning=3)
+        truth.reach(5 + LENGTH)
+        assert (truth.tokens, truth.grammar_from) == (tokens, first)
+    truth.stop_tokens(0)
+    truth.reach(20)
+    assert truth.reasons_until == 0 and all(truth.tokens[at] == truth.first(at) for at in range(5, 20))
+
+
+def test_a_grammar_is_over_from_the_beginning_if_it_is_complete_within_the_reasoning() -> None:
+    """The stop token in the reasoning ends the answer, as any stop token does."""
+    truth = structured(stop_at=2, reasoning=4)
+    assert truth.answer_length(LENGTH, truth.stop_tokens(2, has_grammar=True, reasoning=4)) == 2
+    truth.reach(5 + LENGTH)
+    assert not any(truth.is_bound(position) for position in range(5, 5 + LENGTH))
+
+
+def test_a_copy_that_differs_in_its_reasoning_ends_it_where_its_own_tokens_say() -> None:
+    truth = structured(reasoning=4)
+    end = truth.reasons_until
+    assert truth.branched(6, end).grammar_from == 7
+    other = truth.branched(truth.grammar_from - 1, other_token(end))
+    assert other.grammar_from == -1
+    other.reach(600)
+    assert other.grammar_from == (other.tokens.index(end, 5) + 1 if end in other.tokens[5:] else -1)
+
+
+def test_a_grammar_that_is_asked_although_the_reasoning_does_not_end_allows_everything() -> None:
+    truth = structured(reasoning=4)
+    truth.withheld, truth.free_from = (truth.reasons_until,), 10_000
+    truth._answer_anew()
+    assert beginning(truth) == 5 and truth.grammar_from == -1
+    assert all(is_allowed(truth, place, token) for place in range(4) for token in range(2, 128))

@@ -30,13 +30,13 @@ class Hash(Oracle):
     rules = (
         Rule(
             "M2",
-            "Lookup structure and blocks agree on every key. A key for depth d is on the block in the column of d "
-            "of a request with that prefix, and d is no more than the steps planned so far compute, nor after "
-            "the end of the request's answer. With lookahead hashes that prefix has the tokens after d that the key "
-            "names, too, and they are known: prompt, or delivered; drafts are not. A state that "
-            "a chunk leaves inside it (`Group.inner_states`) may be of any depth and is in the column before the "
-            "chunk's last. In mode slots a key may be on any slot, since a copy may have filled it, but a request "
-            "with that prefix must have computed d tokens.",
+            "Lookup structure and blocks agree on every key. A key for depth d is on the block in the column of d of "
+            "a request with that prefix, or on a copy of it that the planned step makes, and d is no more than the "
+            "steps planned so far compute, nor after the end of the request's answer. With lookahead hashes that "
+            "prefix has the tokens after d that the key names, too, and they are known: prompt, or delivered; drafts "
+            "are not. A state that a chunk leaves inside it (`Group.inner_states`) may be of any depth and is in the "
+            "column before the chunk's last. In mode slots a key may be on any slot, since a copy may have filled it, "
+            "but a request with that prefix must have computed d tokens.",
             subject="cache",
             consequence=Consequence(
                 "The prefix cache publishes blocks that do not hold what their keys name",
@@ -113,8 +113,9 @@ class Hash(Oracle):
 
     def _new_key(self, context: Context, view: View, block: int, key: Key) -> Violation | None:
         group = context.layout.groups[key.group]
+        source = view.copies.get(block, block)
         moved = block in view.pins and key in self._known.values()
-        if moved or self._known.get(view.copies.get(block, -1)) == key:
+        if moved or (source != block and self._known.get(source) == key):
             return None  # a partial key moved to a copy of its block, since a request still writes to that block
         column = cdiv(key.depth, group.block_size) - 1
         unit = context.layout.hash_unit or group.block_size
@@ -124,13 +125,14 @@ class Hash(Oracle):
         for name, table in [*view.tables.items(), *self._tables.items()]:
             columns = table[key.group]
             life = context.reference.lives.get(name) or ended.get(name)
-            if life is None or (block not in columns and not slots):
+            if life is None or not (block in columns or source in columns or slots):
                 continue
             if block in columns:
                 holders.append((name, columns.index(block)))
             computed = min(self._reach.get(name, life.settled), life.total_length)
-            on_grid = key.depth % unit == 0 and column < len(columns) and columns[column] == block
-            if group.inner_states:
+            # A loaded state is published when its load has ended, and at once moved to a copy.
+            on_grid = key.depth % unit == 0 and column < len(columns) and columns[column] in (block, source)
+            if group.inner_states and block in columns:
                 on_grid |= columns.index(block) == cdiv(computed, group.block_size) - 2
             named = key.depth + context.layout.lookahead
             is_known = key.depth <= computed and (named == key.depth or named <= life.known)

@@ -347,15 +347,13 @@ class OffloadedStore(NullStore):
         """Request of each job that the worker does not know yet."""
         self.steps: dict[str, int] = {}
         """Step that planned the latest load of a request."""
-        self.totals: dict[str, int] = {}
-        """Tokens that a request starts from after its latest load."""
         self.waiting: set[str] = set()
         self._offered: set[bytes] = set()
         """Keys that the manager took and may still hold."""
 
     def plan(self, name: str, local: int, external: int, is_sync: bool) -> None:
         """Note a load of `external` tokens behind a local hit."""
-        self.steps[name], self.totals[name] = self.step, local + external
+        self.steps[name] = self.step
         if is_sync:
             self.joined[name] = external
             return
@@ -375,7 +373,8 @@ class OffloadedStore(NullStore):
         for index in range(form.layers):
             where = (job.step, job.name, group, index, column, block)
             if form.kind == "attention":
-                yield Loaded(*where, slots=min(form.block_size, self.totals[job.name] - column * form.block_size))
+                # A hit inside a block loads the page as well, with what was behind the hit when it was stored.
+                yield Loaded(*where, slots=form.block_size)
             else:
                 yield Loaded(*where, temporal=self._parts.recurrent, conv=self._parts.conv)
 

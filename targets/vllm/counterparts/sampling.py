@@ -22,7 +22,8 @@ def sampling_parameters(config: Config, turn: Turn, truth: Truth) -> SamplingPar
     """Return the parameters of a request, or of a session's turn, whose prompt is that of `truth`."""
     most = max_new_tokens = turn.max_new_tokens
     # In a script, too, whose turns have no stop strings.
-    stops = list(truth.stop_tokens(turn.stop_at, least_tokens(turn), has_grammar=turn.structured > 0)) or None
+    asked = least_tokens(turn), 0, turn.structured > 0, turn.reasoning
+    stops = list(truth.stop_tokens(turn.stop_at, *asked)) or None
     if truth.prompt_length + max_new_tokens == config.max_model_len:
         most += BEYOND  # the context ends the answer there, whatever its client asks for
     least = min(turn.min_tokens, most)

@@ -2,13 +2,14 @@
 
 vLLM's own manager compiles grammars, validates drafts, fills bitmasks and accepts tokens; its scheduler lets requests
 wait for their grammars, and its runners mask the logits. Only the backend (xgrammar, guidance, ...) is replaced, by the
-grammar of `reference.structured`, and the threads that compile: a grammar is ready when the trace says so.
+grammar of `reference.structured`, the threads that compile (a grammar is ready when the trace says so), and the parser
+of a model that knows which of its tokens ends the reasoning.
 """
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -28,6 +29,25 @@ def constraints(name: str, compiles: bool) -> Any:
     chosen = StructuredOutputsParams(grammar=name if compiles else DOES_NOT_COMPILE)
     chosen._backend = BACKEND
     return chosen
+
+
+class Reasoning:
+    """Finds the end of the reasoning of one request, with the part of vLLM's interface `ReasoningParser` that its
+    scheduler uses. As of a model whose chat template begins the reasoning at the end of the prompt, or ends it there
+    for a request without reasoning."""
+
+    def __init__(self, tokenizer: Any, truth: Truth | None = None) -> None:
+        """`truth`: that of a request with reasoning, as `reasoning_parser_kwargs` say."""
+        self._truth = truth
+
+    def is_reasoning_end(self, tokens: Sequence[int]) -> bool:
+        """Return True if the reasoning has ended within a prompt, and the tokens of an answer behind it."""
+        truth = self._truth
+        return truth is None or truth.reasons_until in tokens[truth.prompt_length :]
+
+    def is_reasoning_end_streaming(self, tokens: Sequence[int], new: Sequence[int]) -> bool:
+        """Return True if the reasoning ends with one of the new tokens."""
+        return self._truth is None or self._truth.reasons_until in new
 
 
 class TokenGrammar(AnswerGrammar):
@@ -95,6 +115,8 @@ class StructuredOutputs:
         self.manager = scheduler.structured_output_manager
         self.manager.backend, self.manager.backend_name = Backend(truths, self._note_cut), BACKEND
         self.manager.executor = self._compiler = Compiler()
+        # vLLM chooses the class by a server's flag, and keeps the tokenizer for it.
+        self.manager.reasoner_cls, self.manager.tokenizer = Reasoning, None
         self.cut: dict[str, int] = {}
 
     def _note_cut(self, name: str, count: int) -> None:

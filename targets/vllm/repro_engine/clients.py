@@ -103,7 +103,7 @@ class Serving:
 
     def add(
         self, name, prompt, new_tokens, priority=0, session=False, stop_at=0, prompt_logprobs=False, structured=0,
-        bad_grammar=0, min_tokens=0,
+        bad_grammar=0, min_tokens=0, reasoning=0,
     ):  # fmt: skip
         """Send a request, or the first turn of a session.
 
@@ -112,23 +112,25 @@ class Serving:
         `min_tokens`: no stop token may come before so many tokens; what the model would say there is a stop token, too.
         `prompt_logprobs`: the client wants the log-probabilities of the prompt, too.
         `structured`: a grammar restricts the answer, and is compiled for one step less than this.
+        `reasoning`: the answer begins with reasoning up to the token that the model would say at this place, 1 for its
+        first. No grammar restricts that.
         `bad_grammar`: its grammar does not compile, which vLLM learns after one step less than this.
         """
-        asked = stop_at, prompt_logprobs, structured, bad_grammar, min_tokens
+        asked = stop_at, prompt_logprobs, structured, bad_grammar, min_tokens, reasoning
         self._apply(Arrive(name, path_of(prompt), new_tokens, priority, session, *asked))
-        self._begin_turn(name, new_tokens, stop_at, min_tokens, structured)
+        self._begin_turn(name, new_tokens, stop_at, min_tokens, structured, reasoning)
         if bad_grammar:
             self.last[name].expected.clear()
 
-    def resume(self, name, prompt, new_tokens, stop_at=0, structured=0, min_tokens=0):
+    def resume(self, name, prompt, new_tokens, stop_at=0, structured=0, min_tokens=0, reasoning=0):
         """Send the next turn of a session: `prompt` follows all that vLLM keeps. Nothing unless it is idle."""
         if name in self.target.sessions.idle:
-            self._apply(Resume(name, path_of(prompt), new_tokens, stop_at, structured, min_tokens))
-            self._begin_turn(name, new_tokens, stop_at, min_tokens, structured)
+            self._apply(Resume(name, path_of(prompt), new_tokens, stop_at, structured, min_tokens, reasoning))
+            self._begin_turn(name, new_tokens, stop_at, min_tokens, structured, reasoning)
 
-    def _begin_turn(self, name, new_tokens, stop_at, min_tokens, structured):
+    def _begin_turn(self, name, new_tokens, stop_at, min_tokens, structured, reasoning):
         truth = self.truths[name]
-        stops = truth.stop_tokens(stop_at, min(min_tokens, new_tokens), has_grammar=structured > 0)
+        stops = truth.stop_tokens(stop_at, min(min_tokens, new_tokens), 0, structured > 0, reasoning)
         end = truth.prompt_length + truth.answer_length(new_tokens, stops)
         truth.reach(end)
         prompt, expected = truth.tokens[: truth.prompt_length], truth.tokens[truth.prompt_length : end]

@@ -131,6 +131,7 @@ class Arrive(NamedTuple):
     structured: int = 0
     bad_grammar: int = 0
     min_tokens: int = 0
+    reasoning: int = 0
 
 
 class Resume(NamedTuple):
@@ -142,6 +143,7 @@ class Resume(NamedTuple):
     stop_at: int = 0
     structured: int = 0
     min_tokens: int = 0
+    reasoning: int = 0
 
 
 class Step(NamedTuple):

@@ -322,6 +322,15 @@ def has_structured_output() -> bool:
     return late and hasattr(*names) and hasattr(Scheduler, "update_draft_token_ids_in_output")
 
 
+def has_reasoning() -> bool:
+    """Return True if a grammar holds from the end of the reasoning on, which a parser of the request finds (0.33)."""
+    from vllm.v1.request import Request
+    from vllm.v1.structured_output import StructuredOutputManager
+
+    by_request = "reasoning_parser_kwargs" in inspect.signature(Request).parameters
+    return by_request and hasattr(StructuredOutputManager, "_get_constraint_bounds")
+
+
 def has_inputs() -> bool:
     """Return True if images, adapters and salts are in the keys of blocks, with the position of an image and the path
     of an adapter (0.31 and later)."""

@@ -456,6 +456,16 @@ def test_some_requests_ask_for_log_probabilities_or_structured_output() -> None:
     assert 0.05 < sum(event.structured > 0 for event in turns) / len(turns) < 0.3
 
 
+def test_some_answers_with_structured_output_begin_with_reasoning() -> None:
+    """It ends within the answer, or with it; no other request reasons."""
+    turns = [event for trace in asking("reasoning") for event in trace.events if isinstance(event, Turn)]
+    reasons = [event for event in turns if event.reasoning]
+    assert all(event.structured and event.reasoning <= (event.stop_at or event.max_new_tokens) for event in reasons)
+    assert 0.25 < len(reasons) / sum(event.structured > 0 for event in turns) < 0.55
+    assert {type(event) for event in reasons} == {Arrive, Resume}
+    assert not any(event.reasoning for trace in asking() for event in trace.events if isinstance(event, Turn))
+
+
 def test_a_few_grammars_do_not_compile() -> None:
     """Those of requests, after any number of steps; not of sessions."""
     arrivals = [event for index in range(200) for event in drawn(1, index).events if isinstance(event, Arrive)]
@@ -558,8 +568,8 @@ def test_what_requests_ask_for_shifts_no_other_draw() -> None:
     asks = {"prompt-logprobs", "structured-output", "failing-grammars", "min-tokens"}
     features = CLEAN.capabilities.features - asks
     plain = msgspec.structs.replace(CLEAN.capabilities, features=features)
-    asked = {"prompt_logprobs": False, "structured": 0, "bad_grammar": 0, "min_tokens": 0}
-    for index, trace in enumerate(asking("structured-output")[:20]):
+    asked = {"prompt_logprobs": False, "structured": 0, "reasoning": 0, "bad_grammar": 0, "min_tokens": 0}
+    for index, trace in enumerate(asking("structured-output", "reasoning")[:20]):
         events = tuple(
             msgspec.structs.replace(event, **{name: plainly for name, plainly in asked.items() if hasattr(event, name)})
             if isinstance(event, Turn)

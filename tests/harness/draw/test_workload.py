@@ -18,6 +18,7 @@ from hybridfuzz.targets.base.trace import Preempt, Trace, TraceError
 
 ASKED = CLEAN.capabilities.features | {
     "structured-output",
+    "reasoning",
     "samples",
     "stop-strings",
     "drafts-past-length",

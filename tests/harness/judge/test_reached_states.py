@@ -269,6 +269,7 @@ ELSEWHERE = {
     "stop-strings",
     "drafts-past-length",
     "samples",
+    "reasoning",
     "images",
     "overlaps",
     *BATCH_EVENTS,
@@ -278,7 +279,7 @@ ELSEWHERE = {
 }
 EMBEDDED = [state for state, needs in REQUIRES.items() if not ELSEWHERE & set(needs.split())]
 """States with slots of their own are reached by the targets that have them (tests/targets/sglang), those of batches of
-plain caches by the toy (tests/test_toy_plain_cache.py), those of attention chunks, images and loads that
+plain caches by the toy (tests/test_toy_plain_cache.py), those of attention chunks, images, reasoning and loads that
 requests wait for by vLLM (tests/targets/vllm), those of clients that leave a server by llama.cpp's
 (tests/targets/llamacpp), those of a server's configuration in tests/harness/draw."""
 

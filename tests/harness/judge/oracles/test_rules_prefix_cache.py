@@ -385,6 +385,16 @@ def test_a_partial_key_may_move_to_the_block_that_its_own_is_copied_into(copies:
     assert field_of(oracle.on_view(context, view)) == field
 
 
+@pytest.mark.parametrize(("copies", "named", "field"), [
+    ({9: 4}, key(0, 10), ""), ({9: 3}, key(0, 10), "key"), ({9: 4}, key(0, 8), "key"), ({9: 4}, key(0, 10, "b"), "key"),
+])  # fmt: skip
+def test_a_loaded_state_may_be_published_on_a_copy_at_once(copies: dict[int, int], named: Key, field: str) -> None:
+    """Block 4 is loaded with the state after ten tokens, and keyed, copied and written to by one planning."""
+    context = context_of(FINE, r0=life_of("r0", 20, settled=10))
+    view = msgspec.structs.replace(view_of(FINE, {"r0": R0}, {9: named}), copies=copies)
+    assert field_of(Hash().on_view(context, view)) == field
+
+
 @pytest.mark.parametrize(("published", "hit", "field"), [
     ((4, 8, 12), 8, ""),
     ((4, 8, 12), 12, "eagle-block"),

@@ -1,15 +1,18 @@
 """vLLM's own OffloadingConnector on the released vLLM: manager, jobs and fences, on a queue that copies late."""
 
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
+from hybridfuzz.harness.draw.trace_files import load_trace
 from hybridfuzz.harness.judge.outcome import Outcome
 from hybridfuzz.harness.workers.messages import Fuzz
 from hybridfuzz.harness.workers.worker_client import WorkerClient
 from hybridfuzz.targets.base.trace import Abort, AnyEvent, Arrive, Config, Evict, ExternalLoad, Group, Step, Trace
 
 pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("engine")]
+DATA = Path(__file__).parents[3] / "data"
 STEPS = (Step(),) * 8
 LOADED = "request computed after it waited for a load"
 
@@ -45,6 +48,13 @@ def test_nothing_is_left_of_an_aborted_request_whose_load_is_under_way(worker: W
         worker, Arrive("y", (("d", 30),), 4), ExternalLoad("y", 1, delay=4), Step(), Step(), Abort("y"), Step()
     )
     assert outcome.reached["aborted while a load was under way"] == 1
+
+
+def test_a_state_that_is_loaded_for_a_hit_inside_a_block_is_published_on_a_copy(worker: WorkerClient) -> None:
+    """Trace 2 of seed 5, reduced: no request has the copy in its table, and the loaded block had the key at no time."""
+    outcome = worker.run(load_trace(DATA / "vllm-loaded-key-on-a-copy.json"))
+    assert outcome.violation is None, outcome.violation.message
+    assert outcome.reached[LOADED] and outcome.reached["hit inside a block"]
 
 
 @pytest.mark.parametrize("runner", ["v2", "v1"])

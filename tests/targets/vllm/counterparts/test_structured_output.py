@@ -7,7 +7,7 @@ import pytest
 
 from hybridfuzz.harness.draw.trace_files import load_trace
 from hybridfuzz.harness.workers.worker_client import WorkerClient
-from hybridfuzz.targets.base.trace import Abort, Arrive, Config, Group, Step, Trace
+from hybridfuzz.targets.base.trace import Abort, AnyEvent, Arrive, Config, Group, Preempt, Step, Trace
 
 pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("engine")]
 DATA = Path(__file__).parents[3] / "data"
@@ -46,6 +46,25 @@ def test_a_draft_counts_if_a_grammar_leaves_it(worker: WorkerClient, runner: str
     assert outcome.violation is None, outcome.violation.message
     assert outcome.reached.get("draft accepted is what a grammar leaves")
     assert outcome.reached.get("draft forbidden by a grammar is the model's first choice", 0) >= depth
+
+
+@pytest.mark.parametrize(("runner", "depth"), [("v2", 1), ("v2", 0), ("v1", 1), ("v1", 0)])
+def test_a_grammar_holds_behind_the_reasoning(worker: WorkerClient, runner: str, depth: int) -> None:
+    """Also where a draft ends it with drafts behind it, and after a preemption within it and at its end."""
+    config = Config(60, GROUPS, num_speculative_tokens=3, async_depth=depth, options={"runner": runner})
+    requests = [
+        Arrive(f"r{length}", (("a", length),), 14, structured=1, reasoning=length - 4) for length in range(5, 9)
+    ]
+    events: list[AnyEvent] = [*requests]
+    for right in (3, 1, 3, 0, 2, 3, 3, 3, 3, 3, 3, 3):
+        events += [Step(drafts=3, right=right), Preempt("r7" if right % 2 else "r8")]
+    outcome = worker.run(Trace(config, (*events, *[Step(drafts=3, right=3)] * 12)))
+    assert outcome.violation is None, outcome.violation.message
+    for state in (
+        "reasoning ended before structured output", "reasoning ended by a draft with drafts behind it",
+        "preempted during its reasoning", "model's first choice forbidden by a grammar",
+    ):  # fmt: skip
+        assert outcome.reached.get(state), state
 
 
 @pytest.mark.parametrize(("runner", "depth"), [("v2", 1), ("v1", 0)])
