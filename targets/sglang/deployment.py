@@ -122,7 +122,7 @@ def deployment(variant: str, trace: Trace, version: str, device: str = "") -> De
         scale=SCALE,
         limits=_limits(config),
         client=_client(trace),
-        eager=EAGER,
+        is_stood_in=True,
     )
 
 
