@@ -385,7 +385,7 @@ def try_fix(subject: Subject, folder: Path, case: ReproCase, patch: str, source:
     with subject.worker(fixed) as worker:
         worker.start()
         result = _result(worker, case.trace, case.violation.signature)
-        left = violation_of(worker.run, case.trace) if result.startswith(FAILS_OTHERWISE) else None
+        left = violation_of(worker.run, case.trace)
     verdict = run_script(folder / SCRIPT, case.script, fixed) if case.script else None
     tested = run_test(folder, case.test, case.script, fixed) if case.test and case.script else None
     behind = _behind(subject, folder, case, parsed, left.signature) if left and verdict and verdict.status else None

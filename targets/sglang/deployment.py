@@ -192,24 +192,25 @@ def _flags(trace: Trace) -> Iterator[str]:
 
 
 def _limits(config: Config) -> dict[str, tuple[str, ...]]:
-    """Return the flags of what limits a step and the pools."""
+    """Return the flags of what limits a step, the pools and a length."""
     sizes = sizes_of(config)
     each = slots_with(sizes.strategy, 2 if sizes.overlap else 1)
     states = str(each * sizes.rows + sizes.spare_slots)
     slots = ("--max-mamba-cache-size", states) if config.enable_prefix_caching else ()
+    is_told = config.options.get("context_flag", "yes") == "yes"
     return {
         "max_num_batched_tokens": ("--chunked-prefill-size", str(config.max_num_batched_tokens)),
         "max_num_seqs": ("--max-running-requests", str(config.max_num_seqs)),
         "num_blocks": ("--max-total-tokens", str(sizes.pages * sizes.page), *slots),
+        **({"max_model_len": ("--context-length", str(config.max_model_len))} if is_told else {}),
     }
 
 
 def _sizes(config: Config) -> Iterator[str]:
     """Yield the trace's sizes as flags."""
     limits = _limits(config)
-    yield from (*limits["max_num_batched_tokens"], *limits["max_num_seqs"])
-    if config.options.get("context_flag", "yes") == "yes":
-        yield from ("--context-length", str(config.max_model_len))
+    shown = ("max_num_batched_tokens", "max_num_seqs", "max_model_len")
+    yield from (part for name in shown if name in limits for part in limits[name])
 
 
 def _client(trace: Trace) -> Client:

@@ -314,13 +314,13 @@ def _threshold(config: Config) -> int:
 
 
 def _limits(config: Config) -> dict[str, tuple[str, ...]]:
-    """Return the flags of what limits a step and the pool. A pool must hold a request of full length."""
+    """Return the flags of what limits a step, the pool and a length."""
     tokens = max(config.max_num_batched_tokens, config.max_num_seqs * (config.num_speculative_tokens + 1))
-    blocks = str(config.num_blocks), "--max-model-len", str(config.max_model_len)
     return {
         "max_num_batched_tokens": ("--max-num-batched-tokens", str(tokens)),
         "max_num_seqs": ("--max-num-seqs", str(config.max_num_seqs)),
-        "num_blocks": ("--num-gpu-blocks-override", *blocks),
+        "num_blocks": ("--num-gpu-blocks-override", str(config.num_blocks)),
+        "max_model_len": ("--max-model-len", str(config.max_model_len)),
     }
 
 
