@@ -295,8 +295,8 @@ def _in_a_sentence(title: str) -> str:
 
 def report(case: ReproCase) -> str:
     """Return the text of REPORT.md."""
-    for with_script, with_timeline in ((True, True), (False, True), (False, False)):
-        text = "\n".join(_lines(_Page(case, with_script, with_timeline))) + "\n"
+    for with_script in (True, False):
+        text = "\n".join(_lines(_Page(case, with_script))) + "\n"
         if len(text) <= LENGTH_MAX:
             return text
     note = "\n\n(Cut: longer than an issue may be.)\n"
@@ -308,7 +308,6 @@ class _Page(NamedTuple):
 
     case: ReproCase
     with_script: bool
-    with_timeline: bool
 
 
 OWNER = """\
@@ -412,7 +411,7 @@ def _when(case: ReproCase) -> Iterator[str]:
         told.append(f"It needs {needs.rstrip('.')}.")
     if here := headline.circumstances if case.deployment.has_sizes else headline.events:
         told.append(f"The reproduction below fails {markdown_text(here)}.")
-    if case.severity and case.severity.reach:
+    if case.severity and case.severity.reach and (case.deployment.command or not case.cause):
         told += _settings_needed(_as_served(case.severity.reach, case.server))
     if told:
         yield f"**When.** {' '.join(told)}\n"
@@ -424,14 +423,19 @@ def _settings_needed(reach: Reach) -> Iterator[str]:
     if not reach.needs:
         yield NOTHING
     elif tried:
-        yield f"Without {' or without '.join(map(markdown_code, tried))} the same requests do not fail."
+        yield f"Without {' or without '.join(map(_setting, tried))} the same requests do not fail."
     if reach.untried:
-        names = listed([markdown_code(one) for one in reach.untried])
+        names = listed([_setting(one) for one in reach.untried])
         yield f"{names} {'were' if len(reach.untried) > 1 else 'was'} set in all runs."
     if passing := [kind for kind, failed in reach.scheduling.items() if not failed]:
         yield f"With {' or '.join(passing)} scheduling they do not fail."
     if not reach.is_complete:
         yield "Not all other settings were tried."
+
+
+def _setting(name: str) -> str:
+    """Return a setting: a flag as code, what our settings call otherwise as text."""
+    return markdown_code(name) if name.startswith("-") else markdown_text(name)
 
 
 def _models(case: ReproCase) -> Iterator[str]:
@@ -560,7 +564,7 @@ def _cause(page: _Page) -> Iterator[str]:
             yield f"Here {'; '.join(terms)}.\n"
     if fix:
         yield from _fix(case, fix)
-    if not cause or case.crashes:
+    if not cause or (case.crashes and not case.script):
         unknown = "" if cause or fix else "Not known. "
         first = "The exception" if case.crashes else "First deviation in this run"
         yield f"{unknown}{first}: {markdown_text(_without_event(case.violation.sentence))}."
@@ -679,6 +683,9 @@ def _expected(page: _Page) -> Iterator[str]:
         varied = f"; {markdown_text(case.answers.variation)}" if case.answers.variation and not received else ""
         told = f"each token is a function of all tokens before it{varied}.{_zeros(rows)}"
         yield f"\nToken ids of a stand-in model: {told}\n"
+    if case.crashes and not rows:
+        raised = case.verdict.raised if case.verdict and case.verdict.promised else ""
+        yield f"Expected: no exception. Received: {markdown_text(raised or _without_event(violation.sentence))}.\n"
     if alone := list(_alone(case)):
         yield "| row of the batch | tokens so far | greedy token, should be | is | |\n| ---: | ---: | --- | --- | --- |"
         yield from (f"| {' | '.join(cells)} |" for cells in alone)
@@ -799,7 +806,7 @@ def _more(page: _Page) -> Iterator[str]:
     """Yield what is read later."""
     case = page.case
     yield from _collapsed("Every request and event", list(_scenario(case)))
-    explanation = explain(case.history)
+    explanation = None if case.cause else explain(case.history)  # blocks and steps are those of the harness
     if explanation and explanation.story and case.violation.field not in FIELDS_OF_A_MODEL and not case.crashes:
         yield from _collapsed("What happens, step by step", list(_story(page, explanation)))
     if case.places:
@@ -818,11 +825,13 @@ def _sources(case: ReproCase) -> Iterator[str]:
     """Yield which statements are of runs, and which are of the text of the cause."""
     if not case.cause:
         return
-    script = "Of the script above, run on the release: what it prints and its exit statuses" if case.script else ""
-    runs = "of the same requests, run by the fuzzer: settings, models and controls"
-    text = "read in the source, and not measured by these runs: the cause, what it needs and the public reports"
+    told = (
+        ["**What is measured.** The script, run on the release: its output and exit statuses."] if case.script else []
+    )
+    told.append("Runs of the same requests by the fuzzer, with stand-ins: settings, models and controls.")
+    told.append("Read in the source, not measured by these runs: the cause, what it needs and the public reports.")
     gpu = case.cause.fields.get("GPU", "")
-    yield f"{'; '.join(filter(None, [script, runs, text]))}.{f' On a GPU: {gpu}.' if gpu else ''}\n"
+    yield f"{' '.join(told)}{f' On a GPU: {gpu}.' if gpu else ''}\n"
 
 
 PLACES = """\
@@ -833,7 +842,7 @@ none of them holds, with scores from 0 to 1:
 
 def _scenario(case: ReproCase) -> Iterator[str]:
     """Yield every request and event, nothing where the script's own calls are shown."""
-    if case.script and case.script.scenario:
+    if case.script and case.verdict and case.verdict.promised:
         return
     rows = requests_of(case.trace, case.history)
     if rows:

@@ -145,6 +145,23 @@ def test_the_failing_request_itself_may_be_longer_or_shorter() -> None:
     assert controls_of(idle, HISTORY, trace, structs.replace(ABLE, stock=())) == [], "r0 was never scheduled"
 
 
+def test_another_request_may_be_longer_or_shorter() -> None:
+    """The trigger was the length of a prompt beside the one that fails, and no control varied it."""
+
+    class Beside(Engine):
+        def explain(self, trace: Trace) -> tuple[Outcome, History]:
+            outcome, history = super().explain(trace)
+            prompts = [event.prompt for event in trace.events if isinstance(event, Arrive) and event.name == "r1"]
+            return (outcome if prompts == [(("b", 4),)] else structs.replace(outcome, violation=None)), history
+
+    trace = make_trace(arrive("r0", 8), arrive("r1", ("b", 4)), *steps(2))
+    able = structs.replace(ABLE, stock=())
+    longer, shorter = (f"with {tokens} tokens in the prompt of r1 instead of 4" for tokens in (5, 3))
+    assert controls_of(Beside({"r0"}, {}), HISTORY, trace, able) == ["without r1", longer, shorter]
+    elsewhere = Beside({"r0"}, {}, passing=(HIT,))
+    assert controls_of(elsewhere, HISTORY, trace, able) == [], "r0 does not come as far"
+
+
 def test_an_event_may_be_left_out() -> None:
     """An abort was the trigger, and no control left it out."""
 
