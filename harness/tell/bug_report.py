@@ -427,7 +427,8 @@ def _settings_needed(reach: Reach) -> Iterator[str]:
     if reach.untried:
         names = listed([_setting(one) for one in reach.untried])
         yield f"{names} {'were' if len(reach.untried) > 1 else 'was'} set in all runs."
-    if passing := [kind for kind, failed in reach.scheduling.items() if not failed]:
+    is_said = any("schedul" in one for one in tried)
+    if passing := [kind for kind, failed in reach.scheduling.items() if not failed and not is_said]:
         yield f"With {' or '.join(passing)} scheduling they do not fail."
     if not reach.is_complete:
         yield "Not all other settings were tried."
@@ -449,8 +450,9 @@ def _models(case: ReproCase) -> Iterator[str]:
     for words, result in by_result.items():
         if found := [" ".join(model.split(" ")[cut:]) for model, each in results.items() if each == result]:
             told.append(f"{words} with {listed(found)}")
-    what = "Stand-ins of their layers, no checkpoints: the" if case.deployment.is_stood_in else "The"
-    yield f"**Models.** {what} same requests, run on each: {markdown_text('; '.join(told))}.\n"
+    what = "State layers" if case.deployment.is_stood_in else "Models"
+    how = ", as stand-ins and without a checkpoint" if case.deployment.is_stood_in else ""
+    yield f"**{what}.** The same requests, run on each{how}: {markdown_text('; '.join(told))}.\n"
 
 
 def _same_words(names: Sequence[str]) -> int:
@@ -655,7 +657,9 @@ def _reproduction(page: _Page) -> Iterator[str]:
     if script.more:
         yield f"{script.more}\n"
     if script.scenario:
-        yield f"Its requests ({lines} lines in all, attached; the rest is machinery):\n"
+        legend = [words for name, words in LEGEND.items() if name in script.scenario]
+        told = f". {' '.join(legend)}" if legend else ":"
+        yield f"Its requests ({lines} lines in all, attached; the rest is machinery){told}\n"
         yield markdown_fence(script.scenario, "python") + "\n"
     elif not page.with_script:
         yield f"`repro.py` ({lines} lines) is too long for this text and is attached.\n"
@@ -667,6 +671,14 @@ def _reproduction(page: _Page) -> Iterator[str]:
     printed = [] if any(map(RECEIVED.fullmatch, verdict.told)) else verdict.told[-PRINTED_LINES_SHOWN:]
     shown = [*printed, raised] if raised else verdict.tail.splitlines()[-OUTPUT_LINES_SHOWN:]
     yield markdown_fence("\n".join(["$ python repro.py", *shown]), "console")
+
+
+LEGEND: Mapping[str, str] = {
+    "right=": "Of the drafts of a step, which a stand-in proposes, the first `right` are right.",
+    "budget=": "A step computes at most `budget` tokens.",
+    "preempt(": "`preempt` does what the scheduler does for lack of memory.",
+}
+"""Part of a script's calls -> what it means."""
 
 
 def _replay(case: ReproCase) -> str:
@@ -774,8 +786,9 @@ def _numbers(tokens: str) -> str:
 
 
 def _answers(case: ReproCase) -> Iterator[list[str]]:
-    """Yield a row for each client of the run that goes on after the deviation; none if the script's has others."""
-    if case.answers.variation and _shows_tokens(case):
+    """Yield a row for each client of the run that goes on after the deviation; none if the script's has others, and of
+    a library that raises: it has no clients who wait."""
+    if (case.answers.variation and _shows_tokens(case)) or (case.crashes and _is_library(case)):
         return
     turns = Counter[str]()
     unanswered = {answer.request for answer in case.answers.rows if answer.end and not answer.again}
@@ -789,6 +802,11 @@ def _answers(case: ReproCase) -> Iterator[list[str]]:
             name = f"{answer.request.removesuffix(AGAIN)} (its prompt and answer sent again)"
         cells = [name, _tokens(answer.expected), _tokens(answer.observed)]
         yield [*map(markdown_text, cells), NO_ANSWER if case.crashes and answer.end else _grade(answer)]
+
+
+def _is_library(case: ReproCase) -> bool:
+    """Return True for an engine that its caller's own process runs, without a server and sizes."""
+    return not (case.deployment.has_sizes or case.deployment.command)
 
 
 def _tokens(tokens: Sequence[int]) -> str:

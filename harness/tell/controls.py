@@ -126,8 +126,8 @@ def _others(
     capabilities: Capabilities,
     server: Callable[[Trace], Deployment],
 ) -> Iterator[Variant]:
-    """Yield traces with settings as the stock server has them, other options, with requests fewer, with other lengths of
-    the others, in a larger pool and larger steps, with events fewer, and with other lengths of the failing request."""
+    """Yield traces with settings as the stock server has them, other options, requests fewer, other lengths of the
+    other requests, a larger pool and larger steps, events fewer, and other lengths of the failing request."""
     is_done, here = not may_decline(trace), server(trace)
     for setting in capabilities.stock or ():
         # In another schedule the same events meet other steps.

@@ -56,7 +56,7 @@ STEPS_BEFORE = 3
 """Steps of a request that is put before the others."""
 IDLE_SECONDS = 20.0
 """Time for the events that the failure does not need any more."""
-SCALE_SECONDS = 40.0
+SCALE_SECONDS = 90.0
 """Time for the trace in the lengths of a server, and without its limits."""
 MODELS_SECONDS = 30.0
 """Time for the trace on other models."""

@@ -112,8 +112,9 @@ class Deployment(Struct, frozen=True):
 
     @property
     def model_words(self) -> str:
-        """The kind of model with the engine's class for it: "Mamba 2 (GraniteMoeHybridForCausalLM)"."""
-        return f"{self.model} ({self.architecture})" if self.model and self.architecture else self.model
+        """The kind of model, with its class if that is what was run: "MiniMax (MiniMaxForCausalLM)"."""
+        is_named = self.model and self.architecture and not self.is_stood_in
+        return f"{self.model} ({self.architecture})" if is_named else self.model
 
     @property
     def model_in_title(self) -> str:

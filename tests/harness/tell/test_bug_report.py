@@ -112,6 +112,8 @@ def test_a_crash_is_told_as_its_clients_see_it() -> None:
     gone = Answer("r0", 0, (1, 2), (1,), False, "AssertionError: x")
     text = report(structs.replace(case, answers=Answers((gone,))))
     assert "| r0 | 1 2 | 1 | **no answer: the engine has ended** |" in text
+    library = structs.replace(case, deployment=structs.replace(case.deployment, has_sizes=False))
+    assert "the engine has ended" not in report(structs.replace(library, answers=Answers((gone,))))
     nothing = report(structs.replace(case, answers=Answers()))
     assert "Expected: no exception. Received: " in nothing, "the section did not say what is expected"
     assert "What must hold" not in text and "inside the engine" not in text
@@ -440,6 +442,13 @@ def test_of_a_script_with_machinery_only_the_scenario_is_shown() -> None:
     assert "x = 1" not in text and MACHINERY not in text
 
 
+def test_calls_of_a_script_that_do_not_speak_for_themselves_are_explained() -> None:
+    case = structs.replace(case_of("accepted-count-zero"), verdict=VERDICT)
+    text = f"def reproduce():\n    engine.step(right=1)\n\n\n{MACHINERY}\n"
+    shown = report(structs.replace(case, script=Script(text, "x", "nothing")))
+    assert "the rest is machinery). Of the drafts of a step, which a stand-in proposes, the first `right`" in shown
+
+
 def test_the_output_of_a_script_is_shown_with_what_clients_receive() -> None:
     """Of six lines all were the traceback's. Of a plain assertion no traceback is shown."""
     printed = ["r0: received [1], expected [2]", *[f"  line {number} of the traceback" for number in range(8)]]
@@ -524,6 +533,9 @@ def test_settings_that_the_failure_needs_are_no_controls() -> None:
     text = report(case)
     assert "Without `--flag` or without `--other` the same requests do not fail. `--rare` was set in all runs." in text
     assert "With synchronous scheduling they do not fail." in text and "Controls" not in text
+    flag = Reach(("--no-async-scheduling",), (), (), reach.scheduling)
+    told = report(structs.replace(case, severity=Severity("P2", "wrong tokens", flag)))
+    assert "Without `--no-async-scheduling` the same requests do not fail." in told and "With sync" not in told
     stock = structs.replace(case, severity=Severity("P1", "wrong tokens", Reach()))
     assert "The same requests fail with default settings, too." in report(stock)
 
@@ -735,6 +747,10 @@ def test_the_models_are_those_on_which_it_was_run() -> None:
     cropped = structs.replace(here.trace, events=(*here.trace.events, Select(("r0",))))
     assert "passes, or refuses the call, with other" in report(structs.replace(here, trace=cropped))
     assert "**Models.**" not in report(known_case())
+    stood_in = structs.replace(here.deployment, is_stood_in=True, architecture="SomeForCausalLM")
+    told = report(structs.replace(here, deployment=stood_in))
+    assert "**State layers.** The same requests, run on each, as stand-ins and without a checkpoint: fails" in told
+    assert "SomeForCausalLM" not in told, "no model of that class was run"
 
 
 def test_a_token_0_is_explained_where_one_is_received() -> None:
