@@ -667,10 +667,26 @@ def _reproduction(page: _Page) -> Iterator[str]:
         yield markdown_fence(script.text.rstrip("\n"), "python") + "\n"
     else:
         yield from _collapsed(f"repro.py ({lines} lines)", [markdown_fence(script.text.rstrip("\n"), "python")])
+    if script.scenario and verdict.promised:
+        yield from _computed(case)
     raised = verdict.raised if verdict.promised and verdict.raised.startswith("AssertionError") else ""
     printed = [] if any(map(RECEIVED.fullmatch, verdict.told)) else verdict.told[-PRINTED_LINES_SHOWN:]
     shown = [*printed, raised] if raised else verdict.tail.splitlines()[-OUTPUT_LINES_SHOWN:]
     yield markdown_fence("\n".join(["$ python repro.py", *shown]), "console")
+
+
+def _computed(case: ReproCase) -> Iterator[str]:
+    """Yield what the cache and the scheduler make of requests that hit, load or are split, in one line."""
+    told = []
+    for row in requests_of(case.trace, case.history):
+        what = [f"hits {plural(row.hit, 'token')}"] if row.hit > 0 else []
+        what += [f"is to load {plural(row.load, 'token')}"] if row.load else []
+        chunks = " + ".join(map(str, row.chunks))
+        what += [f"computes its prompt in steps of {chunks} tokens"] if len(row.chunks) > 1 or (what and chunks) else []
+        if what:
+            told.append(f"{row.name} {listed(what)}")
+    if told:
+        yield f"Up to the failure: {markdown_text('; '.join(told))}.\n"
 
 
 LEGEND: Mapping[str, str] = {

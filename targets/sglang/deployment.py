@@ -50,7 +50,7 @@ REPLACED = (
     "packages that SGLang imports and that are not installed, such as sgl_kernel: empty modules",
 )
 NOTES = (
-    f"the state layers of the run are gated delta nets, as in {ARCHITECTURE}; {MODEL} is one",
+    f"the script stands in for gated delta nets; {MODEL} has such layers (SGLang's {ARCHITECTURE})",
     "random weights and 4 layers fit one GPU; compare each answer with that of the same request alone, or leave both "
     "flags out and serve the checkpoint",
 )

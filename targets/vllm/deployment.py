@@ -404,8 +404,8 @@ def _forced(trace: Trace) -> Iterator[str]:
 
 def _notes(trace: Trace, model: Model) -> Iterator[str]:
     config, events = trace.config, trace.events
-    where = "MODEL is a checkpoint of it" if model.checkpoint.startswith('"$') else f"{model.checkpoint} is one"
-    yield f"the state layers of the run are {model.layer}, as in vLLM's {model.architecture}; {where}"
+    where = "MODEL" if model.checkpoint.startswith('"$') else model.checkpoint
+    yield f"the script stands in for {model.layer}; {where} has such layers (vLLM's {model.architecture})"
     if any(isinstance(event, ResetPrefixCache) for event in events):
         yield "POST /reset_prefix_cache needs VLLM_SERVER_DEV_MODE=1"
     if not all(is_text(event) for event in events if isinstance(event, Turn)):

@@ -449,6 +449,16 @@ def test_calls_of_a_script_that_do_not_speak_for_themselves_are_explained() -> N
     assert "the rest is machinery). Of the drafts of a step, which a stand-in proposes, the first `right`" in shown
 
 
+def test_what_a_request_hits_is_told_beside_the_script() -> None:
+    """A cause spoke of a hit of 4 tokens, and nothing in the report said that there is one."""
+    trace = make_trace(arrive("r0", 24, new=1), *steps(4), arrive("r1", 24, ("e", 4), new=1), *steps(3))
+    case = structs.replace(case_of("null-id-not-zero"), trace=trace, history=record_history(CLEAN, trace)[1])
+    script = Script(f"def reproduce():\n    pass\n\n\n{MACHINERY}\n", "x", "nothing")
+    text = report(structs.replace(case, script=script, verdict=VERDICT))
+    assert "Up to the failure: r1 hits 24 tokens and computes its prompt in steps of 4 tokens.\n" in text
+    assert "Up to the failure" not in report(case)
+
+
 def test_the_output_of_a_script_is_shown_with_what_clients_receive() -> None:
     """Of six lines all were the traceback's. Of a plain assertion no traceback is shown."""
     printed = ["r0: received [1], expected [2]", *[f"  line {number} of the traceback" for number in range(8)]]
