@@ -348,7 +348,7 @@ def write_script(folder: Path, case: ReproCase) -> tuple[Script, ScriptVerdict]:
     if ranks_of(case.trace.config) > 1:
         raise TargetError("the failure needs several ranks, and a script runs one engine")
     scripts = write_scripts(case.spec, case.trace, failure_of(case.trace, case.history, case.violation))
-    for script in (served(one, case.server) for one in scripts):
+    for script in (served(one, case.server) if case.is_served else one for one in scripts):
         write_atomically(folder / SCRIPT, script.text.encode())
         verdict = run_script(folder / SCRIPT, script, case.launch)
         if verdict.promised:
