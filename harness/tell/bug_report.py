@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from itertools import groupby, takewhile
+from math import ceil
 from typing import NamedTuple
 
 from msgspec import Struct, structs
@@ -412,19 +413,20 @@ def _when(case: ReproCase) -> Iterator[str]:
     if here := headline.circumstances if case.deployment.has_sizes else headline.events:
         told.append(f"The reproduction below fails {markdown_text(here)}.")
     if case.severity and case.severity.reach and (case.deployment.command or not case.cause):
-        told += _settings_needed(_as_served(case.severity.reach, case.server))
+        told += _settings_needed(_as_served(case.severity.reach, case.server), only_flags=bool(case.cause))
     if told:
         yield f"**When.** {' '.join(told)}\n"
 
 
-def _settings_needed(reach: Reach) -> Iterator[str]:
-    """Yield sentences about the settings without which the same requests do not fail: each was run."""
-    tried = [one for one in reach.needs if one not in reach.untried]
+def _settings_needed(reach: Reach, *, only_flags: bool) -> Iterator[str]:
+    """Yield sentences about the settings without which the same requests do not fail: each was run. `only_flags`: a
+    cause tells what else it needs."""
+    tried = [one for one in reach.needs if one not in reach.untried and (one.startswith("-") or not only_flags)]
     if not reach.needs:
         yield NOTHING
     elif tried:
         yield f"Without {' or without '.join(map(_setting, tried))} the same requests do not fail."
-    if reach.untried:
+    if reach.untried and not only_flags:
         names = listed([_setting(one) for one in reach.untried])
         yield f"{names} {'were' if len(reach.untried) > 1 else 'was'} set in all runs."
     is_said = any("schedul" in one for one in tried)
@@ -647,7 +649,7 @@ def _reproduction(page: _Page) -> Iterator[str]:
     lines = script.text.count("\n")
     if verdict.promised:
         part = " (the built-in target is part of it)" if script.needs == PACKAGE else ""
-        after = "within a second" if verdict.seconds < 1 else f"after {verdict.seconds:.0f} s"
+        after = f"within {plural(ceil(verdict.seconds / 60), 'minute')}" if verdict.seconds > 1 else "within a second"
         needs = markdown_text(listed(script.needs.split(", ")))
         yield f"With {needs} installed{part}, on a CPU, `python repro.py` reproduces the failure {after}.\n"
     elif verdict.elsewhere:
@@ -692,6 +694,9 @@ def _computed(case: ReproCase) -> Iterator[str]:
 LEGEND: Mapping[str, str] = {
     "right=": "Of the drafts of a step, which a stand-in proposes, the first `right` are right.",
     "budget=": "A step computes at most `budget` tokens.",
+    "per_request=": "`per_request` has (drafts, right ones) of single requests.",
+    "stop_at=": "`stop_at` is the number of the new token that is a stop token.",
+    "closes=": "`closes` is the number of new tokens with which the grammar is complete.",
     "preempt(": "`preempt` does what the scheduler does for lack of memory.",
 }
 """Part of a script's calls -> what it means."""
@@ -878,6 +883,10 @@ def _scenario(case: ReproCase) -> Iterator[str]:
     """Yield every request and event, nothing where the script's own calls are shown."""
     if case.script and case.verdict and case.verdict.promised:
         return
+    if case.deployment.scaled:
+        yield "Scaled down, or given by the scenario:\n"
+        yield from (f"* {markdown_text(clause)}" for clause in case.deployment.scaled)
+        yield ""
     rows = requests_of(case.trace, case.history)
     if rows:
         heads = ["request", "arrives before", "prompt tokens", "shared prefix", "cache hit", "chunks", "new tokens"]

@@ -11,6 +11,7 @@ The same trace on other models is no control, but says which models a report is 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import NamedTuple, Protocol
@@ -194,12 +195,15 @@ def _other_lengths(trace: Trace, request: str, *, of_others: bool = False) -> It
     """Yield the trace with a prompt or an answer of the failing request that is one token longer or shorter; of each,
     if it is no request that fails. `of_others`: of each request but that one, which has to fail at the same positions
     then; nothing if there is none."""
+    turns_of = Counter[str]()
     for index, event in enumerate(trace.events):
+        turns_of[event.name if isinstance(event, Turn) else ""] += 1
         if not isinstance(event, Turn) or (of_others and not request):
             continue
         if request and of_others == (event.name == request):
             continue
-        who = event.name
+        number = turns_of[event.name]
+        who = f"turn {number} of {event.name}" if number > 1 else event.name
         *parts, (document, length) = event.prompt
         whole, answer = sum(tokens for _, tokens in event.prompt), event.max_new_tokens
         turns: list[tuple[str, Turn]] = []

@@ -273,6 +273,9 @@ def _forced(trace: Trace) -> Iterator[str]:
         )
     if Evict in kinds:
         yield "the script evicts nodes of the radix tree; on a server other prompts do that as they fill the pools"
+    if trace.config.num_speculative_tokens:
+        source = "n-gram corpus" if sizes_of(trace.config).drafter == "ngram" else "draft model"
+        yield f"drafts are right or wrong as the script says; a server's come from its {source}"
     if any(isinstance(event, Step) and (event.budget or event.chunks) for event in trace.events):
         yield "the script limits the tokens of single steps; on a server other requests take the rest of a chunk"
 

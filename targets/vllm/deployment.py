@@ -390,7 +390,7 @@ def _forced(trace: Trace) -> Iterator[str]:
     if any(isinstance(event, Step) and event.chunks for event in events):
         yield "the script limits the chunk of a request; a server splits there when the rest of the step is taken"
     if config.num_speculative_tokens:
-        yield "drafts are right or wrong as the scenario says; a server's come from its drafter"
+        yield "drafts are right or wrong as the script says; a server's come from its drafter"
     if any(isinstance(event, Resume) or (isinstance(event, Arrive) and event.session) for event in events):
         yield (
             "turns of a session are inputs of one `AsyncLLM.generate` (an async generator of `StreamingInput`); the "
