@@ -396,9 +396,10 @@ def try_fix(subject: Subject, folder: Path, case: ReproCase, patch: str, source:
 def _behind(subject: Subject, folder: Path, case: ReproCase, patch: Patch, signature: str) -> Behind | None:
     """Return another packaged patch with which the script passes that meets another defect, of this signature, behind
     the first patch; None if none of those that are most like it does."""
+    if case.script is None:
+        return None
     named = case.related.name if case.related else ""
-    others = other_fixes(subject.spec, subject.launch.version, named, signature)
-    for entry in others[:BEHIND_MAX] if case.script else ():
+    for entry in other_fixes(subject.spec, subject.launch.version, named, signature)[:BEHIND_MAX]:
         try:
             both = patched(subject.launch, [patch, other := entry.read_patch()])
         except PatchError:
