@@ -2,7 +2,7 @@
 
 Traces are in miniature: blocks of a few tokens. A server has larger ones, and takes the same requests and flags in
 lengths that lie at the same places of its blocks (`at_scale`), or in those of the trace. That the trace fails there,
-too, is tried (`Served`), as is which limits it needs: of a step, of running requests and of the pool.
+too, is tried (`Served`), as is which limits it needs: of a step, of running requests, of the pool and of a length.
 
 A place in a small block may be near both of its ends, and only one of them may matter: a prompt of 1 + k tokens is one
 whatever the block, if k drafts are proposed, and as many tokens before the end of a block drafts reach over it. A
@@ -23,7 +23,7 @@ from ...targets.base.trace import AnyEvent, Arrive, Config, Crop, ExternalLoad, 
 from ..record.history import History
 from .scenario import steps_of
 
-AMPLE = {"max_num_batched_tokens": 4096, "max_num_seqs": 64, "num_blocks": 4096}
+AMPLE = {"max_num_batched_tokens": 4096, "max_num_seqs": 64, "num_blocks": 4096, "max_model_len": 4096}
 """Limits that limit no trace."""
 NO_HISTORY = History()
 EVENTS_MAX = 600

@@ -10,11 +10,11 @@ first, and named.
 from __future__ import annotations
 
 import re
-import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from itertools import groupby, takewhile
+from math import ceil
 from typing import NamedTuple
 
 from msgspec import Struct, structs
@@ -31,7 +31,6 @@ from ...targets.base.trace import Abort, Config, Prompt, Resume, Trace
 from ..campaign_summary import Reach, Severity
 from ..group.causes.evidence import Place
 from ..group.findings.finding_store import replay_command
-from ..group.findings.severity import reach_words, where
 from ..group.known.cause_text import CauseText
 from ..group.known.known_toml import FILES, Known
 from ..judge.oracles import client_of, rule_of
@@ -49,9 +48,8 @@ from .headline import OF_THE_RUN, Headline, headline_of
 from .related import RelatedEntry, public_reports
 from .scenario import narrate, requests_of
 from .script import PACKAGE, ScriptVerdict
-from .timeline import build_timeline, plain_text
 
-NOTHING = "needs no setting that differs from the defaults"
+NOTHING = "The same requests fail with default settings, too."
 SYNCHRONOUS = "synchronous"
 """Of `Reach.scheduling`."""
 PASSES = "passes"
@@ -86,6 +84,8 @@ NO_ANSWER = "**no answer: the engine has ended**"
 TOO_MANY = "More tokens than asked for"
 """What a client gets that receives all that it should, and more."""
 SETTINGS_IN_TITLE = 2
+WHAT_MAX = 60
+"""Characters; what a client gets that is longer stands in no title beside a cause."""
 TITLE_MAX = 200
 """Characters; a longer title does without the class of the model. GitHub takes 256."""
 STEM = 5
@@ -97,6 +97,8 @@ PLACES_SHOWN = 5
 ISSUE = re.compile(r"\\#(?=\d)")
 GREEDY = re.compile(r"greedy tokens (\[.*?\]), alone (\[.*?\]);")
 """In a line that a script prints for a forward."""
+DIFFER = re.compile(r"log-probabilities differ from the same tokens alone by ([\d.e+-]+)")
+"""In such a line, too."""
 
 
 class OtherRun(Struct, frozen=True):
@@ -108,6 +110,14 @@ class OtherRun(Struct, frozen=True):
     result: str
 
 
+class Behind(Struct, frozen=True):
+    """Another packaged patch, without which the script fails by another defect behind the first patch."""
+
+    title: str
+    text: str
+    script: ScriptVerdict
+
+
 class TriedFix(Struct, frozen=True):
     """A patch that was tried.
 
@@ -116,6 +126,7 @@ class TriedFix(Struct, frozen=True):
     result  the trace with the patch: `PASSES`, how it fails, or why it cannot run
     script  the script with the patch, None without a script
     test    the test of the engine's own tree with the patch, None without one
+    behind  what else the script needs to pass, None if it needs nothing, or what is not known
     """
 
     text: str
@@ -124,6 +135,7 @@ class TriedFix(Struct, frozen=True):
     script: ScriptVerdict | None = None
     test: ScriptVerdict | None = None
     places: Sequence[str] = ()
+    behind: Behind | None = None
 
     @property
     def good(self) -> bool:
@@ -150,9 +162,7 @@ class ReproCase(Struct, frozen=True):
     system    operating system and architecture
     collected  what the engine's own tool says of its environment, "" without one
     usual     values of options that need no mention
-    graphs    whether the trace fails "eagerly" and "with captured graphs"; {} where only one of them was run
     controls  runs that differ from the trace in one factor, and pass
-    tried     runs that were made to find them, 0 if none was looked for
     models    the trace on other models: `PASSES`, how it fails, or why it cannot run
     places    suspicious functions of the engine, most suspicious first; () if they were not computed
     related   the known bug that lists the trace or is recognized, if there is one
@@ -175,9 +185,7 @@ class ReproCase(Struct, frozen=True):
     versions: Mapping[str, str] = {}
     system: str = ""
     collected: str = ""
-    graphs: Mapping[str, bool] = {}
     controls: Sequence[str] = ()
-    tried: int = 0
     models: Mapping[str, str] = {}
     usual: Mapping[str, str] = {}
     places: Sequence[Place] = ()
@@ -193,12 +201,13 @@ class ReproCase(Struct, frozen=True):
 
     @property
     def server(self) -> Deployment:
-        """The server of the trace, with the sizes in which the requests were seen to fail, without any if they were
-        not; with captured graphs if it fails with them, too."""
-        is_run = self.served is not None and (self.served.tried or not self.served.deployment.scale)
-        server = self.served.deployment if self.served and is_run else self.deployment
-        spared = {server.eager} if self.graphs and all(self.graphs.values()) else set()
-        return structs.replace(server, flags=tuple(flag for flag in server.flags if flag not in spared))
+        """The server of the trace, with the sizes in which the requests were seen to fail."""
+        return self.served.deployment if self.served and self.is_served else self.deployment
+
+    @property
+    def is_served(self) -> bool:
+        """False if the requests were not seen to fail in the lengths of a server."""
+        return self.served is None or bool(self.served.tried) or not self.served.deployment.scale
 
     @property
     def release(self) -> str:
@@ -231,13 +240,15 @@ class ReproCase(Struct, frozen=True):
         needs = [*flags, *asked][:SETTINGS_IN_TITLE]
         usual = " with default settings" if reach and not reach.needs else ""
         where = f" with {listed(needs)}" if needs else usual
-        kind = ": ".join(filter(None, (self.deployment.model, self.deployment.architecture))) or "hybrid model"
+        kind = self.deployment.model_in_title or "hybrid model"
         kind = kind if self.violation.group_kind == "mamba" or not self.deployment.has_sizes else ""
         on = current.title if current and any(run.result == PASSES for run in self.runs) else ""
         said = f"{headline.situation}{where}"
         if self.cause:
             events = headline.events if _adds_words(headline.events, self.cause.title) else ""
-            said = f"{' '.join(filter(None, (self.what, events)))}{where}: {_in_a_sentence(self.cause.title)}"
+            told = f"{' '.join(filter(None, (self.what, events)))}{where}"
+            cause = self.cause.title
+            said = f"{told}: {_in_a_sentence(cause)}" if len(self.what) <= WHAT_MAX else f"{cause}{where}"
         last = ", ".join(filter(None, (kind, on)))
         whole = f"{said} ({last})" if last else said
         return whole if len(whole) <= TITLE_MAX else said
@@ -285,8 +296,8 @@ def _in_a_sentence(title: str) -> str:
 
 def report(case: ReproCase) -> str:
     """Return the text of REPORT.md."""
-    for with_script, with_timeline in ((True, True), (False, True), (False, False)):
-        text = "\n".join(_lines(_Page(case, with_script, with_timeline))) + "\n"
+    for with_script in (True, False):
+        text = "\n".join(_lines(_Page(case, with_script))) + "\n"
         if len(text) <= LENGTH_MAX:
             return text
     note = "\n\n(Cut: longer than an issue may be.)\n"
@@ -298,7 +309,6 @@ class _Page(NamedTuple):
 
     case: ReproCase
     with_script: bool
-    with_timeline: bool
 
 
 OWNER = """\
@@ -328,9 +338,7 @@ def _ours(case: ReproCase) -> str:
         reason = "" if case.cause else f", {re.sub(ISSUE, '#', markdown_text(case.related.reason)).rstrip('.')}"
         known = f", known as {markdown_code(case.related.name)}{reason}"
     again = f"replayed by {markdown_code(_replay(case).removeprefix('$ '))}"
-    other = (
-        f". With `fix.patch` its trace {BEHIND}" if case.fix and not case.fix.good and case.fix.passes_script else ""
-    )
+    other = f". With the patch its trace {BEHIND}" if case.fix and not case.fix.good and case.fix.passes_script else ""
     return f"{markdown_code(case.violation.signature)}{known}, {again}{other}"
 
 
@@ -404,12 +412,33 @@ def _when(case: ReproCase) -> Iterator[str]:
         told.append(f"It needs {needs.rstrip('.')}.")
     if here := headline.circumstances if case.deployment.has_sizes else headline.events:
         told.append(f"The reproduction below fails {markdown_text(here)}.")
-    if case.severity and case.severity.reach and (case.server.shell or not told):
-        words = reach_words(_as_served(case.severity.reach, case.server), NOTHING)
-        reach = markdown_text("; ".join([words, *where(case.graphs, "")]))
-        told.append(f"Settings, each tried alone: {reach}.")
+    if case.severity and case.severity.reach and (case.deployment.command or not case.cause):
+        told += _settings_needed(_as_served(case.severity.reach, case.server), only_flags=bool(case.cause))
     if told:
         yield f"**When.** {' '.join(told)}\n"
+
+
+def _settings_needed(reach: Reach, *, only_flags: bool) -> Iterator[str]:
+    """Yield sentences about the settings without which the same requests do not fail: each was run. `only_flags`: a
+    cause tells what else it needs."""
+    tried = [one for one in reach.needs if one not in reach.untried and (one.startswith("-") or not only_flags)]
+    if not reach.needs:
+        yield NOTHING
+    elif tried:
+        yield f"Without {' or without '.join(map(_setting, tried))} the same requests do not fail."
+    if reach.untried and not only_flags:
+        names = listed([_setting(one) for one in reach.untried])
+        yield f"{names} {'were' if len(reach.untried) > 1 else 'was'} set in all runs."
+    is_said = any("schedul" in one for one in tried)
+    if passing := [kind for kind, failed in reach.scheduling.items() if not failed and not is_said]:
+        yield f"With {' or '.join(passing)} scheduling they do not fail."
+    if not reach.is_complete:
+        yield "Not all other settings were tried."
+
+
+def _setting(name: str) -> str:
+    """Return a setting: a flag as code, what our settings call otherwise as text."""
+    return markdown_code(name) if name.startswith("-") else markdown_text(name)
 
 
 def _models(case: ReproCase) -> Iterator[str]:
@@ -423,7 +452,9 @@ def _models(case: ReproCase) -> Iterator[str]:
     for words, result in by_result.items():
         if found := [" ".join(model.split(" ")[cut:]) for model, each in results.items() if each == result]:
             told.append(f"{words} with {listed(found)}")
-    yield f"**Models.** The same requests, run on each: {markdown_text('; '.join(told))}.\n"
+    what = "State layers" if case.deployment.is_stood_in else "Models"
+    how = ", as stand-ins and without a checkpoint" if case.deployment.is_stood_in else ""
+    yield f"**{what}.** The same requests, run on each{how}: {markdown_text('; '.join(told))}.\n"
 
 
 def _same_words(names: Sequence[str]) -> int:
@@ -457,12 +488,14 @@ def _shows_tokens(case: ReproCase) -> bool:
 
 def _shown(case: ReproCase) -> str:
     """Return what the script shows if no client of the run does."""
-    if _shows_tokens(case) and case.answers.rows and all(one.wrong_from < 0 for one in case.answers.rows):
-        return "In repro.py, a client that sends the same tokens again, or asks for more, receives wrong ones."
+    is_right = bool(case.answers.rows) and all(one.wrong_from < 0 for one in case.answers.rows)
+    if is_right and _shows_tokens(case) and not case.cause:
+        return "In the script, a client that sends the same tokens again, or asks for more, receives wrong ones."
     told = case.verdict.told if case.verdict and case.verdict.promised else ()
-    greedy = [found.groups() for line in told if (found := GREEDY.search(line))]
-    if greedy and all(one == other for one, other in greedy):
-        return "In repro.py no greedy token differs from those of the same tokens alone, but log-probabilities do."
+    found = [match.groups() for line in told if (match := GREEDY.search(line))]
+    differ = [line for line in told if (match := DIFFER.search(line)) and float(match[1]) > 0]
+    if found and differ and all(one == other for one, other in found):
+        return "In the script no greedy token differs from those of the same tokens alone, but log-probabilities do."
     return ""
 
 
@@ -478,9 +511,10 @@ def _implementations(case: ReproCase) -> Iterator[str]:
 
 
 def _server(page: _Page) -> Iterator[str]:
-    """Yield the command of a server with the settings of the trace, and what was run of it."""
+    """Yield the command of a server with the settings of the trace, and what was run of it; nothing where the requests
+    were not seen to fail in the lengths of one."""
     server, served = page.case.server, page.case.served
-    if not server.shell:
+    if not server.shell or not page.case.is_served:
         return
     scale = server.scale if served and served.tried else None
     again = _meets_a_wrong_cache(page.case)
@@ -488,31 +522,24 @@ def _server(page: _Page) -> Iterator[str]:
     if again and any(isinstance(event, Resume | Abort) for event in page.case.trace.events):
         forced.append("the client that meets the wrong cache sends tokens that depend on the answers of others")
     yield markdown_fence(" \\\n  ".join(server.shell), "bash")
-    sizes = ""
-    if scale:
-        sizes = (
-            f" in lengths of a server, {scale.what} of {plural(scale.block, 'token')}; flags of sizes only fit these"
+    ran = "script" if page.case.script else "trace"
+    if scale and served:
+        what = "the same requests" if forced or not server.client.calls else "the requests below"
+        yield (
+            f"\nThese are the {ran}'s settings. Numbers of tokens differ from the {ran}'s: they are scaled to "
+            f"{scale.what} of {plural(scale.block, 'token')}. No server was started; {what} were run on the {ran}'s "
+            f"stand-ins with {scale.what} of {plural(served.tried, 'token')}, and fail in the same way."
         )
-    ran = "the script" if page.case.script else "the trace in hybridfuzz"
-    yield f"\nThis command has the settings of the script{sizes}. No server was started; {ran} was run."
-    if scale and served and served.tried:
-        how = f"with {scale.what} of {plural(served.tried, 'token')}"
-        what = "The same requests" if forced or not server.client.calls else "The requests below"
-        yield f"{what} were run like it, {how}, and fail in the same way."
-    elif served and served.deployment.scale:
-        what = served.deployment.scale.what
-        yield f"Its sizes are left out: the requests were seen to fail in the short {what} of {ran} only."
+    else:
+        yield f"\nThese are the {ran}'s settings. No server was started."
     yield ""
-    is_seen = served and (served.tried or not served.deployment.scale)
-    clients = (
-        list(client_lines(served, page.case.trace, page.case.history, again))
-        if served and is_seen and not forced
-        else []
-    )
+    clients = list(client_lines(served, page.case.trace, page.case.history, again)) if served and not forced else []
     lines = [f"* {markdown_text(note)}" for note in server.notes]
     if forced:
-        lines += ["", "No clients are given, since no client decides what the failure needs:", ""]
+        lines += ["", "No client script is given, since no client decides these:", ""]
         lines += [f"* {markdown_text(one)}" for one in forced]
+    elif not clients:
+        lines += ["", "No client script is given: the requests are no calls of a server's HTTP interface.", ""]
     if clients:
         lines += ["", markdown_fence("\n".join(clients), "python")]
         if shows := SHOWN_BY.get(client_of(page.case.violation)):
@@ -535,12 +562,24 @@ def _cause(page: _Page) -> Iterator[str]:
         about = cause.fields.get("where", "")
         yield f"**{markdown_text(cause.title)}**{f' ({about})' if about else ''}.\n"
         yield f"{cause.body.strip()}\n"
+        used = " ".join([cause.title, cause.body, *cause.fields.values()])
+        known = TERMS if case.deployment.command else {}  # a library has no block tables, and other columns
+        if terms := [f"{word} is {means}" for word, means in known.items() if re.search(rf"\b{word}s?\b", used)]:
+            yield f"Here {'; '.join(terms)}.\n"
     if fix:
         yield from _fix(case, fix)
-    if not cause or case.crashes:
+    if not cause or (case.crashes and not case.script):
         unknown = "" if cause or fix else "Not known. "
         first = "The exception" if case.crashes else "First deviation in this run"
         yield f"{unknown}{first}: {markdown_text(_without_event(case.violation.sentence))}."
+
+
+TERMS: Mapping[str, str] = {
+    "k": "the number of drafts in a step",
+    "column": "an entry of a request's row in the block table",
+    "DCP": "decode context parallelism",
+}
+"""Words of causes that not every reader has -> what they mean."""
 
 
 def _without_event(sentence: str) -> str:
@@ -555,32 +594,48 @@ def _fix(case: ReproCase, fix: TriedFix) -> Iterator[str]:
     """Yield what fails without the patch and passes with it, and the patch."""
     shown = fix.text.splitlines()
     lines, count = len(shown), plural(len(shown), "line")
-    about = "`fix.patch` shows the cause; it was not written for review."
+    about = "This patch shows the cause; it was not written for review."
     if fix.places:
         places = listed([markdown_code(one) for one in fix.places[:PLACES_SHOWN]])
         more = " and more" if len(fix.places) > PLACES_SHOWN else ""
         about += f" It changes {places}{more}."
     yield f"{about}\n"
     before = "without it" if case.fixes else "as released"
-    yield f"| | {before} | with `fix.patch` |\n| --- | --- | --- |"
+    behind = fix.behind
+    heads = ["", before, "with the patch", *(["with a second patch, too"] if behind else [])]
+    yield f"| {' | '.join(heads)} |\n|{' --- |' * len(heads)}"
     if case.verdict and fix.script:
-        yield f"| `python repro.py` | exit status {case.verdict.status} | exit status {fix.script.status} |"
+        ran = [case.verdict.status, fix.script.status, *([behind.script.status] if behind else [])]
+        yield f"| `python repro.py` | {' | '.join(f'exit status {one}' for one in ran)} |"
     if case.test and case.tested and fix.test:
-        words = ("fails" if case.tested.status else "passes"), ("fails" if fix.test.status else "passes")
-        yield f"| {markdown_code(case.test.path)} | {words[0]} | {words[1]} |"
+        words = ["fails" if one.status else "passes" for one in (case.tested, fix.test)]
+        yield f"| {' | '.join([markdown_code(case.test.path), *words, *([''] if behind else [])])} |"
     is_other = not fix.good and fix.passes_script
     if not fix.script:
         yield f"| the run | fails | {BEHIND if is_other else markdown_text(fix.result)} |"
     yield ""
-    if not (fix.good or is_other):
+    if behind and fix.script:
+        yield (
+            f"With the patch the script meets another defect ({markdown_text(_in_a_sentence(behind.title))}): "
+            f"{markdown_text(fix.script.raised)}. The second patch is for that one.\n"
+        )
+    elif not (fix.good or is_other):
         yield "**The patch does not fix this failure.**\n"
+    yield from _patch(shown, f"The patch ({count})", lines)
+    if behind:
+        second = behind.text.splitlines()
+        yield from _patch(second, f"The second patch ({plural(len(second), 'line')})", PATCH_LINES_SHOWN + 1)
+
+
+def _patch(shown: Sequence[str], title: str, lines: int) -> Iterator[str]:
+    """Yield a patch: as it is, or collapsed under a title if it counts as long; nothing of a very long one."""
     text = markdown_fence("\n".join(shown), "diff")
     if lines <= PATCH_LINES_SHOWN:
         yield f"{text}\n"
     elif lines <= PATCH_LINES_MAX:
-        yield from _collapsed(f"fix.patch ({count})", [text])
+        yield from _collapsed(title, [text])
     else:
-        yield f"`fix.patch` ({count}) is left out for its length.\n"
+        yield f"{title} is left out for its length.\n"
 
 
 def _reproduction(page: _Page) -> Iterator[str]:
@@ -594,7 +649,7 @@ def _reproduction(page: _Page) -> Iterator[str]:
     lines = script.text.count("\n")
     if verdict.promised:
         part = " (the built-in target is part of it)" if script.needs == PACKAGE else ""
-        after = "within a second" if verdict.seconds < 1 else f"after {verdict.seconds:.0f} s"
+        after = f"within {plural(ceil(verdict.seconds / 60), 'minute')}" if verdict.seconds > 1 else "within a second"
         needs = markdown_text(listed(script.needs.split(", ")))
         yield f"With {needs} installed{part}, on a CPU, `python repro.py` reproduces the failure {after}.\n"
     elif verdict.elsewhere:
@@ -604,7 +659,9 @@ def _reproduction(page: _Page) -> Iterator[str]:
     if script.more:
         yield f"{script.more}\n"
     if script.scenario:
-        yield f"Its requests ({lines} lines in all, attached; the rest is machinery):\n"
+        legend = [words for name, words in LEGEND.items() if name in script.scenario]
+        told = f". {' '.join(legend)}" if legend else ":"
+        yield f"Its requests ({lines} lines in all, attached; the rest is machinery){told}\n"
         yield markdown_fence(script.scenario, "python") + "\n"
     elif not page.with_script:
         yield f"`repro.py` ({lines} lines) is too long for this text and is attached.\n"
@@ -612,10 +669,37 @@ def _reproduction(page: _Page) -> Iterator[str]:
         yield markdown_fence(script.text.rstrip("\n"), "python") + "\n"
     else:
         yield from _collapsed(f"repro.py ({lines} lines)", [markdown_fence(script.text.rstrip("\n"), "python")])
+    if script.scenario and verdict.promised:
+        yield from _computed(case)
     raised = verdict.raised if verdict.promised and verdict.raised.startswith("AssertionError") else ""
     printed = [] if any(map(RECEIVED.fullmatch, verdict.told)) else verdict.told[-PRINTED_LINES_SHOWN:]
     shown = [*printed, raised] if raised else verdict.tail.splitlines()[-OUTPUT_LINES_SHOWN:]
     yield markdown_fence("\n".join(["$ python repro.py", *shown]), "console")
+
+
+def _computed(case: ReproCase) -> Iterator[str]:
+    """Yield what the cache and the scheduler make of requests that hit, load or are split, in one line."""
+    told = []
+    for row in requests_of(case.trace, case.history):
+        what = [f"hits {plural(row.hit, 'token')}"] if row.hit > 0 else []
+        what += [f"is to load {plural(row.load, 'token')}"] if row.load else []
+        chunks = " + ".join(map(str, row.chunks))
+        what += [f"computes its prompt in steps of {chunks} tokens"] if len(row.chunks) > 1 or (what and chunks) else []
+        if what:
+            told.append(f"{row.name} {listed(what)}")
+    if told:
+        yield f"Up to the failure: {markdown_text('; '.join(told))}.\n"
+
+
+LEGEND: Mapping[str, str] = {
+    "right=": "Of the drafts of a step, which a stand-in proposes, the first `right` are right.",
+    "budget=": "A step computes at most `budget` tokens.",
+    "per_request=": "`per_request` has (drafts, right ones) of single requests.",
+    "stop_at=": "`stop_at` is the number of the new token that is a stop token.",
+    "closes=": "`closes` is the number of new tokens with which the grammar is complete.",
+    "preempt(": "`preempt` does what the scheduler does for lack of memory.",
+}
+"""Part of a script's calls -> what it means."""
 
 
 def _replay(case: ReproCase) -> str:
@@ -632,6 +716,9 @@ def _expected(page: _Page) -> Iterator[str]:
         varied = f"; {markdown_text(case.answers.variation)}" if case.answers.variation and not received else ""
         told = f"each token is a function of all tokens before it{varied}.{_zeros(rows)}"
         yield f"\nToken ids of a stand-in model: {told}\n"
+    if case.crashes and not rows:
+        raised = case.verdict.raised if case.verdict and case.verdict.promised else ""
+        yield f"Expected: no exception. Received: {markdown_text(raised or _without_event(violation.sentence))}.\n"
     if alone := list(_alone(case)):
         yield "| row of the batch | tokens so far | greedy token, should be | is | |\n| ---: | ---: | --- | --- | --- |"
         yield from (f"| {' | '.join(cells)} |" for cells in alone)
@@ -644,30 +731,13 @@ def _expected(page: _Page) -> Iterator[str]:
 
 
 def _controls(case: ReproCase) -> Iterator[str]:
-    """Yield a table of runs that differ in one factor and pass; if there are none, what was tried."""
+    """Yield a table of runs that differ in one factor and pass; nothing if there are none."""
     ran = "the script" if case.script else "the run"
-    settings = [one for one in _settings_that_pass(case) if one not in case.controls]
-    if case.controls or settings:
+    if case.controls:
         yield f"**Controls.** Each was run, and differs from {ran} in one thing only:\n"
         yield f"| run | result |\n| --- | --- |\n| {ran} | **fails** |"
         yield from (f"| the same, but {markdown_text(control)} | passes |" for control in case.controls)
-        yield from (f"| the same, but {markdown_text(setting)} | passes; it may compute less |" for setting in settings)
         yield ""
-    elif case.tried:
-        yield (
-            f"**Controls.** None was found. Each of {plural(case.tried, 'run')} that differ in one thing fails, too, "
-            "or computes something else than what fails here.\n"
-        )
-
-
-def _settings_that_pass(case: ReproCase) -> Iterator[str]:
-    """Yield the settings with which the same requests were run and passed: each one that the failure needs at its stock
-    value, and the other scheduling. Unlike `controls`, these runs need not do again what fails."""
-    if case.severity is None or case.severity.reach is None:
-        return
-    reach = _as_served(case.severity.reach, case.server)
-    yield from (f"without {name}" for name in reach.needs if name not in reach.untried)
-    yield from (f"with {kind} scheduling" for kind, failed in reach.scheduling.items() if not failed)
 
 
 def _alone(case: ReproCase) -> Iterator[list[str]]:
@@ -724,7 +794,7 @@ def _received(case: ReproCase) -> Iterator[list[str]]:
         name = client["name"]
         turns[name] += 1
         turn = f", turn {turns[name]}" if turns[name] > 1 else ""
-        shown = f"a later client, which sends tokens again ({name})" if name.startswith(AGAIN_IN_SCRIPT) else name
+        shown = f"a later request with the same tokens ({name})" if name.startswith(AGAIN_IN_SCRIPT) else name
         yield [markdown_text(shown + turn), _numbers(wanted), _numbers(got), grade]
 
 
@@ -737,8 +807,9 @@ def _numbers(tokens: str) -> str:
 
 
 def _answers(case: ReproCase) -> Iterator[list[str]]:
-    """Yield a row for each client of the run that goes on after the deviation; none if the script's has others."""
-    if case.answers.variation and _shows_tokens(case):
+    """Yield a row for each client of the run that goes on after the deviation; none if the script's has others, and of
+    a library that raises: it has no clients who wait."""
+    if (case.answers.variation and _shows_tokens(case)) or (case.crashes and _is_library(case)):
         return
     turns = Counter[str]()
     unanswered = {answer.request for answer in case.answers.rows if answer.end and not answer.again}
@@ -752,6 +823,11 @@ def _answers(case: ReproCase) -> Iterator[list[str]]:
             name = f"{answer.request.removesuffix(AGAIN)} (its prompt and answer sent again)"
         cells = [name, _tokens(answer.expected), _tokens(answer.observed)]
         yield [*map(markdown_text, cells), NO_ANSWER if case.crashes and answer.end else _grade(answer)]
+
+
+def _is_library(case: ReproCase) -> bool:
+    """Return True for an engine that its caller's own process runs, without a server and sizes."""
+    return not (case.deployment.has_sizes or case.deployment.command)
 
 
 def _tokens(tokens: Sequence[int]) -> str:
@@ -769,7 +845,7 @@ def _more(page: _Page) -> Iterator[str]:
     """Yield what is read later."""
     case = page.case
     yield from _collapsed("Every request and event", list(_scenario(case)))
-    explanation = explain(case.history)
+    explanation = None if case.cause else explain(case.history)  # blocks and steps are those of the harness
     if explanation and explanation.story and case.violation.field not in FIELDS_OF_A_MODEL and not case.crashes:
         yield from _collapsed("What happens, step by step", list(_story(page, explanation)))
     if case.places:
@@ -780,7 +856,21 @@ def _more(page: _Page) -> Iterator[str]:
         yield from _collapsed("Where to look", [PLACES, *told])
     yield from _collapsed("What is the engine's own, and what is stood in", list(_own(case)))
     count = plural(len(case.trace.events), "event")
+    yield from _sources(case)
     yield f"Found by hybridfuzz {_version()}, a fuzzer of hybrid cache managers, and reduced to {count}."
+
+
+def _sources(case: ReproCase) -> Iterator[str]:
+    """Yield which statements are of runs, and which are of the text of the cause."""
+    if not case.cause:
+        return
+    told = (
+        ["**What is measured.** The script, run on the release: its output and exit statuses."] if case.script else []
+    )
+    told.append("Runs of the same requests by the fuzzer, with stand-ins: settings, models and controls.")
+    told.append("Read in the source, not measured by these runs: the cause, what it needs and the public reports.")
+    gpu = case.cause.fields.get("GPU", "")
+    yield f"{' '.join(told)}{f' On a GPU: {gpu}.' if gpu else ''}\n"
 
 
 PLACES = """\
@@ -790,11 +880,9 @@ none of them holds, with scores from 0 to 1:
 
 
 def _scenario(case: ReproCase) -> Iterator[str]:
-    config = case.trace.config
-    if case.deployment.has_sizes:
-        yield _groups(config, case.deployment.model)
-    if case.deployment.sizes:
-        yield f"As flags, these sizes are {markdown_code(shlex.join(case.deployment.sizes))}.\n"
+    """Yield every request and event, nothing where the script's own calls are shown."""
+    if case.script and case.verdict and case.verdict.promised:
+        return
     if case.deployment.scaled:
         yield "Scaled down, or given by the scenario:\n"
         yield from (f"* {markdown_text(clause)}" for clause in case.deployment.scaled)
@@ -841,20 +929,6 @@ def _plain_options(case: ReproCase) -> Mapping[str, str]:
     return {**case.usual, **{name: chosen[name] for name in shown if name in chosen}}
 
 
-def _groups(config: Config, model: str) -> str:
-    """Return the cache groups. `model`: the kind of state layers, in words."""
-    groups = []
-    for group in config.groups:
-        kind = "state" if group.kind == "mamba" else "attention"
-        extra = f" of {model}" if model and group.kind == "mamba" else ""
-        extra += " of the drafter" if group.draft else ""
-        extra += f" with a window of {plural(group.window, 'token')}" if group.window else ""
-        extra += f" with chunks of {plural(group.chunk, 'token')}" if group.chunk else ""
-        size = plural(group.block_size, "token")
-        groups.append(f"{plural(group.layers, f'{kind} layer')}{extra} in blocks of {size}")
-    return f"KV cache groups: {markdown_text(', '.join(groups))}.\n"
-
-
 def _settings(case: ReproCase) -> str:
     """Return the settings that differ from the defaults, in the words of a trace."""
     config, plain = case.trace.config, _plain_options(case)
@@ -878,12 +952,17 @@ def _story(page: _Page, explanation: Explanation) -> Iterator[str]:
     history = page.case.history
     if any(kind == "mamba" for kind, _ in history.groups):
         yield "Here state@n is the recurrent state after exactly n tokens of a prefix.\n"
-    yield from (f"{number}. {markdown_text(words)}" for number, words in enumerate(explanation.story, 1))
+    yield from (f"{number}. {_plain(words)}" for number, words in enumerate(explanation.story, 1))
     diverge = f"Expected and observed diverge here. {explanation.fate}".rstrip()  # the sentence is at the top
-    yield f"\n{markdown_text(diverge)}\n"
-    if page.with_timeline and page.case.deployment.has_sizes and (table := plain_text(build_timeline(history))):
-        yield "Blocks:\n"
-        yield markdown_fence(table)
+    yield f"\n{_plain(diverge)}\n"
+
+
+def _plain(words: str) -> str:
+    """Return our words for places of the cache in those of an engine's developers."""
+    return markdown_text(COLUMN.sub(r"block-table entry \1 of KV cache group \3 (\2)", words))
+
+
+COLUMN = re.compile(r"\bcolumn (\d+) of (\w+) group (\d+)")
 
 
 def _environment(page: _Page) -> Iterator[str]:
@@ -916,8 +995,8 @@ def _own(case: ReproCase) -> Iterator[str]:
 
 
 def _search(case: ReproCase) -> str:
-    """Return where and for what the issues are searched: the engine's function and what a client gets, where the cause
-    is known or the engine raises; else the kind of cache and what the failure needs."""
+    """Return where and for what the issues are searched, in queries of few words: the engine's function, the flag and
+    what a client gets, where the cause is known or the engine raises; else what the failure needs."""
     where = f" in {markdown_code(case.deployment.tracker)}" if case.deployment.tracker else ""
     raised = case.violation.field.split("-") if case.crashes else []
     named = raised
@@ -928,8 +1007,10 @@ def _search(case: ReproCase) -> str:
     if named:
         symptom = TOO_MANY if case.what == TOO_MANY else SYMPTOMS.get(client_of(case.violation), "")
         kind = terms[:1] if case.violation.group_kind or case.deployment.search else ()
-        terms = (*(one.replace(".", " ") for one in named), *kind, *filter(None, [symptom.lower()]))
-    return f"{where} for {markdown_code(' '.join(terms))}"
+        about = " ".join([*kind, *filter(None, [symptom.lower()])])
+        terms = (*(one.rpartition(".")[2] for one in named), about)
+    # GitHub wants every word of a query: each of these is one.
+    return f"{where}, one query each: {', '.join(map(markdown_code, dict.fromkeys(filter(None, terms))))}"
 
 
 FUNCTION = re.compile(r"`(?:--)?((?:[A-Za-z]\w*\.)*[A-Za-z]\w*_\w+|[A-Z]\w*\.\w+|_\w+|\w+(?:-\w+)+)(?:\(.*?\))?`")
@@ -947,21 +1028,20 @@ def _related(case: ReproCase) -> Iterator[str]:
     # Numbers of issues become links in the repository where the report is filed.
     if case.cause and (public := case.cause.public):
         first, *others = parts = PARTS_OF_PUBLIC.split(public)
-        is_new = first.startswith("not found")
-        own = f"no report of this defect was found{first.removeprefix('not found')}"
-        if is_new and not others:
-            yield f"**Public reports**: {own}.\n"
-            return
-        near = " Near it:" if is_new else ""
-        yield f"**Public reports**{f': {own}.' if is_new else ':'}{near}\n"
-        yield from (f"* {one}" for one in (others if is_new else parts))
-        yield ""
+        if first.startswith("not found"):
+            own = f"{SEARCHED}: no report of this defect was found{first.removeprefix('not found')}."
+            yield f"**Public reports** {own}{' Near it:' if others else ''}\n"
+            parts = others
+        else:
+            yield "**Public reports**:\n"
+        yield from (f"* {one}" for one in parts)
+        yield from [""] if parts else []
     elif case.related and (numbers := public_reports(case.related)):
         yield f"**Public reports** of this or a related bug: {', '.join(numbers)}.\n"
-    else:
-        yield "**Public reports**: none is recorded.\n"
 
 
+SEARCHED = "(threads up to September 2026; the queries were not kept)"
+"""How the public reports in the texts of causes were searched."""
 PARTS_OF_PUBLIC = re.compile(r"; (?![^(]*\))")
 """Between the parts of what a cause says is public: each has numbers and how they differ."""
 

@@ -43,10 +43,19 @@ def client_lines(served: Served, trace: Trace, history: History, again: bool = F
     named = command[-1].strip(chr(34))
     model = 'MODEL = ""  # the checkpoint that the server has' if named.startswith("$") else f"MODEL = {named!r}"
     delay = "DELAY = 0.1  # seconds: adjust it until each request arrives when its comment says"
-    yield f"{client.head}\n\n{model}\n{delay}"
+    lines = list(_main(served, trace, history, again))
+    waits = any("sleep(DELAY)" in line for line in lines)
+    yield "\n".join([client.head, "", model, *([delay] if waits else [])])
     if stops := stops_of(trace.events):
         yield from ("STOP = {", *(f"    {name!r}: 0,  # put here {what}" for name, what in stops.items()), "}")
     yield "\n\nasync def main():"
+    yield from lines
+    yield END
+
+
+def _main(served: Served, trace: Trace, history: History, again: bool) -> Iterator[str]:
+    """Yield the lines of the function that sends the requests."""
+    client = served.deployment.client
     before, of_trace = -1, dict(zip(_calls(served.trace), _calls(trace), strict=True))
     for index in sorted(client.calls):
         event = of_trace[index]
@@ -60,7 +69,6 @@ def client_lines(served: Served, trace: Trace, history: History, again: bool = F
         prompt, new = map(ast.unparse, first.args)
         fields = "".join(f", {one.arg}={ast.unparse(one.value)}" for one in first.keywords)
         yield AGAIN.format(prompt=prompt, new=new, fields=fields)
-    yield END
 
 
 def _sent(calls: Iterable[Sequence[str]]) -> Iterator[ast.Call]:

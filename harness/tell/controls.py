@@ -11,6 +11,7 @@ The same trace on other models is no control, but says which models a report is 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import NamedTuple, Protocol
@@ -43,6 +44,7 @@ from ..judge.outcome import Outcome
 from ..judge.verdict import owner_of
 from ..judge.violation import Violation, wanted_depth
 from ..record.history import History, RequestStep
+from ..units import plural
 from .script import failure_of
 
 REQUESTS_MAX = 6
@@ -51,7 +53,7 @@ MAY_BE_DECLINED = ("on the batch", "with consent")
 """What an event may be that an engine declines with other settings: then nothing is done that could go wrong."""
 CONTROLS_MAX = 5
 """Controls that a report has."""
-RUNS_MAX = 24
+RUNS_MAX = 32
 """Runs in which controls are looked for."""
 EVENTS: Mapping[type[AnyEvent], str] = {
     Abort: "the abort of {name}",
@@ -125,8 +127,8 @@ def _others(
     capabilities: Capabilities,
     server: Callable[[Trace], Deployment],
 ) -> Iterator[Variant]:
-    """Yield traces with settings as the stock server has them, other options, without the prefix cache, in a larger
-    pool and larger steps, with requests and events fewer, and with other lengths of the failing request."""
+    """Yield traces with settings as the stock server has them, other options, requests fewer, other lengths of the
+    other requests, a larger pool and larger steps, events fewer, and other lengths of the failing request."""
     is_done, here = not may_decline(trace), server(trace)
     for setting in capabilities.stock or ():
         # In another schedule the same events meet other steps.
@@ -145,6 +147,7 @@ def _others(
     for name in _bystanders(trace, history, violation)[:REQUESTS_MAX]:
         events = tuple(event for event in trace.events if getattr(event, "name", "") != name)
         yield Variant(f"without {name}", structs.replace(trace, events=events))
+    yield from _other_lengths(trace, violation.request, of_others=True)
     if is_done:
         yield from _larger(trace, here, is_waiting=violation.oracle == "M8")
     yield from _fewer_events(trace, here.calls)
@@ -152,8 +155,8 @@ def _others(
 
 
 def _larger(trace: Trace, server: Deployment, *, is_waiting: bool) -> Iterator[Variant]:
-    """Yield the trace in a pool in which nobody needs to wait, if requests do, in steps and batches that have room for
-    more, and without what the prefix cache does."""
+    """Yield the trace in a pool in which nobody needs to wait, if requests do, and in steps and batches that have room
+    for more."""
     config, limits = trace.config, server.limits
     if is_waiting:
         blocks = 2 * config.num_blocks
@@ -174,9 +177,6 @@ def _larger(trace: Trace, server: Deployment, *, is_waiting: bool) -> Iterator[V
                                     for one in config.groups]  # fmt: skip
         single = structs.replace(config, groups=tuple(groups), num_blocks=(config.num_blocks - 1) * size + 1)
         yield Variant(f"with pages of 1 token instead of {size}", _with(trace, single), is_own=True)
-    if config.enable_prefix_caching and server.command:
-        without = structs.replace(config, enable_prefix_caching=False, mamba_cache_mode="none")
-        yield Variant("without prefix caching", _with(trace, without))
 
 
 def _fewer_events(trace: Trace, calls: Mapping[str, str]) -> Iterator[Variant]:
@@ -191,27 +191,33 @@ def _fewer_events(trace: Trace, calls: Mapping[str, str]) -> Iterator[Variant]:
             yield Variant(f"without {words.format(name=name)}", structs.replace(trace, events=events), bool(call))
 
 
-def _other_lengths(trace: Trace, request: str) -> Iterator[Variant]:
+def _other_lengths(trace: Trace, request: str, *, of_others: bool = False) -> Iterator[Variant]:
     """Yield the trace with a prompt or an answer of the failing request that is one token longer or shorter; of each,
-    if it is no request that fails."""
+    if it is no request that fails. `of_others`: of each request but that one, which has to fail at the same positions
+    then; nothing if there is none."""
+    turns_of = Counter[str]()
     for index, event in enumerate(trace.events):
-        if not isinstance(event, Turn) or (request and event.name != request):
+        turns_of[event.name if isinstance(event, Turn) else ""] += 1
+        if not isinstance(event, Turn) or (of_others and not request):
             continue
-        who = event.name
+        if request and of_others == (event.name == request):
+            continue
+        number = turns_of[event.name]
+        who = f"turn {number} of {event.name}" if number > 1 else event.name
         *parts, (document, length) = event.prompt
         whole, answer = sum(tokens for _, tokens in event.prompt), event.max_new_tokens
         turns: list[tuple[str, Turn]] = []
         for by in (1, -1):
             if length + by > 0:
                 prompt = (*parts, (document, length + by))
-                words = f"with {whole + by} tokens in the prompt of {who} instead of {whole}"
+                words = f"with {plural(whole + by, 'token')} in the prompt of {who} instead of {whole}"
                 turns.append((words, structs.replace(event, prompt=prompt)))
             if answer + by > 0:
-                words = f"with {answer + by} new tokens for {who} instead of {answer}"
+                words = f"with {plural(answer + by, 'new token')} for {who} instead of {answer}"
                 turns.append((words, structs.replace(event, max_new_tokens=answer + by)))
         for words, turn in turns:
             events = (*trace.events[:index], turn, *trace.events[index + 1 :])
-            yield Variant(words, structs.replace(trace, events=events), is_own=True)
+            yield Variant(words, structs.replace(trace, events=events), is_own=not of_others)
 
 
 def _with(trace: Trace, config: Config) -> Trace:

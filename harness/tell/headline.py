@@ -30,7 +30,7 @@ from ..judge.verdict import owner_of
 from ..judge.violation import Violation
 from ..record.answers import Answer
 from ..record.history import History, RequestStep
-from ..units import listed
+from ..units import listed, plural
 from .scenario import requests_of, steps_of
 
 ASKED = {
@@ -218,7 +218,7 @@ def _situation(trace: Trace, history: History, violation: Violation) -> Iterator
         elif subject.prompt == 1:
             kind = "a one-token prompt"
         elif k and subject.prompt == 1 + k:
-            kind = "a prompt of 1 + k tokens"
+            kind = f"a prompt of {1 + k} tokens, with {plural(k, 'draft')} in a step,"
         elif len(subject.chunks) > 1 and len(own) <= len(subject.chunks):
             kind = "a prompt that is prefilled in chunks"
         others = [name for name, all_steps in steps.items() if name != subject.name and _has(all_steps, first)]

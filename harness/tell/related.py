@@ -14,8 +14,10 @@ from ..group.known.fixes import BUILTIN, read_fixes
 from ..group.known.known_toml import Known, fitting, patch_text
 
 _NUMBER = re.compile(r"#\d+")
-_LINK = re.compile(r"\[([^]]+)\]\((?!https?:)[^)]*\)")
+_LINK = re.compile(r"\[([^]]+)\]\((?!https?:)([^)]*)\)")
 """A link to a page beside the text."""
+_NUMBERED = re.compile(r"\s\((?:(?:see )?causes? \d+(?:(?:, | and )\d+)*|[MS]\d(?: [^()]*)?)\)")
+"""Other causes by their numbers, and rules by their ids, in parentheses."""
 
 
 class RelatedEntry(Struct, frozen=True):
@@ -44,6 +46,27 @@ def related(target: str, version: str, trace: Trace, name: str = "") -> RelatedE
     return None
 
 
+def other_fixes(target: str, version: str, but: str, signature: str) -> list[Known]:
+    """Return the packaged known bugs of a release that have a patch, without `but`; first those whose signatures have
+    most parts of this one."""
+    try:
+        every = fitting(read_fixes(BUILTIN, target), target, version, datetime.date.today())
+    except TraceError:
+        return []
+    parts = set(signature.split("-"))
+
+    def common(entry: Known) -> int:
+        return max((len(parts & set(one.split("-"))) for one in entry.signatures), default=0)
+
+    return sorted((one for one in every if one.patch and one.title != but), key=common, reverse=True)
+
+
+def title_of(entry: Known) -> str:
+    """Return what an entry is about, in a phrase: the title of its text, else its reason."""
+    cause = _cause(entry)
+    return cause.title if cause else entry.reason
+
+
 def public_reports(entry: RelatedEntry) -> list[str]:
     """Return the numbers of the public reports that an entry names."""
     return [*dict.fromkeys(_NUMBER.findall(entry.reason))]
@@ -55,7 +78,18 @@ def _cause(entry: Known) -> CauseText | None:
         return None
     found = read_cause_text(path)
     heading = found.heading.replace("`", "")  # a title is pasted, and shows them
-    return structs.replace(found, heading=heading, body=_LINK.sub(r"\1", found.body).strip())
+    return structs.replace(found, heading=heading, body=_without_numbers(found.body, path.parent))
+
+
+def _without_numbers(text: str, folder: Path) -> str:
+    """Return a text in which other causes are named by their titles: their numbers and pages are ours."""
+
+    def named(link: re.Match[str]) -> str:
+        other = folder / link[2]
+        is_cause = link[1].startswith("cause ") and other.suffix == ".md" and other.exists()
+        return f'another defect ("{read_cause_text(other).title}")' if is_cause else link[1]
+
+    return _NUMBERED.sub("", _LINK.sub(named, text)).strip()
 
 
 def _lists(entry: Known, trace: Trace) -> bool:

@@ -26,13 +26,11 @@ from ...targets.base.deployment import Deployment, Implementation
 from ...targets.base.engine_tests import EngineTest
 from ...targets.base.launch import Launch
 from ...targets.base.patched_copy import as_applied, patched
-from ...targets.base.patches import PatchError, parse_patch
-from ...targets.base.protocol import Capabilities, TargetError
+from ...targets.base.patches import Patch, PatchError, parse_patch
+from ...targets.base.protocol import TargetError
 from ...targets.base.registry import describe, write_scripts, write_test
 from ...targets.base.repro import Script, served
 from ...targets.base.trace import Arrive, Step, Trace, TraceError
-from ..draw.near_stock import GRAPH_SIZES
-from ..draw.overrides import apply_overrides
 from ..draw.trace_files import write_atomically
 from ..group.causes.evidence import Place
 from ..group.findings.finding_store import OutputError
@@ -44,12 +42,11 @@ from ..judge.oracles import client_of
 from ..judge.outcome import Outcome
 from ..judge.ranks import ranks_of
 from ..judge.violation import Violation
-from ..record.history import History
 from ..workers.worker_client import WorkerClient
 from .at_scale import serve
-from .bug_report import FAILS_OTHERWISE, FAILS_TOO, PASSES, OtherRun, ReproCase, TriedFix
+from .bug_report import FAILS_OTHERWISE, FAILS_TOO, PASSES, Behind, OtherRun, ReproCase, TriedFix
 from .controls import controls, may_decline, on_other_models
-from .related import RelatedEntry, related
+from .related import RelatedEntry, other_fixes, related, title_of
 from .script import ScriptVerdict, failure_of, run_script, run_test
 from .usual_options import plainest
 from .versions import collected, system, versions_of
@@ -59,10 +56,12 @@ STEPS_BEFORE = 3
 """Steps of a request that is put before the others."""
 IDLE_SECONDS = 20.0
 """Time for the events that the failure does not need any more."""
-SCALE_SECONDS = 40.0
+SCALE_SECONDS = 90.0
 """Time for the trace in the lengths of a server, and without its limits."""
 MODELS_SECONDS = 30.0
 """Time for the trace on other models."""
+BEHIND_MAX = 4
+"""Further packaged patches that are tried where a script meets another defect behind the first one."""
 NAME_LENGTH_MAX = 72
 LEADS_ON = frozenset([
     "a", "after", "an", "and", "by", "for", "from", "in", "no", "not", "of", "on", "that", "the", "to", "what", "while",
@@ -141,40 +140,24 @@ def observe(
             history,
         )
         runs = list(_implementations(worker, trace, violation.signature, deployment))
-        graphs = dict(_graphs(subject, worker, trace, violation.signature, capabilities))
         here = next((one.title for one in runs if one.current), "this one")
         passing = [f"{one.title} instead of {here}" for one in runs if one.result == PASSES and not may_decline(trace)]
         here_as = partial(describe, spec, version=launch.version)
-        counted = Counted(worker)
-        passing += controls(trace, history, counted, capabilities, here_as)
+        passing += controls(trace, history, worker, capabilities, here_as)
         models = dict(_models(judged, on_other_models(trace, capabilities, here_as), violation.signature))
     versions = versions_of(launch, deployment.packages)
     return ReproCase(
         spec, launch, deployment, trace, history, violation, answers, runs, versions, system(),
         served=server,
         severity=severity,
-        graphs=graphs,
         collected=collected(launch, deployment.environment),
         controls=passing,
-        tried=counted.runs,
         models=models,
         usual=capabilities.usual_options,
         places=places,
         related=entry,
         fixes=subject.fixes,
     )  # fmt: skip
-
-
-class Counted:
-    """A worker that counts what it runs."""
-
-    def __init__(self, worker: WorkerClient) -> None:
-        self._worker, self.runs = worker, 0
-
-    def explain(self, trace: Trace) -> tuple[Outcome, History]:
-        """Run a trace and record its history."""
-        self.runs += 1
-        return self._worker.explain(trace)
 
 
 class Judged:
@@ -185,6 +168,11 @@ class Judged:
         self.worker = worker
         self._fixed = fixed
         self.observe, self.explain, self.serve = worker.observe, worker.explain, worker.serve
+
+    @property
+    def has_patch(self) -> bool:
+        """True if a patch tells this failure from others."""
+        return self._fixed is not None
 
     def repairs(self, trace: Trace) -> bool:
         """Return True if a failing trace passes with the patch, or if there is none."""
@@ -329,27 +317,11 @@ def _implementations(worker: WorkerClient, trace: Trace, signature: str, deploym
         yield OtherRun(one.title, one.default, current, _result(worker, chosen, signature))
 
 
-def _graphs(
-    subject: Subject, worker: WorkerClient, trace: Trace, signature: str, capabilities: Capabilities
-) -> Iterator[tuple[str, bool]]:
-    """Yield whether the trace fails eagerly and with captured graphs, if its servers differ and it runs on both."""
-    config = trace.config
-    stock = next((one.stock for one in capabilities.stock or () if "graphs" in one.stock), {})
-    captured = structs.replace(apply_overrides(config, stock), graph_sizes=config.graph_sizes or GRAPH_SIZES[0])
-    eager = structs.replace(config, graph_sizes=())
-    runs = {"eagerly": eager, "with captured graphs": captured}
-    traces = {words: structs.replace(trace, config=one) for words, one in runs.items()}
-    if len({describe(subject.spec, one, subject.launch.version).flags for one in traces.values()}) == len(traces):
-        for words, one in traces.items():
-            if (result := _result(worker, one, signature)) in (PASSES, FAILS_TOO):
-                yield words, result == FAILS_TOO
-
-
 def _models(judged: Judged, traces: Iterator[tuple[str, Trace]], signature: str) -> Iterator[tuple[str, str]]:
     """Yield the results on other models, as time allows; none of one that fails with the patch, too: it has defects of
-    its own."""
+    its own. Without a patch nobody knows whether it is the same defect, and nothing is yielded."""
     until = time.monotonic() + MODELS_SECONDS
-    for words, trace in traces:
+    for words, trace in traces if judged.has_patch else ():
         if time.monotonic() >= until:
             return
         result = _result(judged.worker, trace, signature)
@@ -376,7 +348,7 @@ def write_script(folder: Path, case: ReproCase) -> tuple[Script, ScriptVerdict]:
     if ranks_of(case.trace.config) > 1:
         raise TargetError("the failure needs several ranks, and a script runs one engine")
     scripts = write_scripts(case.spec, case.trace, failure_of(case.trace, case.history, case.violation))
-    for script in (served(one, case.server) for one in scripts):
+    for script in (served(one, case.server) if case.is_served else one for one in scripts):
         write_atomically(folder / SCRIPT, script.text.encode())
         verdict = run_script(folder / SCRIPT, script, case.launch)
         if verdict.promised:
@@ -413,10 +385,29 @@ def try_fix(subject: Subject, folder: Path, case: ReproCase, patch: str, source:
     with subject.worker(fixed) as worker:
         worker.start()
         result = _result(worker, case.trace, case.violation.signature)
+        left = violation_of(worker.run, case.trace)
     verdict = run_script(folder / SCRIPT, case.script, fixed) if case.script else None
     tested = run_test(folder, case.test, case.script, fixed) if case.test and case.script else None
+    behind = _behind(subject, folder, case, parsed, left.signature) if left and verdict and verdict.status else None
     text, places = as_applied(subject.launch, parsed)
-    return TriedFix(text, source, result, verdict, tested, places)
+    return TriedFix(text, source, result, verdict, tested, places, behind)
+
+
+def _behind(subject: Subject, folder: Path, case: ReproCase, patch: Patch, signature: str) -> Behind | None:
+    """Return another packaged patch with which the script passes that meets another defect, of this signature, behind
+    the first patch; None if none of those that are most like it does."""
+    if case.script is None:
+        return None
+    named = case.related.name if case.related else ""
+    for entry in other_fixes(subject.spec, subject.launch.version, named, signature)[:BEHIND_MAX]:
+        try:
+            both = patched(subject.launch, [patch, other := entry.read_patch()])
+        except PatchError:
+            continue
+        verdict = run_script(folder / SCRIPT, case.script, both)
+        if verdict.status == 0:
+            return Behind(title_of(entry), as_applied(subject.launch, other)[0], verdict)
+    return None
 
 
 def packaged_patch(entry: RelatedEntry | None) -> tuple[str, str]:

@@ -81,7 +81,7 @@ class Deployment(Struct, frozen=True):
     limits     field of a configuration that limits a step or the memory -> the flags that set it, of which a server
                has those that the trace needs
     client     what its clients send
-    eager      the flag of a server without captured graphs, "" where there is none
+    is_stood_in  True if stand-ins run instead of the layers of the model, whose class then names nothing that was run
     """
 
     title: str
@@ -108,12 +108,18 @@ class Deployment(Struct, frozen=True):
     scale: Scale | None = None
     limits: Mapping[str, tuple[str, ...]] = {}
     client: Client = Client()
-    eager: str = ""
+    is_stood_in: bool = False
 
     @property
     def model_words(self) -> str:
-        """The kind of model with the engine's class for it: "Mamba 2 (GraniteMoeHybridForCausalLM)"."""
-        return f"{self.model} ({self.architecture})" if self.model and self.architecture else self.model
+        """The kind of model, with its class if that is what was run: "MiniMax (MiniMaxForCausalLM)"."""
+        is_named = self.model and self.architecture and not self.is_stood_in
+        return f"{self.model} ({self.architecture})" if is_named else self.model
+
+    @property
+    def model_in_title(self) -> str:
+        """The kind of model, with its class if that is what was run."""
+        return self.model if self.is_stood_in else ": ".join(filter(None, (self.model, self.architecture)))
 
     @property
     def shell(self) -> list[str]:

@@ -95,7 +95,8 @@ def served(script: Script, server: Deployment) -> Script:
     if not server.shell or not line:
         return script
     command = [f"#     {_inside(part)}" for part in server.shell]
-    told = "\n".join(["#", "# A server with the same settings:", "#", " \\\n".join(command)])
+    sizes = f", in its own lengths ({server.scale.what} of {server.scale.block} tokens)" if server.scale else ""
+    told = "\n".join(["#", f"# A server with the same settings{sizes}:", "#", " \\\n".join(command)])
     note, gap, rest = after.partition("\n\n")
     return structs.replace(script, text=f"{before}{line}{note}\n{told}{gap}{rest}")
 

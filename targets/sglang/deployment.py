@@ -53,7 +53,7 @@ REPLACED = (
     "packages that SGLang imports and that are not installed, such as sgl_kernel: empty modules",
 )
 NOTES = (
-    f"the state layers of the run are gated delta nets, as in {ARCHITECTURE}; {MODEL} is one",
+    f"the script stands in for gated delta nets; {MODEL} has such layers (SGLang's {ARCHITECTURE})",
     "random weights and 4 layers fit one GPU; compare each answer with that of the same request alone, or leave both "
     "flags out and serve the checkpoint",
 )
@@ -127,7 +127,7 @@ def deployment(variant: str, trace: Trace, version: str, device: str = "") -> De
         scale=SCALE,
         limits=_limits(config),
         client=_client(trace),
-        eager=EAGER,
+        is_stood_in=True,
     )
 
 
@@ -199,24 +199,25 @@ def _flags(trace: Trace) -> Iterator[str]:
 
 
 def _limits(config: Config) -> dict[str, tuple[str, ...]]:
-    """Return the flags of what limits a step and the pools."""
+    """Return the flags of what limits a step, the pools and a length."""
     sizes = sizes_of(config)
     each = slots_with(sizes.strategy, 2 if sizes.overlap else 1)
     states = str(each * sizes.rows + sizes.spare_slots)
     slots = ("--max-mamba-cache-size", states) if config.enable_prefix_caching else ()
+    is_told = config.options.get("context_flag", "yes") == "yes"
     return {
         "max_num_batched_tokens": ("--chunked-prefill-size", str(config.max_num_batched_tokens)),
         "max_num_seqs": ("--max-running-requests", str(config.max_num_seqs)),
         "num_blocks": ("--max-total-tokens", str(sizes.pages * sizes.page), *slots),
+        **({"max_model_len": ("--context-length", str(config.max_model_len))} if is_told else {}),
     }
 
 
 def _sizes(config: Config) -> Iterator[str]:
     """Yield the trace's sizes as flags."""
     limits = _limits(config)
-    yield from (*limits["max_num_batched_tokens"], *limits["max_num_seqs"])
-    if config.options.get("context_flag", "yes") == "yes":
-        yield from ("--context-length", str(config.max_model_len))
+    shown = ("max_num_batched_tokens", "max_num_seqs", "max_model_len")
+    yield from (part for name in shown if name in limits for part in limits[name])
 
 
 def _client(trace: Trace) -> Client:
@@ -279,6 +280,9 @@ def _forced(trace: Trace) -> Iterator[str]:
         )
     if Evict in kinds:
         yield "the script evicts nodes of the radix tree; on a server other prompts do that as they fill the pools"
+    if trace.config.num_speculative_tokens:
+        source = "n-gram corpus" if sizes_of(trace.config).drafter == "ngram" else "draft model"
+        yield f"drafts are right or wrong as the script says; a server's come from its {source}"
     if any(isinstance(event, Step) and (event.budget or event.chunks) for event in trace.events):
         yield "the script limits the tokens of single steps; on a server other requests take the rest of a chunk"
 

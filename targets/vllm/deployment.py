@@ -215,7 +215,7 @@ def deployment(variant: str, trace: Trace, version: str, device: str = "") -> De
         scale=SCALE,
         limits=_limits(config),
         client=_client(trace),
-        eager=EAGER,
+        is_stood_in=not device,
     )
 
 
@@ -324,13 +324,13 @@ def _threshold(config: Config) -> int:
 
 
 def _limits(config: Config) -> dict[str, tuple[str, ...]]:
-    """Return the flags of what limits a step and the pool. A pool must hold a request of full length."""
+    """Return the flags of what limits a step, the pool and a length."""
     tokens = max(config.max_num_batched_tokens, config.max_num_seqs * (config.num_speculative_tokens + 1))
-    blocks = str(config.num_blocks), "--max-model-len", str(config.max_model_len)
     return {
         "max_num_batched_tokens": ("--max-num-batched-tokens", str(tokens)),
         "max_num_seqs": ("--max-num-seqs", str(config.max_num_seqs)),
-        "num_blocks": ("--num-gpu-blocks-override", *blocks),
+        "num_blocks": ("--num-gpu-blocks-override", str(config.num_blocks)),
+        "max_model_len": ("--max-model-len", str(config.max_model_len)),
     }
 
 
@@ -400,7 +400,7 @@ def _forced(trace: Trace) -> Iterator[str]:
     if any(isinstance(event, Step) and event.chunks for event in events):
         yield "the script limits the chunk of a request; a server splits there when the rest of the step is taken"
     if config.num_speculative_tokens:
-        yield "drafts are right or wrong as the scenario says; a server's come from its drafter"
+        yield "drafts are right or wrong as the script says; a server's come from its drafter"
     if any(isinstance(event, Resume) or (isinstance(event, Arrive) and event.session) for event in events):
         yield (
             "turns of a session are inputs of one `AsyncLLM.generate` (an async generator of `StreamingInput`); the "
@@ -414,8 +414,8 @@ def _forced(trace: Trace) -> Iterator[str]:
 
 def _notes(trace: Trace, model: Model) -> Iterator[str]:
     config, events = trace.config, trace.events
-    where = "MODEL is a checkpoint of it" if model.checkpoint.startswith('"$') else f"{model.checkpoint} is one"
-    yield f"the state layers of the run are {model.layer}, as in vLLM's {model.architecture}; {where}"
+    where = "MODEL" if model.checkpoint.startswith('"$') else model.checkpoint
+    yield f"the script stands in for {model.layer}; {where} has such layers (vLLM's {model.architecture})"
     if any(isinstance(event, ResetPrefixCache) for event in events):
         yield "POST /reset_prefix_cache needs VLLM_SERVER_DEV_MODE=1"
     if not all(is_text(event) for event in events if isinstance(event, Turn)):

@@ -76,7 +76,7 @@ def controls_of(
 )
 def test_a_control_is_a_run_that_passes(engine: Engine, expected: list[str]) -> None:
     assert controls_of(engine) == expected
-    assert engine.runs == 4 + 1 + 4, "settings, requests, prefix cache, lengths of r0; no other schedule"
+    assert engine.runs == 4 + 8 + 4, "settings, requests, lengths of r1 and r2, and of r0; no other schedule"
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_the_only_request_is_not_left_out() -> None:
     alone = make_trace(arrive("r0", 8), *steps(2))
     engine = Engine({"r0"}, {})
     assert controls_of(engine, HISTORY, alone, Capabilities(frozenset(), (), frozenset(), ())) == []
-    assert engine.runs == 1 + 4, "prefix cache, lengths of r0"
+    assert engine.runs == 4, "lengths of r0"
 
 
 def test_the_failing_request_itself_may_be_longer_or_shorter() -> None:
@@ -143,6 +143,23 @@ def test_the_failing_request_itself_may_be_longer_or_shorter() -> None:
     assert found == ["with 2 tokens in the prompt of r0 instead of 1"], "a prompt of no token is none"
     idle = OneLength({"r0"}, {}, passing=())
     assert controls_of(idle, HISTORY, trace, structs.replace(ABLE, stock=())) == [], "r0 was never scheduled"
+
+
+def test_another_request_may_be_longer_or_shorter() -> None:
+    """The trigger was the length of a prompt beside the one that fails, and no control varied it."""
+
+    class Beside(Engine):
+        def explain(self, trace: Trace) -> tuple[Outcome, History]:
+            outcome, history = super().explain(trace)
+            prompts = [event.prompt for event in trace.events if isinstance(event, Arrive) and event.name == "r1"]
+            return (outcome if prompts == [(("b", 4),)] else structs.replace(outcome, violation=None)), history
+
+    trace = make_trace(arrive("r0", 8), arrive("r1", ("b", 4)), *steps(2))
+    able = structs.replace(ABLE, stock=())
+    longer, shorter = (f"with {tokens} tokens in the prompt of r1 instead of 4" for tokens in (5, 3))
+    assert controls_of(Beside({"r0"}, {}), HISTORY, trace, able) == ["without r1", longer, shorter]
+    elsewhere = Beside({"r0"}, {}, passing=(HIT,))
+    assert controls_of(elsewhere, HISTORY, trace, able) == [], "r0 does not come as far"
 
 
 def test_an_event_may_be_left_out() -> None:

@@ -1,11 +1,13 @@
 """The known bug that a report is about, and what that names."""
 
+import re
 from pathlib import Path
 
 from msgspec import structs
 
 from hybridfuzz.harness.draw.trace_files import load_trace
-from hybridfuzz.harness.tell.related import public_reports, related
+from hybridfuzz.harness.group.known.fixes import BUILTIN, read_fixes
+from hybridfuzz.harness.tell.related import other_fixes, public_reports, related, title_of
 
 CORPUS = Path(__file__).parents[3] / "corpus" / "vllm"
 LLAMACPP = CORPUS.parent / "llamacpp"
@@ -70,3 +72,26 @@ def test_an_engine_without_known_bugs() -> None:
     [path] = CORPUS.glob("0.33.0--unscheduled-row-v1--*.json")
     assert related("hybrid", "", load_trace(path)) is None
     assert related("python:some:THING", "", load_trace(path)) is None
+
+
+def test_other_causes_are_told_by_their_titles() -> None:
+    """ "(cause 1)" and "(S4)" stood in reports: numbers of our pages, and ids of our rules."""
+    [path] = CORPUS.glob("0.33.0--session-behind-stop-v2--*.json")
+    found = related("vllm@0.33.0", "0.33.0", load_trace(path))
+    assert found and found.cause and 'another defect ("' in found.cause.body
+    for engine, release in (("vllm", "0.33.0"), ("sglang", "0.5.23"), ("transformers", "5.23.0")):
+        spec = f"{engine}@{release}"
+        for entry in read_fixes(BUILTIN, spec):
+            for trace in entry.read_traces()[:1] if release in entry.releases else ():
+                one = related(spec, release, trace, entry.title)
+                assert one and one.cause
+                assert not re.search(r"\bcauses? \d|\([MS]\d\b", one.cause.body), one.name
+
+
+def test_the_patches_of_like_bugs_come_first() -> None:
+    """Behind its patch a failure met another packaged bug, and the report said that the patch does not fix it."""
+    found = other_fixes("transformers@5.24.0", "5.24.0", "offload-waits", "CRASH-reorder-EngineError-two_devices")
+    assert found[0].title == "offload-states-stay" and all(one.patch for one in found)
+    assert "offload-waits" not in [one.title for one in found]
+    assert title_of(found[0]).startswith("States of layers with both halves")
+    assert other_fixes("python:some:THING", "", "", "S1") == []

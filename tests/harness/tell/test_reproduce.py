@@ -110,7 +110,9 @@ def test_what_the_patch_does_not_repair_is_another_failure() -> None:
     judged = Judged(cast(WorkerClient, engine), cast(WorkerClient, fixed))
     assert judged.run(make_trace()).violation == broken
     assert judged.run(make_trace(options={"a": "1"})).violation is None
-    assert Judged(cast(WorkerClient, engine), None).run(make_trace(options={"a": "1"})).violation == broken
+    alone = Judged(cast(WorkerClient, engine), None)
+    assert alone.run(make_trace(options={"a": "1"})).violation == broken
+    assert judged.has_patch and not alone.has_patch, "without one no other model is known to have the same defect"
 
 
 def test_bytes_that_were_nobodys_are_read_behind_a_request_that_had_them() -> None:

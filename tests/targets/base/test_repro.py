@@ -6,9 +6,10 @@ from io import BytesIO
 
 import pytest
 from hypothesis import given
+from msgspec import structs
 from support import HOSTILE, TEXTS
 
-from hybridfuzz.targets.base.deployment import Deployment
+from hybridfuzz.targets.base.deployment import Deployment, Scale
 from hybridfuzz.targets.base.registry import write_scripts
 from hybridfuzz.targets.base.repro import MACHINERY, Failure, Script, python_comment, python_format, served
 from hybridfuzz.targets.base.trace import Arrive, Config, Group, Step, Trace
@@ -102,3 +103,5 @@ def test_the_command_of_a_server_stands_at_the_machinery_as_a_shell_takes_it(tex
     assert lines[:4] == ['"""broken"""', "x = 1", f"{MACHINERY} It runs.", "# Note."]
     assert lines[5:9] == ["# A server with the same settings:", "#", '#     V=1 serve "$MODEL" \\', "#     --eager \\"]
     assert served(script, Deployment("E")) == script
+    larger = served(script, structs.replace(server, scale=Scale(64)))
+    assert "# A server with the same settings, in its own lengths (blocks of 64 tokens):" in larger.text
