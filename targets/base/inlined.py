@@ -53,7 +53,7 @@ class Sources:
     def uses(self, name: str) -> list[tuple[str, str]]:
         """Return the (file, name) definitions of other files that a file uses."""
         file = _read(self.package, name)
-        found = [one for definition in file.definitions for one in _used(file, definition, self.left_out)]
+        found = [one for definition in file.definitions for one in self._used(name, definition)]
         return [one for one in dict.fromkeys(found) if not isinstance(one, str) and one[0]]
 
     def whole(self, name: str) -> Part:
@@ -82,8 +82,7 @@ class Sources:
             if homes.setdefault(definition, name) != name:
                 raise ValueError(f"{definition} is defined in {homes[definition]} and in {name}")
             found.append(definition)
-            file = _read(self.package, name)
-            for source in _used(file, definition, self.left_out):
+            for source in self._used(name, definition):
                 if isinstance(source, str):
                     imports.setdefault(name, {})[source] = None
                     known = bound.setdefault(source.split()[-1], source)
@@ -114,6 +113,10 @@ class Sources:
             for name in placed
         ]
 
+    def _used(self, name: str, definition: str) -> Iterator[str | tuple[str, str]]:
+        """Yield what a definition of a file uses, but for what is not copied."""
+        return (used for named, used in _uses(self.package, name, definition) if named not in self.left_out)
+
 
 def trimmed(parts: Sequence[Part], used: str) -> list[Part]:
     """Return parts of a script without functions and classes that nothing names, without such methods where only the
@@ -136,20 +139,28 @@ def _without_unread(parts: Sequence[Part], used: str) -> list[Part]:
 
 def _read_ones(parts: Sequence[Part], used: str) -> list[Part]:
     read = [_named(part.text, part.is_inner) for part in parts]
-    unread = {id(node): node.name for one in read for node in one.plain}
-    named = set(map(_name_of, ast.walk(_tree(used)))).union(*(one.outside for one in read))
-    while reached := [node for one in read for node in one.plain if id(node) in unread and node.name in named]:
-        for node in reached:
-            del unread[id(node)]
-            named |= set(map(_name_of, _walk_without(node, unread)))
-    left_out = [[_lines_of(node) for node in one.plain if id(node) in unread] for one in read]
+    unread = [one for file in read for one in file.plain]
+    named = _names(used).union(*(file.outside for file in read))
+    while reached := [one for one in unread if one.name in named]:
+        unread = [one for one in unread if one.name not in named]
+        named = named.union(*(one.names for one in reached))
+    left_out = [[one.lines for one in file.plain if one.name not in named] for file in read]
     return [part._replace(text=_without(part.text, lines)) for part, lines in zip(parts, left_out, strict=True)]
+
+
+class _Plain(NamedTuple):
+    """A definition that can only be used by its name: its first and last line, and the names in it, but for those in
+    such definitions inside it."""
+
+    name: str
+    lines: tuple[int, int]
+    names: frozenset[str]
 
 
 class _Named(NamedTuple):
     """Definitions of a text that can only be used by their names, and the names outside of them."""
 
-    plain: Sequence[ast.FunctionDef | ast.ClassDef]
+    plain: Sequence[_Plain]
     outside: frozenset[str]
 
 
@@ -163,8 +174,19 @@ def _tree(text: str) -> ast.Module:
 def _named(text: str, of_classes: bool) -> _Named:
     """Read a text, once."""
     tree = _tree(text)
-    plain = tuple(_plain(tree, of_classes=of_classes))
-    return _Named(plain, frozenset(map(_name_of, _walk_without(tree, set(map(id, plain))))))
+    nodes = {id(node): node for node in _plain(tree, of_classes=of_classes)}
+
+    def outside_of_others(node: ast.AST) -> frozenset[str]:
+        return frozenset(map(_name_of, _walk_without(node, nodes.keys() - {id(node)})))
+
+    plain = [_Plain(node.name, _lines_of(node), outside_of_others(node)) for node in nodes.values()]
+    return _Named(plain, outside_of_others(tree))
+
+
+@lru_cache(maxsize=2048)
+def _names(text: str) -> frozenset[str]:
+    """Return the names in a text."""
+    return frozenset(map(_name_of, ast.walk(_tree(text))))
 
 
 def _without_unmade(parts: Sequence[Part], used: str) -> list[Part]:
@@ -239,6 +261,7 @@ def _is_of(pattern: ast.pattern, unmade: Collection[str]) -> bool:
     return False
 
 
+@lru_cache(maxsize=2048)
 def bare(text: str) -> str:
     """Return a text without docstrings, and with one empty line before a definition and no other."""
     tree, lines = ast.parse(text), text.splitlines()
@@ -327,24 +350,29 @@ def import_block(parts: Sequence[Part], *more: str) -> list[str]:
     return [f"{head} import {', '.join(sorted(names))}" if names else head for head, names in ordered]
 
 
-def _used(file: _File, definition: str, left_out: Collection[str]) -> Iterator[str | tuple[str, str]]:
-    """Yield what a definition uses: import lines, and (file, name) of ours, with the file "" for its own."""
+@cache
+def _uses(package: str, name: str, definition: str) -> Sequence[tuple[str, str | tuple[str, str]]]:
+    """Return (name, what it stands for) of all that a definition uses: import lines, and (file, name) of ours, with the
+    file "" for its own. Those in annotations have no name."""
+    file = _read(package, name)
     node = file.definitions[definition]
     unread = {id(one) for each in _annotations(node) for one in ast.walk(each)}
+    found: list[tuple[str, str | tuple[str, str]]] = []
     for one in ast.walk(node):
         if id(one) in unread:
             source = file.imported.get(one.id, "") if isinstance(one, ast.Name) else ""
             if source and isinstance(source, str):
-                yield source
+                found.append(("", source))
         elif isinstance(one, ast.Attribute):
-            if (module := _module(file, one)) and one.attr not in left_out:
-                yield module, one.attr
-        elif isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load) and one.id not in left_out:
+            if module := _module(file, one):
+                found.append((one.attr, (module, one.attr)))
+        elif isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load):
             source = file.imported.get(one.id, "")
             if one.id in file.definitions:
-                yield "", one.id
+                found.append((one.id, ("", one.id)))
             elif source and (isinstance(source, str) or source[1]):
-                yield source
+                found.append((one.id, source))
+    return found
 
 
 def _bases(file: _File, definitions: Sequence[str]) -> Iterator[str]:
