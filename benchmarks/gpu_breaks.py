@@ -39,7 +39,6 @@ ENCODER, ENCODED = "vllm/v1/worker/gpu/mm/encoder_runner.py", "vllm/v1/worker/gp
 POSITIONS, TOWER = "vllm/v1/worker/gpu/mm/rope.py", "vllm/model_executor/models/qwen3_vl.py"
 GRAPHS_V2, ADAPTED = "vllm/v1/worker/gpu/cudagraph_utils.py", "vllm/lora/layers/base_linear.py"
 TRANSFERS = "vllm/v1/kv_offload/cpu/gpu_worker.py"
-OFFLOADED = "vllm/distributed/kv_transfer/kv_connector/v1/offloading/worker.py"
 AGREED_V1, AGREED_V2 = "vllm/v1/worker/dp_utils.py", "vllm/v1/worker/gpu/dp_utils.py"
 
 
@@ -588,13 +587,6 @@ OFFLOADING = (
         TRANSFERS,
         "            all_sizes[op_idx:end_idx] = data_ref.page_size_bytes",
         "            all_sizes[op_idx:end_idx] = data_ref.page_size_bytes * 3 // 4",
-    ),
-    Break(
-        "a state's page ends before its last row",
-        _TIER,
-        OFFLOADED,
-        "layer_kv_cache_spec, page_size_padded=None\n                    ).page_size_bytes",
-        "layer_kv_cache_spec, page_size_padded=None\n                    ).page_size_bytes - 64",
     ),
     Break(
         "only the first layer of a group is loaded",
