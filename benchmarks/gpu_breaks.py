@@ -589,14 +589,6 @@ OFFLOADING = (
         "            all_sizes[op_idx:end_idx] = data_ref.page_size_bytes * 3 // 4",
     ),
     Break(
-        "only the first layer of a group is loaded",
-        f"{_TIER},layers=2",
-        TRANSFERS,
-        "        num_bytes = 0\n        for data_ref in self.layer_refs_per_group[g_idx]:",
-        "        num_bytes = 0\n"
-        "        for data_ref in self.layer_refs_per_group[g_idx][: None if self.gpu_to_cpu else 1]:",
-    ),
-    Break(
         "each chunk is loaded to the block of another one",
         _TIER,
         TRANSFERS,

@@ -186,7 +186,7 @@ def test_vllm_s_own_connector_brings_pages_back_from_the_host(
     """Pages are stored while requests run, their blocks lose their keys, and the same tokens are asked for again."""
     options = {"runner": runner, "mixer": mixer, "connector": "offloading", "offload": offload}
     config = Config(num_blocks=30, groups=BOTH, max_model_len=64, max_num_batched_tokens=64, options=options)
-    slow = (Arrive("r0", (("a", 35),), 2), ExternalLoad("r0", 1, delay=6), Arrive("r2", (("c", 20),), 16))
+    slow = (Arrive("r0", (("a", 35),), 2), ExternalLoad("r0", 1, delay=4), Arrive("r2", (("c", 20),), 16))
     # The blocks of r0 are free and have no key while they are still to be copied.
     again = (*[Step()] * 3, Evict(30), *[Step()] * 8, Arrive("r1", (("a", 35), ("b", 4)), 3), *[Step()] * 5)
     outcome = worker.run(Trace(config, (*slow, *again)))
