@@ -8,6 +8,7 @@ give the same traces. How often each kind of event is drawn stands beside its ty
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Annotated
 
 from msgspec import Meta, Struct, ValidationError, convert, field, structs
@@ -145,15 +146,20 @@ DEFAULT = Workload()
 
 def rows_of(workload: Workload) -> dict[str, tuple[str, str]]:
     """Return the name of each ratio -> its value as text, and the line about it."""
-    rows = {one.name: (_text(getattr(workload, one.name)), _line(one)) for one in structs.fields(Workload)}
-    del rows["rare"]
+    rows = {name: (_text(getattr(workload, name)), line) for name, line in _lines().items()}
     for tag, value in workload.rare.items():
         rows[tag] = (str(value), f"events that are {tag}, in traces that use it")
     return rows
 
 
-def _line(one: structs.FieldInfo) -> str:
-    return str(next(mark.description for mark in one.type.__metadata__ if mark.description))
+@cache
+def _lines() -> Mapping[str, str]:
+    """Return the line about each ratio that is one number, or several to pick from."""
+    return {
+        one.name: str(next(mark.description for mark in one.type.__metadata__ if mark.description))
+        for one in structs.fields(Workload)
+        if one.name != "rare"
+    }
 
 
 def _text(value: int | tuple[int, ...]) -> str:
