@@ -209,10 +209,12 @@ class VllmTarget:
         """Run what is left of a session that timed out: vLLM's front end makes ids unique, a trace's names are not."""
 
         def is_gone() -> bool:
-            # vLLM keeps the request until its blocks have been transferred. Results are processed after the next step
-            # was planned, as `EngineCore.step_with_batch_queue` does while there are requests.
+            # vLLM keeps the request until its blocks have been transferred, and a connector is told of its end in the
+            # next step. Results are processed after the next step was planned, as `EngineCore.step_with_batch_queue`
+            # does while there are requests.
             in_flight = any(name in one.plan.num_scheduled_tokens for one in self.in_flight)
-            return name not in self.scheduler.requests and not in_flight and not self.store.knows(name)
+            is_kept = self.store.is_connected and name in self.scheduler.finished_req_ids
+            return name not in self.scheduler.requests and not (in_flight or is_kept or self.store.knows(name))
 
         records += self._run_until(is_gone, Step(), f"the timed out session {name}")
 

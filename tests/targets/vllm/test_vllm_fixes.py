@@ -66,6 +66,12 @@ def test_a_released_block_that_was_handed_out_lost_its_key(worker: WorkerClient)
     assert worker.run(load_trace(DATA / "vllm-released-block-handed-out.json")).violation is None
 
 
+def test_a_connector_is_told_of_a_session_s_end_before_its_name_comes_back(worker: WorkerClient) -> None:
+    """Trace 87 of seed 31, reduced: vLLM's offloading looked for a step of a session that had timed out, since its client
+    came back, under the same name, in the same step. On a server it has another id."""
+    assert worker.run(load_trace(DATA / "vllm-session-comes-back-before-its-end-is-told.json")).violation is None
+
+
 def test_the_state_of_a_session_behind_rejected_drafts(fixes: Fixes) -> None:
     """An earlier fix of cause 28 took the column from the number of tokens; the fix of cause 17 hid that."""
     [entry] = [entry for entry in fixes.in_effect if entry.name == "session-keeps-column"]
