@@ -26,8 +26,9 @@ from ...targets.base.deployment import Deployment
 from ...targets.base.engine_tests import EngineTest
 from ...targets.base.issue_form import COMMENT, Form, Part, Section
 from ...targets.base.launch import Launch
+from ...targets.base.protocol import EngineError
 from ...targets.base.repro import Script
-from ...targets.base.trace import Abort, Config, Prompt, Resume, Trace
+from ...targets.base.trace import Abort, Config, Prompt, Resume, Trace, Turn, has_grammar
 from ..campaign_summary import Reach, Severity
 from ..group.causes.evidence import Place
 from ..group.findings.finding_store import replay_command
@@ -317,11 +318,14 @@ OWNER = """\
 > - [ ] Run the script.
 > - [ ] Read the code that it is about.
 > - [ ] {}
-{}>
+{}{}>
 > In hybridfuzz it is {}.
 """
 SEARCH = "Search the issues{}."
 COMPARE = "Read {}: is it still open, and does this add to it?"
+REREAD = """\
+> - [ ] Read the public reports that are named below again: what is said of them is of {}.
+"""
 ATTACH = """\
 > - [ ] Attach `repro.py`, or put it into a gist and link it where this text calls it attached.
 """
@@ -339,7 +343,10 @@ def _ours(case: ReproCase) -> str:
         known = f", known as {markdown_code(case.related.name)}{reason}"
     again = f"replayed by {markdown_code(_replay(case).removeprefix('$ '))}"
     other = f". With the patch its trace {BEHIND}" if case.fix and not case.fix.good and case.fix.passes_script else ""
-    return f"{markdown_code(case.violation.signature)}{known}, {again}{other}"
+    gpu = case.cause.fields.get("GPU", "") if case.cause else ""
+    # No script of this report shows it, so it is for whoever files it.
+    seen = f". On a GPU: {gpu}" if gpu else ""
+    return f"{markdown_code(case.violation.signature)}{known}, {again}{other}{seen}"
 
 
 def _lines(page: _Page) -> Iterator[str]:
@@ -349,7 +356,8 @@ def _lines(page: _Page) -> Iterator[str]:
     before, title = (f"Comment on {same}: ", case.cause.title) if same and case.cause else (form.title, case.title)
     yield f"# {before}{markdown_text(title)}\n"
     to_read = COMPARE.format(same) if same else SEARCH.format(_search(case))
-    yield OWNER.format(to_read, ATTACH if is_attached else "", _ours(case))
+    is_cited = bool(case.cause and "#" in case.cause.public)
+    yield OWNER.format(to_read, REREAD.format(SEARCHED) if is_cited else "", ATTACH if is_attached else "", _ours(case))
     if same and case.cause:
         adds = case.cause.fields.get("adds", "")
         yield f"{SAME.format(markdown_text(case.release), adds) if adds else NOTHING_NEW.format(same)}\n"
@@ -425,7 +433,8 @@ def _settings_needed(reach: Reach, *, only_flags: bool) -> Iterator[str]:
     if not reach.needs:
         yield NOTHING
     elif tried:
-        yield f"Without {' or without '.join(map(_setting, tried))} the same requests do not fail."
+        told = " or ".join(f"without {_setting(one)}" for one in tried)
+        yield f"Run {told}, the same requests do not fail."
     if reach.untried and not only_flags:
         names = listed([_setting(one) for one in reach.untried])
         yield f"{names} {'were' if len(reach.untried) > 1 else 'was'} set in all runs."
@@ -691,8 +700,16 @@ def _computed(case: ReproCase) -> Iterator[str]:
         yield f"Up to the failure: {markdown_text('; '.join(told))}.\n"
 
 
+def _restricted(case: ReproCase) -> str:
+    """Return what grammars do to the tokens of the stand-in model."""
+    if not any(isinstance(event, Turn) and has_grammar(event) for event in case.trace.events):
+        return ""
+    return " and, with structured output, of its grammar: a token that this forbids is replaced by another one"
+
+
 LEGEND: Mapping[str, str] = {
-    "right=": "Of the drafts of a step, which a stand-in proposes, the first `right` are right.",
+    "right=": "Of the drafts of a step, which a stand-in proposes, the first `right` are what the model says without a "
+    "grammar.",
     "budget=": "A step computes at most `budget` tokens.",
     "per_request=": "`per_request` has (drafts, right ones) of single requests.",
     "stop_at=": "`stop_at` is the number of the new token that is a stop token.",
@@ -714,11 +731,15 @@ def _expected(page: _Page) -> Iterator[str]:
         yield "| client | should receive | receives | |\n| --- | --- | --- | --- |"
         yield from (f"| {' | '.join(cells)} |" for cells in rows)
         varied = f"; {markdown_text(case.answers.variation)}" if case.answers.variation and not received else ""
-        told = f"each token is a function of all tokens before it{varied}.{_zeros(rows)}"
+        told = f"each token is a function of all tokens before it{_restricted(case)}{varied}.{_zeros(rows)}"
         yield f"\nToken ids of a stand-in model: {told}\n"
     if case.crashes and not rows:
         raised = case.verdict.raised if case.verdict and case.verdict.promised else ""
-        yield f"Expected: no exception. Received: {markdown_text(raised or _without_event(violation.sentence))}.\n"
+        found = raised or _without_event(violation.sentence)
+        if _is_told_by_us(case):
+            yield f"The engine raises nothing here. What the script finds: {markdown_text(found)}.\n"
+        else:
+            yield f"Expected: no exception. Received: {markdown_text(found)}.\n"
     if alone := list(_alone(case)):
         yield "| row of the batch | tokens so far | greedy token, should be | is | |\n| ---: | ---: | --- | --- | --- |"
         yield from (f"| {' | '.join(cells)} |" for cells in alone)
@@ -728,6 +749,11 @@ def _expected(page: _Page) -> Iterator[str]:
         if not case.deployment.has_sizes:
             yield f"{ROWS}\n"
     yield from _controls(case)
+
+
+def _is_told_by_us(case: ReproCase) -> bool:
+    """Return True if what is raised is our word for a broken promise of the engine, which raises nothing by itself."""
+    return case.crashes and case.violation.field.startswith(f"{EngineError.__name__}-")
 
 
 def _controls(case: ReproCase) -> Iterator[str]:
@@ -869,8 +895,7 @@ def _sources(case: ReproCase) -> Iterator[str]:
     )
     told.append("Runs of the same requests by the fuzzer, with stand-ins: settings, models and controls.")
     told.append("Read in the source, not measured by these runs: the cause, what it needs and the public reports.")
-    gpu = case.cause.fields.get("GPU", "")
-    yield f"{' '.join(told)}{f' On a GPU: {gpu}.' if gpu else ''}\n"
+    yield f"{' '.join(told)}\n"
 
 
 PLACES = """\
@@ -998,7 +1023,7 @@ def _search(case: ReproCase) -> str:
     """Return where and for what the issues are searched, in queries of few words: the engine's function, the flag and
     what a client gets, where the cause is known or the engine raises; else what the failure needs."""
     where = f" in {markdown_code(case.deployment.tracker)}" if case.deployment.tracker else ""
-    raised = case.violation.field.split("-") if case.crashes else []
+    raised = case.violation.field.split("-") if case.crashes and not _is_told_by_us(case) else []
     named = raised
     if case.cause and not raised:
         needs = FUNCTION.findall(case.cause.fields.get("needs", ""))
@@ -1029,7 +1054,7 @@ def _related(case: ReproCase) -> Iterator[str]:
     if case.cause and (public := case.cause.public):
         first, *others = parts = PARTS_OF_PUBLIC.split(public)
         if first.startswith("not found"):
-            own = f"{SEARCHED}: no report of this defect was found{first.removeprefix('not found')}."
+            own = f"(up to {SEARCHED}): no report of this defect was found{first.removeprefix('not found')}."
             yield f"**Public reports** {own}{' Near it:' if others else ''}\n"
             parts = others
         else:
@@ -1040,8 +1065,8 @@ def _related(case: ReproCase) -> Iterator[str]:
         yield f"**Public reports** of this or a related bug: {', '.join(numbers)}.\n"
 
 
-SEARCHED = "(threads up to September 2026; the queries were not kept)"
-"""How the public reports in the texts of causes were searched."""
+SEARCHED = "September 2026"
+"""When the public reports in the texts of causes were read last."""
 PARTS_OF_PUBLIC = re.compile(r"; (?![^(]*\))")
 """Between the parts of what a cause says is public: each has numbers and how they differ."""
 

@@ -541,11 +541,11 @@ def test_settings_that_the_failure_needs_are_no_controls() -> None:
     reach = Reach(("--flag", "--other", "--rare"), (), ("--rare",), {"synchronous": False, "asynchronous": True})
     case = structs.replace(case_of("accepted-count-zero"), severity=Severity("P2", "wrong tokens", reach))
     text = report(case)
-    assert "Without `--flag` or without `--other` the same requests do not fail. `--rare` was set in all runs." in text
+    assert "Run without `--flag` or without `--other`, the same requests do not fail. `--rare` was set" in text
     assert "With synchronous scheduling they do not fail." in text and "Controls" not in text
     flag = Reach(("--no-async-scheduling",), (), (), reach.scheduling)
     told = report(structs.replace(case, severity=Severity("P2", "wrong tokens", flag)))
-    assert "Without `--no-async-scheduling` the same requests do not fail." in told and "With sync" not in told
+    assert "Run without `--no-async-scheduling`, the same requests do not fail." in told and "With sync" not in told
     stock = structs.replace(case, severity=Severity("P1", "wrong tokens", Reach()))
     assert "The same requests fail with default settings, too." in report(stock)
 
@@ -716,7 +716,8 @@ def test_the_trigger_stands_before_the_machinery() -> None:
 def test_each_public_report_has_its_line() -> None:
     text = report(known_case(public="not found on V2; #1 (merged): brought the pool (2026); PR #2: a repair of `a; b`"))
     assert "no report of this defect was found on V2. Near it:\n\n* #1 (merged): brought" in text
-    assert "September 2026; the queries were not kept): no report" in text, "when, and with which queries"
+    assert "(up to September 2026): no report" in text
+    assert "Read the public reports that are named below again: what is said of them is of September 2026." in text
     assert "no report of this defect was found.\n" in report(known_case(public="not found"))
 
 
@@ -811,8 +812,32 @@ def test_another_patch_that_the_script_needs_is_told() -> None:
 def test_it_says_which_figures_are_of_runs_and_which_of_the_text_of_the_cause() -> None:
     case = structs.replace(known_case(GPU="not run"), verdict=VERDICT, script=Script("pass\n", "x", "nothing"))
     [line] = [one for one in report(case).splitlines() if "not measured by these runs" in one]
-    assert "run on the release" in line and line.endswith("On a GPU: not run.")
+    assert "run on the release" in line and "GPU" not in line
+    # No script of the report shows it: it is told to whoever files it.
+    [box] = [one for one in report(case).splitlines() if one.startswith("> In hybridfuzz it is")]
+    assert box.endswith(" On a GPU: not run.")
     assert "not measured by these runs" not in report(case_of("accepted-count-zero"))
+
+
+def test_what_our_stand_ins_raise_is_no_exception_of_the_engine() -> None:
+    """ "Expected: no exception. Received: EngineError" was of a script's own class, and it was searched for."""
+    case = case_of("mixed-decodes")
+    raised = structs.replace(case.violation, field="EngineError-unfinished_copy")
+    text = report(structs.replace(case, violation=raised, answers=structs.replace(case.answers, rows=[])))
+    assert "The engine raises nothing here. What the script finds: " in text and "Received: " not in text
+    [search] = [one for one in text.splitlines() if "Search the issues" in one]
+    assert "EngineError" not in search and "unfinished_copy" not in search
+
+
+def test_a_grammar_restricts_what_the_stand_in_model_says() -> None:
+    """A token was called wrong that another request rightly got behind the same tokens."""
+    case = case_of("accepted-count-zero")
+    assert "of all tokens before it" in report(case) and "of its grammar" not in report(case)
+    [first, *rest] = case.trace.events
+    assert isinstance(first, Arrive)
+    events = (structs.replace(first, structured=2), *rest)
+    text = report(structs.replace(case, trace=structs.replace(case.trace, events=events)))
+    assert "of all tokens before it and, with structured output, of its grammar" in text
 
 
 def test_a_cause_tells_the_whole_where_the_symptom_is_long() -> None:

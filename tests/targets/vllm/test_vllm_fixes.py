@@ -67,7 +67,7 @@ def test_a_released_block_that_was_handed_out_lost_its_key(worker: WorkerClient)
 
 
 def test_a_connector_is_told_of_a_session_s_end_before_its_name_comes_back(worker: WorkerClient) -> None:
-    """Trace 87 of seed 31, reduced: vLLM's offloading looked for a step of a session that had timed out, since its client
+    """Trace 87 of seed 31, reduced: offloading looked for the step of a session that had timed out, since its client
     came back, under the same name, in the same step. On a server it has another id."""
     assert worker.run(load_trace(DATA / "vllm-session-comes-back-before-its-end-is-told.json")).violation is None
 
