@@ -164,6 +164,9 @@ class Server:
             self.tier.tick(idle)
             if not self.scheduler.busy:
                 self.engine.cache.check_hicache_events()
+        self._end_sessions()
+
+    def _end_sessions(self) -> None:
         if self.sessions is not None:
             self.sessions.tick({one.client_name for one in self.scheduler.live()})
 
@@ -193,6 +196,7 @@ class Server:
         scheduler_api.pause(self.scheduler)
         received = self._received()
         scheduler_api.go_on(self.scheduler)
+        self._end_sessions()
         return received
 
     def pause_and_flush(self) -> tuple[list[tuple[str, list[int]]], list[str], list[str]]:
@@ -207,6 +211,7 @@ class Server:
         if not holds and not self.scheduler.grammar_manager.grammar_queue:
             self._flush()
         scheduler_api.go_on(self.scheduler)
+        self._end_sessions()
         return received
 
     def _flush(self) -> None:

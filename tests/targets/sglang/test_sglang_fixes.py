@@ -23,12 +23,16 @@ OURS = {
         "sglang-stop-inside-a-verification.json",
         "sglang-grammar-cuts-a-verification.json",
         "sglang-flush-while-paused-beside-a-fetch.json",
+        "sglang-turn-behind-a-pause-without-room.json",
+        "sglang-grammar-that-fails-holds-tokens-back.json",
     ],
 }
 """Traces on which an earlier fix of two-crossings-in-flight was wrong: it let a verification behind a request's end
 write to the slot of a snapshot at its last token, one behind a stop token to a snapshot that was kept, or one that a
-grammar cuts to the slot that was the next one before the results were processed that it waited for. In the last one a
-storage had fetched for a request that waits: a flush while the server is paused was taken for a hang."""
+grammar cuts to the slot that was the next one before the results were processed that it waited for. Behind them: a
+storage had fetched for a request that waits, and a flush while the server is paused was taken for a hang; a turn came
+back in a pause, behind a request that has no room beside its session; and a request whose grammar does not compile held
+the model's token back in a step in flight."""
 DATA = Path(__file__).parents[2] / "data"
 
 

@@ -215,6 +215,17 @@ def test_a_client_gets_nothing_behind_a_stop_token(tokens: int, finished: bool, 
     assert field_of(Output().on_delivered(context, delivered)) == field
 
 
+@pytest.mark.parametrize("position", [5, 6])
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_step_in_flight_may_be_given_what_a_failing_grammar_s_request_held_back(position: int, fails: bool) -> None:
+    """Tokens of its prompt are judged as ever."""
+    life = Life("r0", (("a", 6),), 8, grammar_fails=fails)
+    life.admit(position)
+    row = ForwardRow("r0", position, [other_token(TRUTH.tokens[position])], 0, [])
+    found = field_of(Output().on_row(context_of(LAYOUT, r0=life), row, life))
+    assert found == ("" if fails and position == 6 else "input")
+
+
 @pytest.mark.parametrize(("delivered", "field"), [
     (Delivered(0, (), (), ["r0"]), ""), (Delivered(0, [("r0", TRUTH.tokens[6:7])], ()), "uncompiled"),
     (Delivered(0, (), ["r0"]), "uncompiled"), (Delivered(0, (), ()), ""),
