@@ -67,7 +67,7 @@ SERVING = {
     "path_states": ("-1", "-1", "1", "2"),
     "session_tags": ("no", "yes"),
     "ignore_eos": ("no", "no", "yes"),
-    "conservativeness": ("1", "0.14", "0"),
+    "conservativeness": ("1",),
     "drafter": ("eagle", "ngram"),
     "window_ratio": ("1", "0.5"),
     "state_layers": ("gdn", "gdn", "mamba2"),
@@ -154,7 +154,10 @@ class SglangFactory:
                 **(SERVING if mixes else {}),
                 **(HIERARCHY if has_host else {}),
             },
-            accepts={"tree_core": (*TREE_CORES, "legacy") if tree_core else ()},
+            accepts={
+                "tree_core": (*TREE_CORES, "legacy") if tree_core else (),
+                **({"conservativeness": ("0.14", "0")} if mixes else {}),
+            },
         )
 
     def supports(self, config: Config) -> str:

@@ -85,6 +85,7 @@ def test_sglang_as_it_is_passes(sglang: Path) -> None:
     assert "= 10 passed, " in lines[-1]
 
 
+@pytest.mark.exhaustive
 def test_one_line_of_sglang_broken_is_one_failure(sglang: Path) -> None:
     """A node without a state counts as a match."""
     node = "lambda node: node.component_data[ct].value is not None\n"

@@ -243,6 +243,7 @@ def test_the_library_says_which_families_can_shift() -> None:
     assert {name for name, answer in answers.items() if answer == "False"} == {"qwen3-5", "lfm2-window"}
 
 
+@pytest.mark.exhaustive
 def test_a_known_defect_is_taken_for_no_other(worker: WorkerClient) -> None:
     """The checkpoint of a new copy is recognized however the copy was made; no other trace is taken for it."""
     entries = [entry for entry in read_fixes(BUILTIN, f"llamacpp@{LATEST}") if entry.condition]

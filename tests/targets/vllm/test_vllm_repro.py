@@ -48,7 +48,7 @@ NEW = sorted(
     and not path.stem.endswith("--M9-step-mamba-peak")
     and "--zeroed-before-save--" not in path.name
 )
-"""Traces of releases whose imports the scripts make, but for blocks that are held too long and given back, and for a copy
+"""Traces of releases whose imports the scripts make, but for blocks that are held too long and given back, and a copy
 to host memory that comes too late: in a script requests get other blocks, of which none is zeroed before its copy."""
 
 

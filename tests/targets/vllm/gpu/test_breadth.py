@@ -5,6 +5,7 @@ compiled."""
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -37,6 +38,11 @@ TARGETS = (
     pytest.param("vllm@cuda", marks=COMPILED, id="cuda"),
 )
 BOTH = (Group("mamba", 16), Group("attention", 16))
+
+
+def alike(*values: str) -> Any:
+    """The second of two cases that are alike: interpreted kernels take a minute."""
+    return pytest.param(*values, marks=pytest.mark.exhaustive)
 
 
 def batched(seats: int, options: Mapping[str, str]) -> Config:
@@ -74,7 +80,7 @@ def windowed(runner: str) -> Trace:
     return Trace(config, (*first, Arrive("r1", (("a", 50), ("b", 3)), 3), Step(), Step()))
 
 
-@pytest.mark.parametrize("runner", ["v2", "v1"])
+@pytest.mark.parametrize("runner", [alike("v2"), "v1"])
 def test_a_hit_begins_behind_a_window_whose_blocks_are_given_back(worker: WorkerClient, runner: str) -> None:
     outcome = worker.run(windowed(runner))
     assert outcome.violation is None, outcome.violation.message
@@ -90,7 +96,7 @@ def adapted(runner: str, mixer: str) -> Trace:
     return Trace(config, (*first, *second))
 
 
-@pytest.mark.parametrize(("runner", "mixer"), [("v2", "mamba2"), ("v1", "gdn")])
+@pytest.mark.parametrize(("runner", "mixer"), [("v2", "mamba2"), alike("v1", "gdn")])
 def test_adapters_are_applied_to_the_rows_that_ask_for_them(worker: WorkerClient, runner: str, mixer: str) -> None:
     outcome = worker.run(adapted(runner, mixer))
     assert outcome.violation is None, outcome.violation.message
@@ -127,6 +133,7 @@ def test_a_chunk_that_begins_inside_an_image_gets_the_rest_of_it(
 
 
 @pytest.mark.engine
+@pytest.mark.exhaustive
 def test_an_image_that_a_hit_covered_is_encoded_after_a_preemption() -> None:
     """The V1 runner has its pixels: with the packaged fix; without it the engine dies."""
     options = {"runner": "v1", "mixer": "gdn", "inputs": "images", "graphs": "none"}
@@ -213,7 +220,7 @@ def test_the_last_block_of_a_hit_is_computed_again_by_eagle_s_rules(
     assert "hit by keys that name the token behind their block" in outcome.reached
 
 
-@pytest.mark.parametrize(("mixer", "graphs"), [("gdn", "decode"), ("mamba2", "none")])
+@pytest.mark.parametrize(("mixer", "graphs"), [("gdn", "decode"), alike("mamba2", "none")])
 def test_an_mtp_head_drafts_from_blocks_of_its_own(worker: WorkerClient, mixer: str, graphs: str) -> None:
     """vLLM's speculator runs the head behind each step: chunks of prompts, verifications, both at once, a dummy run."""
     config = Config(
@@ -235,6 +242,7 @@ def test_an_mtp_head_drafts_from_blocks_of_its_own(worker: WorkerClient, mixer: 
     assert {*drafted, *written, "hit by keys that name the token behind their block"} <= set(outcome.reached)
 
 
+@pytest.mark.exhaustive
 def test_a_state_is_compared_until_its_block_is_given_away(worker: WorkerClient) -> None:
     """A reset that waits for the steps in flight runs many: blocks of a request that ends are attention's in a later
     one, zeroed, and other numbers in the other memory."""

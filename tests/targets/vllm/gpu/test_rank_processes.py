@@ -72,7 +72,7 @@ def soon(condition: Callable[[], object], seconds: float = 120) -> None:
         time.sleep(0.1)
 
 
-@pytest.mark.parametrize("runner", ["v2", "v1"])
+@pytest.mark.parametrize("runner", ["v2", pytest.param("v1", marks=pytest.mark.exhaustive)])
 def test_ranks_agree_on_graphs_by_vllm_s_own_coordination(worker: WorkerClient, runner: str) -> None:
     """Two steps are padded to the larger rank's graph, none beside an idle rank. The trace means the same each time."""
     outcome = worker.run(beside(runner), twice=True)
@@ -92,6 +92,7 @@ def test_a_dummy_run_beside_a_working_rank_shows_its_cause(worker: WorkerClient,
     assert violation.signature == "M4-dummy_run-mamba-dead-write"
 
 
+@pytest.mark.exhaustive
 def test_a_rank_that_dies_takes_its_worker_with_it_and_shows_nothing_about_the_trace(worker: WorkerClient) -> None:
     """As for a worker that something else killed, the trace runs once more."""
     if not worker.spec.endswith("@interpreter"):
