@@ -148,9 +148,8 @@ class Sorter:
         into, name = sorted((one, other), key=list(store.findings).index)
         evidence = store.evidence[name].evidence
         traces = [load_trace(path) for path in (store.findings[name].trace, *store.findings[name].extras)]
-        gone, kept = store.merge(name, into)
-        if len(traces[0].events) < kept.events:
-            store.improve(into, traces[0], None)
+        gone, _ = store.merge(name, into)
+        store.adopt(into, gone, traces[0])
         if differ(evidence, store.evidence[into].evidence):
             for trace in traces:
                 store.add_trace(into, trace)
@@ -176,9 +175,8 @@ class Sorter:
             into = same_cause([evidence], store.evidence, but=name)
             gone = None
             if into and into not in store.findings:  # one that an earlier campaign left in this folder
-                gone, kept = store.merge(name, into)
-                if len(trace.events) < kept.events:
-                    store.improve(into, trace, None)
+                gone, _ = store.merge(name, into)
+                store.adopt(into, gone, trace)
                 learn(store, into, evidence, trace)
             else:
                 learn(store, name, evidence, trace)

@@ -430,6 +430,15 @@ class FindingStore:
             self._remove(Path(before.trace))
         return finding
 
+    def adopt(self, into: str, gone: Finding, trace: Trace) -> None:
+        """Let the trace of a finding that was merged into another one take the place of a longer one, with what is said
+        of it. One with another symptom does not: name, signature, message and trace belong together."""
+        kept = self.findings[into]
+        if gone.signature == kept.signature and len(trace.events) < kept.events:
+            told = {name: getattr(gone, name) for name in ("message", "step", "event", "setting", "phrase")}
+            self.findings[into] = structs.replace(kept, **told)
+            self.improve(into, trace, None)
+
     def explain(self, name: str, violation: Violation, history: History, text: str, phrase: str) -> None:
         """Add the explanation (`text`) of the shortest trace to its text file, and keep its history. `phrase` says
         what goes wrong, in a few words."""

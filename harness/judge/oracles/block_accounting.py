@@ -133,6 +133,8 @@ class Leak(Oracle):
         """Most steps that were in flight at a time: columns for their rejected drafts stay allocated."""
         self._reach: dict[str, int] = {}
         """Most tokens that blocks were allocated for since the request's admission."""
+        self._settled: dict[str, int] = {}
+        """Tokens that were settled when the request's step before was planned."""
 
     def on_planned(self, context: Context, planned: Planned) -> Violation | None:
         layout = context.layout
@@ -147,9 +149,13 @@ class Leak(Oracle):
                 continue
             table = planned.view.tables[row.name]
             settled = min(context.reference.certain(row.name), row.start)
+            before = 0 if row.anew else min(self._settled.get(row.name, 0), settled)
+            self._settled[row.name] = settled
             for index, group in enumerate(layout.groups):
                 held = len(table[index]) - table[index].count(layout.null_block)
-                most = peak_blocks(group, layout.mode, reach, layout.num_speculative_tokens, self._ahead, settled)
+                # What is given back in batches is not given back in the step after a prefill.
+                known = before if group.lag else settled
+                most = peak_blocks(group, layout.mode, reach, layout.num_speculative_tokens, self._ahead, known)
                 self.exercised["M9"] += 1
                 if held > most:
                     return self.violation(

@@ -284,3 +284,21 @@ def test_a_severity_stands_behind_the_message_and_stays_with_a_cause(tmp_path: P
     store.grade(other.id, near)  # which is not waited for
     _, kept = store.merge(other.id, first.id)
     assert kept.severity == near
+
+
+@pytest.mark.parametrize("field", ["other", VIOLATION.field])
+def test_a_merged_finding_s_shorter_trace_brings_its_words_along(tmp_path: Path, field: str) -> None:
+    """A hang was told of the trace of a leak: the two had one cause, and the leak's trace was shorter."""
+    store = open_store(tmp_path)
+    store.claim(VIOLATION, 0, trace(3))
+    other = msgspec.structs.replace(VIOLATION, field=field, step=7)
+    store.claim(other, 1, trace(2))
+    name = list(store.findings)[-1]
+    if name == SIGNATURE:  # counted for the first one: of one signature only another campaign's is a finding of its own
+        name = store.split(SIGNATURE, other, 1, trace(2)).id
+    gone, _ = store.merge(name, SIGNATURE)
+    store.adopt(SIGNATURE, gone, trace(2))
+    kept = store.findings[SIGNATURE]
+    assert (kept.events, kept.step) == ((3, VIOLATION.step) if field == "other" else (2, 7))
+    assert len(load_trace(kept.trace).events) == kept.events
+    assert gone.message == kept.message or field == "other"
