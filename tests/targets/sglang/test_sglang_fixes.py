@@ -33,8 +33,8 @@ write to the slot of a snapshot at its last token, one behind a stop token to a 
 grammar cuts to the slot that was the next one before the results were processed that it waited for. Behind them: a
 storage had fetched for a request that waits, and a flush while the server is paused was taken for a hang; a turn came
 back in a pause, behind a request that has no room beside its session; and a request whose grammar does not compile held
-the model's token back in a step in flight; and the blocks to the left of a window that SGLang gives back with the second
-decode were asked for at the first."""
+the model's token back in a step in flight; and the blocks to the left of a window that SGLang gives back with the
+second decode were asked for at the first."""
 DATA = Path(__file__).parents[2] / "data"
 
 
