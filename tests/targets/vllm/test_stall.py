@@ -15,6 +15,7 @@ class Scheduler:
     """Holds the blocks of an ended request, which are never sent."""
 
     requests = {"r0": None}  # noqa: RUF012
+    finished_req_ids = frozenset[str]()
 
     def has_requests(self) -> bool:
         return True
