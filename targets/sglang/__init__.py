@@ -30,6 +30,7 @@ SGLang's own state and KV tensors. See docs/explanation/sglang.md.
     serving      the server around the scheduler, one turn of the event loop per step
     target       the `Target` protocol
     kit_limits   what shadow layers and scripts cannot do
+    mamba2       Mamba 2 layers on SGLang's own metadata
     front_door   whether SGLang, given its command, arrives at what ran; what the adapter sets itself
     repro        stand-alone reproducers
     repro_engine  what only they have
