@@ -23,9 +23,9 @@ REASONING_MAX = 512
 come."""
 
 
-def beginning(truth: Truth) -> int:
-    """Return the position from which the grammar of an answer holds: the first of the answer if its reasoning does not
-    end within `REASONING_MAX` tokens. A grammar that an engine asks then allows everything (`Truth.is_bound`)."""
+def grammar_start(truth: Truth) -> int:
+    """Return the position at which the grammar of an answer begins to hold. If the reasoning does not end within
+    `REASONING_MAX` tokens, that is the first position of the answer, and `is_allowed` allows everything there."""
     if truth.reasons_until and truth.grammar_from < 0:
         truth.reach(truth.prompt_length + REASONING_MAX)
     return truth.grammar_from if truth.grammar_from >= 0 else truth.prompt_length
@@ -33,7 +33,7 @@ def beginning(truth: Truth) -> int:
 
 def is_allowed(truth: Truth, place: int, token: int) -> bool:
     """Return True if `token` may stand at a place of the part of an answer for which the grammar holds."""
-    position = beginning(truth) + place
+    position = grammar_start(truth) + place
     truth.reach(position + 1)
     if not truth.is_bound(position):
         return True
@@ -44,7 +44,7 @@ def is_allowed(truth: Truth, place: int, token: int) -> bool:
 
 def allowed(truth: Truth, place: int, tokens: Sequence[int]) -> int:
     """Return how many of `tokens`, from the first, the grammar of a request allows from a place on."""
-    first = beginning(truth) + place
+    first = grammar_start(truth) + place
     truth.reach(first + len(tokens))
     for index, token in enumerate(tokens):
         if not is_allowed(truth, place + index, token):

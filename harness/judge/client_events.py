@@ -25,9 +25,9 @@ from ...targets.base.trace import (
     Resume,
     Select,
     Truncate,
-    first_scored,
     fits,
     least_tokens,
+    logprob_start,
 )
 
 
@@ -36,7 +36,7 @@ def announce(event: Event, reference: Reference, config: Config, names: set[str]
     if isinstance(event, Arrive) and event.name not in names and fits(config, event):
         names.add(event.name)
         asked = event.session, event.stop_at, event.prompt_logprobs, event.structured, event.bad_grammar > 0
-        more = least_tokens(event), event.string_before, event.reasoning, first_scored(event) or 0
+        more = least_tokens(event), event.string_before, event.reasoning, logprob_start(event) or 0
         reference.arrive(event.name, event.prompt, event.max_new_tokens, *asked, *more)
     elif isinstance(event, Resume):
         life = reference.lives.get(event.name)

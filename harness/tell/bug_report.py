@@ -111,8 +111,8 @@ class OtherRun(Struct, frozen=True):
     result: str
 
 
-class Behind(Struct, frozen=True):
-    """Another packaged patch, without which the script fails by another defect behind the first patch."""
+class SecondPatch(Struct, frozen=True):
+    """A second packaged patch. With the first patch alone the script fails by another defect, with both it passes."""
 
     title: str
     text: str
@@ -127,7 +127,7 @@ class TriedFix(Struct, frozen=True):
     result  the trace with the patch: `PASSES`, how it fails, or why it cannot run
     script  the script with the patch, None without a script
     test    the test of the engine's own tree with the patch, None without one
-    behind  what else the script needs to pass, None if it needs nothing, or what is not known
+    second  the second patch, None if none is needed or none was found
     """
 
     text: str
@@ -136,7 +136,7 @@ class TriedFix(Struct, frozen=True):
     script: ScriptVerdict | None = None
     test: ScriptVerdict | None = None
     places: Sequence[str] = ()
-    behind: Behind | None = None
+    second: SecondPatch | None = None
 
     @property
     def good(self) -> bool:
@@ -324,7 +324,7 @@ OWNER = """\
 SEARCH = "Search the issues{}."
 COMPARE = "Read {}: is it still open, and does this add to it?"
 REREAD = """\
-> - [ ] Read the public reports that are named below again: what is said of them is of {}.
+> - [ ] Read the public reports named below again: what is said of them dates from {}.
 """
 ATTACH = """\
 > - [ ] Attach `repro.py`, or put it into a gist and link it where this text calls it attached.
@@ -342,7 +342,11 @@ def _ours(case: ReproCase) -> str:
         reason = "" if case.cause else f", {re.sub(ISSUE, '#', markdown_text(case.related.reason)).rstrip('.')}"
         known = f", known as {markdown_code(case.related.name)}{reason}"
     again = f"replayed by {markdown_code(_replay(case).removeprefix('$ '))}"
-    other = f". With the patch its trace {BEHIND}" if case.fix and not case.fix.good and case.fix.passes_script else ""
+    other = (
+        f". With the patch its trace {OTHER_DEFECT}"
+        if case.fix and not case.fix.good and case.fix.passes_script
+        else ""
+    )
     gpu = case.cause.fields.get("GPU", "") if case.cause else ""
     # No script of this report shows it, so it is for whoever files it.
     seen = f". On a GPU: {gpu}" if gpu else ""
@@ -573,7 +577,7 @@ def _cause(page: _Page) -> Iterator[str]:
         yield f"{cause.body.strip()}\n"
         used = " ".join([cause.title, cause.body, *cause.fields.values()])
         known = TERMS if case.deployment.command else {}  # a library has no block tables, and other columns
-        if terms := [f"{word} is {means}" for word, means in known.items() if re.search(rf"\b{word}s?\b", used)]:
+        if terms := [f'"{word}" is {means}' for word, means in known.items() if re.search(rf"\b{word}s?\b", used)]:
             yield f"Here {'; '.join(terms)}.\n"
     if fix:
         yield from _fix(case, fix)
@@ -596,7 +600,7 @@ def _without_event(sentence: str) -> str:
     return re.sub(r" \(event \d+, \w+\)$", "", sentence)
 
 
-BEHIND = "meets another defect, which is not reported here"
+OTHER_DEFECT = "meets another defect, which is not reported here"
 
 
 def _fix(case: ReproCase, fix: TriedFix) -> Iterator[str]:
@@ -610,30 +614,30 @@ def _fix(case: ReproCase, fix: TriedFix) -> Iterator[str]:
         about += f" It changes {places}{more}."
     yield f"{about}\n"
     before = "without it" if case.fixes else "as released"
-    behind = fix.behind
-    heads = ["", before, "with the patch", *(["with a second patch, too"] if behind else [])]
+    second = fix.second
+    heads = ["", before, "with the patch", *(["with a second patch, too"] if second else [])]
     yield f"| {' | '.join(heads)} |\n|{' --- |' * len(heads)}"
     if case.verdict and fix.script:
-        ran = [case.verdict.status, fix.script.status, *([behind.script.status] if behind else [])]
+        ran = [case.verdict.status, fix.script.status, *([second.script.status] if second else [])]
         yield f"| `python repro.py` | {' | '.join(f'exit status {one}' for one in ran)} |"
     if case.test and case.tested and fix.test:
         words = ["fails" if one.status else "passes" for one in (case.tested, fix.test)]
-        yield f"| {' | '.join([markdown_code(case.test.path), *words, *([''] if behind else [])])} |"
+        yield f"| {' | '.join([markdown_code(case.test.path), *words, *([''] if second else [])])} |"
     is_other = not fix.good and fix.passes_script
     if not fix.script:
-        yield f"| the run | fails | {BEHIND if is_other else markdown_text(fix.result)} |"
+        yield f"| the run | fails | {OTHER_DEFECT if is_other else markdown_text(fix.result)} |"
     yield ""
-    if behind and fix.script:
+    if second and fix.script:
         yield (
-            f"With the patch the script meets another defect ({markdown_text(_in_a_sentence(behind.title))}): "
+            f"With the patch the script meets another defect ({markdown_text(_in_a_sentence(second.title))}): "
             f"{markdown_text(fix.script.raised)}. The second patch is for that one.\n"
         )
     elif not (fix.good or is_other):
         yield "**The patch does not fix this failure.**\n"
     yield from _patch(shown, f"The patch ({count})", lines)
-    if behind:
-        second = behind.text.splitlines()
-        yield from _patch(second, f"The second patch ({plural(len(second), 'line')})", PATCH_LINES_SHOWN + 1)
+    if second:
+        of_second = second.text.splitlines()
+        yield from _patch(of_second, f"The second patch ({plural(len(of_second), 'line')})", PATCH_LINES_SHOWN + 1)
 
 
 def _patch(shown: Sequence[str], title: str, lines: int) -> Iterator[str]:
@@ -704,12 +708,14 @@ def _restricted(case: ReproCase) -> str:
     """Return what grammars do to the tokens of the stand-in model."""
     if not any(isinstance(event, Turn) and has_grammar(event) for event in case.trace.events):
         return ""
-    return " and, with structured output, of its grammar: a token that this forbids is replaced by another one"
+    return (
+        " and, with structured output, of its grammar: a token that the grammar forbids is replaced by the next choice"
+    )
 
 
 LEGEND: Mapping[str, str] = {
-    "right=": "Of the drafts of a step, which a stand-in proposes, the first `right` are what the model says without a "
-    "grammar.",
+    "right=": "Of the drafts of a step, which a stand-in proposes, the first `right` are the model's own next "
+    "tokens, whatever a grammar says.",
     "budget=": "A step computes at most `budget` tokens.",
     "per_request=": "`per_request` has (drafts, right ones) of single requests.",
     "stop_at=": "`stop_at` is the number of the new token that is a stop token.",
@@ -890,12 +896,11 @@ def _sources(case: ReproCase) -> Iterator[str]:
     """Yield which statements are of runs, and which are of the text of the cause."""
     if not case.cause:
         return
-    told = (
-        ["**What is measured.** The script, run on the release: its output and exit statuses."] if case.script else []
-    )
-    told.append("Runs of the same requests by the fuzzer, with stand-ins: settings, models and controls.")
-    told.append("Read in the source, not measured by these runs: the cause, what it needs and the public reports.")
-    yield f"{' '.join(told)}\n"
+    release = "run on the release with other known bugs fixed" if case.fixes else "run on the release"
+    script = f" The script, {release}: its output and exit statuses." if case.script else ""
+    how = "by the fuzzer, with stand-ins" if case.deployment.is_stood_in else "by the fuzzer"
+    yield f"**What is measured.**{script} Runs of the same requests {how}: settings, models and controls."
+    yield "Read in the source, not measured by these runs: the cause, what it needs and the public reports.\n"
 
 
 PLACES = """\

@@ -44,7 +44,7 @@ from ..judge.ranks import ranks_of
 from ..judge.violation import Violation
 from ..workers.worker_client import WorkerClient
 from .at_scale import serve
-from .bug_report import FAILS_OTHERWISE, FAILS_TOO, PASSES, Behind, OtherRun, ReproCase, TriedFix
+from .bug_report import FAILS_OTHERWISE, FAILS_TOO, PASSES, OtherRun, ReproCase, SecondPatch, TriedFix
 from .controls import controls, may_decline, on_other_models
 from .related import RelatedEntry, other_fixes, related, title_of
 from .script import ScriptVerdict, failure_of, run_script, run_test
@@ -60,8 +60,8 @@ SCALE_SECONDS = 90.0
 """Time for the trace in the lengths of a server, and without its limits."""
 MODELS_SECONDS = 30.0
 """Time for the trace on other models."""
-BEHIND_MAX = 4
-"""Further packaged patches that are tried where a script meets another defect behind the first one."""
+SECOND_MAX = 4
+"""Packaged patches that are tried beside the first one, where a script meets another defect with that."""
 NAME_LENGTH_MAX = 72
 LEADS_ON = frozenset([
     "a", "after", "an", "and", "by", "for", "from", "in", "no", "not", "of", "on", "that", "the", "to", "what", "while",
@@ -388,25 +388,26 @@ def try_fix(subject: Subject, folder: Path, case: ReproCase, patch: str, source:
         left = violation_of(worker.run, case.trace)
     verdict = run_script(folder / SCRIPT, case.script, fixed) if case.script else None
     tested = run_test(folder, case.test, case.script, fixed) if case.test and case.script else None
-    behind = _behind(subject, folder, case, parsed, left.signature) if left and verdict and verdict.status else None
+    needs_more = left is not None and verdict is not None and verdict.status != 0
+    second = _second_patch(subject, folder, case, parsed, left.signature) if left and needs_more else None
     text, places = as_applied(subject.launch, parsed)
-    return TriedFix(text, source, result, verdict, tested, places, behind)
+    return TriedFix(text, source, result, verdict, tested, places, second)
 
 
-def _behind(subject: Subject, folder: Path, case: ReproCase, patch: Patch, signature: str) -> Behind | None:
-    """Return another packaged patch with which the script passes that meets another defect, of this signature, behind
-    the first patch; None if none of those that are most like it does."""
+def _second_patch(subject: Subject, folder: Path, case: ReproCase, patch: Patch, signature: str) -> SecondPatch | None:
+    """Return a packaged patch with which, beside the first, the script passes; None if none of the likeliest does.
+    `signature`: of what fails with the first one."""
     if case.script is None:
         return None
     named = case.related.name if case.related else ""
-    for entry in other_fixes(subject.spec, subject.launch.version, named, signature)[:BEHIND_MAX]:
+    for entry in other_fixes(subject.spec, subject.launch.version, named, signature)[:SECOND_MAX]:
         try:
             both = patched(subject.launch, [patch, other := entry.read_patch()])
         except PatchError:
             continue
         verdict = run_script(folder / SCRIPT, case.script, both)
         if verdict.status == 0:
-            return Behind(title_of(entry), as_applied(subject.launch, other)[0], verdict)
+            return SecondPatch(title_of(entry), as_applied(subject.launch, other)[0], verdict)
     return None
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ...reference.structured import allowed, beginning, is_allowed
+from ...reference.structured import allowed, grammar_start, is_allowed
 from ...reference.tokens import VOCABULARY, Truth
 
 WORD = 32
@@ -45,7 +45,7 @@ class AnswerGrammar:
         return (bits.view(-1, WORD).long() << torch.arange(WORD)).sum(dim=1).to(torch.int32)
 
     def _is_off(self) -> bool:
-        first = beginning(self.truth)
+        first = grammar_start(self.truth)
         end = first + len(self.tokens)
         self.truth.reach(end)
         return self.truth.tokens[first:end] != self.tokens

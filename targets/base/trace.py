@@ -85,7 +85,7 @@ LogprobsFrom = Annotated[
     Shrinks(0),
     NeedsFeature("logprobs-from"),
     Trait("log-probabilities of the end of a prompt"),
-    Says(" behind its first {} and the next"),
+    Says(", the log-probabilities only of what follows token {} of its prompt"),
 ]
 Structured = Annotated[
     int,
@@ -100,7 +100,7 @@ Reasoning = Annotated[
     Shrinks(0),
     NeedsFeature("reasoning"),
     Trait("reasoning before structured output"),
-    Says(", behind reasoning up to new token {}"),
+    Says(", after reasoning that ends by new token {}"),
 ]
 BadGrammar = Annotated[
     int,
@@ -149,8 +149,8 @@ class Arrive(Event, frozen=True, tag="arrive"):
     With `prompt_logprobs` its client also wants the log-probability of each token of the prompt. They are known of
     computed tokens only, so the request reads nothing from the prefix cache. What it computes is published.
 
-    With `logprobs_from` it does not want those of so many tokens and of the token behind them, and may read these
-    tokens from the prefix cache.
+    With `logprobs_from` it wants only those of the tokens after that position, and may read what comes before it from
+    the prefix cache.
 
     With `structured` a grammar restricts the answer (`reference.structured`). The request waits for it, for one step
     less than that.
@@ -605,9 +605,9 @@ def features_of(documents: Iterable[str]) -> set[str]:
     return {"images" if kind == "image" else "adapters" for document in documents if (kind := kind_of(document))}
 
 
-def first_scored(event: Arrive) -> int | None:
-    """Return how many tokens of a prompt come before those whose log-probabilities its client wants, None if it wants
-    none. The first of those has no log-probability."""
+def logprob_start(event: Arrive) -> int | None:
+    """Return SGLang's `logprob_start_len`: the position after which a client wants the log-probabilities of its prompt,
+    None if it wants none."""
     length = sum(length for _, length in event.prompt)
     return min(event.logprobs_from, length - 1) if event.prompt_logprobs else None
 

@@ -23,8 +23,8 @@ from ..base.trace import (
     Step,
     Trace,
     Turn,
-    first_scored,
     least_tokens,
+    logprob_start,
 )
 from .compat.sizes import eviction_config, sizes_of, slots_with, storage_config
 
@@ -53,7 +53,7 @@ REPLACED = (
     "packages that SGLang imports and that are not installed, such as sgl_kernel: empty modules",
 )
 NOTES = (
-    f"the script stands in for gated delta nets; {MODEL} has such layers (SGLang's {ARCHITECTURE})",
+    f"stand-ins replace the state layers (gated delta nets, as in {MODEL}: SGLang's {ARCHITECTURE})",
     "random weights and 4 layers fit one GPU; compare each answer with that of the same request alone, or leave both "
     "flags out and serve the checkpoint",
 )
@@ -237,7 +237,7 @@ def _fields(aborted: Collection[str], event: Turn, samples: int) -> dict[str, ob
     found |= {"regex": ".*"} if event.structured else {}
     found |= {"regex": "("} if isinstance(event, Arrive) and event.bad_grammar else {}
     if isinstance(event, Arrive) and event.prompt_logprobs:
-        found |= {"return_logprob": True, "logprob_start_len": first_scored(event)}
+        found |= {"return_logprob": True, "logprob_start_len": logprob_start(event)}
     return found | ({"priority": event.priority} if isinstance(event, Arrive) and event.priority else {})
 
 

@@ -74,8 +74,8 @@ SERVING = {
     "inputs": ("tokens", "tokens", "tokens", "tokens", "images", "adapters", "tenants"),
 }
 """Options of such releases: `--enable-mixed-chunk`, `--schedule-policy`, `--radix-eviction-policy`,
-`--mamba-max-states-per-path`, `--enable-session-radix-cache`, `ignore_eos` of requests, how much of the longest answers
-an admission counts on (`--schedule-conservativeness`: after 600 decodes a server with 1 is where one with 0.14 begins),
+`--mamba-max-states-per-path`, `--enable-session-radix-cache`, `ignore_eos` of requests, the share of an answer that
+admission reserves (`--schedule-conservativeness`: after 600 decodes a server with 1 is where one with 0.14 begins),
 what makes drafts (`--speculative-algorithm`), `--swa-full-tokens-ratio`, what the model's state layers are, and what
 requests have beside token ids."""
 KEYED = ("a", "adapter.b", "adapter.c", "salt.d")

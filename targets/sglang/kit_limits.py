@@ -113,7 +113,7 @@ ROWS: tuple[Row[Case], ...] = (
     Row("shadow", "window", lambda c: bool(c.windows) and c.tree_core == "rust",
         "windows need tree_core=python: the Rust core does not show which nodes are locked (both side by side do)"),
     Row("shadow", "state_layers", lambda c: c.options.state_layers != "gdn" and bool(c.windows),
-        "state_layers={options.state_layers} excludes windows: no model has both"),
+        "state_layers={options.state_layers} excludes windows: no model of SGLang 0.5.23 has both"),
     Row("shadow", "async_depth", lambda c: c.config.async_depth > c.async_depth,
         "async_depth must be at most {case.async_depth}"),
     Row("shadow", "num_speculative_tokens", lambda c: c.config.num_speculative_tokens > c.drafts,

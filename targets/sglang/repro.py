@@ -47,11 +47,11 @@ from ..base.trace import (
     Step,
     Trace,
     Turn,
-    first_scored,
     fits,
     has_grammar,
     has_stop_string,
     least_tokens,
+    logprob_start,
     stop_tokens_of,
 )
 from .compat.sizes import Sizes, sizes_of
@@ -200,7 +200,7 @@ class _Clients:
         if isinstance(event, Arrive) and event.bad_grammar:
             more += f", bad_grammar={event.bad_grammar}"
         if isinstance(event, Arrive) and event.prompt_logprobs:
-            more += f", scored_from={first_scored(event)}"
+            more += f", scored_from={logprob_start(event)}"
         return f"{truth.tokens[first : truth.prompt_length]}, new_tokens={most}{more}"
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from ...reference.layout import cdiv
@@ -68,8 +69,8 @@ class Server:
 
         With `is_string` the scheduler gets `stops` as one text, and no token ids to stop at. The turns of a
         session have the priority of the first. A grammar is compiled in `structured` steps less one; in
-        `bad_grammar` less one it turns out to be none. `scored_from`: the client wants the log-probabilities of
-        the prompt behind so many tokens and the next, too; None if it wants none.
+        `bad_grammar` less one it turns out to be none. `scored_from`: `logprob_start_len`, the position after
+        which the client wants the log-probabilities of the prompt; None if it wants none.
         """
         tokens = truth.tokens[: truth.prompt_length]
         endless = self.engine.sizes.endless and not session
@@ -193,11 +194,8 @@ class Server:
 
     def pause(self) -> tuple[list[tuple[str, list[int]]], list[str], list[str]]:
         """Pause generation, and continue. Return what clients receive, as `turn` does."""
-        scheduler_api.pause(self.scheduler)
-        received = self._received()
-        scheduler_api.go_on(self.scheduler)
-        self._end_sessions()
-        return received
+        with self._paused() as received:
+            return received
 
     def pause_and_flush(self) -> tuple[list[tuple[str, list[int]]], list[str], list[str]]:
         """Pause generation, flush the cache if SGLang would, and continue. Return what clients receive, as `turn` does.
@@ -205,14 +203,19 @@ class Server:
         SGLang flushes while it is paused although requests wait, unless one of them has a row, as a turn has whose
         session keeps its record, or waits for its grammar.
         """
+        with self._paused() as received:
+            holds = any(one.kv.holds_kv for one in self.scheduler.waiting_queue)
+            if not holds and not self.scheduler.grammar_manager.grammar_queue:
+                self._flush()
+            return received
+
+    @contextmanager
+    def _paused(self) -> Iterator[tuple[list[tuple[str, list[int]]], list[str], list[str]]]:
+        """Hold while generation is paused. What clients receive comes before; their sessions time out behind it."""
         scheduler_api.pause(self.scheduler)
-        received = self._received()
-        holds = any(one.kv.holds_kv for one in self.scheduler.waiting_queue)
-        if not holds and not self.scheduler.grammar_manager.grammar_queue:
-            self._flush()
+        yield self._received()
         scheduler_api.go_on(self.scheduler)
         self._end_sessions()
-        return received
 
     def _flush(self) -> None:
         if self.tier is not None:

@@ -31,10 +31,10 @@ from ..base.trace import (
     ResetPrefixCache,
     Resume,
     Step,
-    first_scored,
     fits,
     has_stop_string,
     least_tokens,
+    logprob_start,
     stop_tokens_of,
 )
 from .compat import scheduler_api, session_api
@@ -103,7 +103,7 @@ class SglangTarget:
             stops = stop_tokens_of(event, truth)
             priority = event.priority if self.config.policy == "priority" else None
             asked = event.session, stops, priority, has_stop_string(event), least_tokens(event)
-            more = event.structured, event.bad_grammar, first_scored(event)
+            more = event.structured, event.bad_grammar, logprob_start(event)
             self.server.add(event.name, truth, event.max_new_tokens, *asked, *more)
 
     def resume(self, event: Resume) -> None:

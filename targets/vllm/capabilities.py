@@ -10,17 +10,21 @@ from .stock import stock_of
 
 _EVENTS = frozenset({"arrive", "step", "preempt", "abort", "dummy_run", "reset_prefix_cache", "evict"})
 _CONNECTORS = ("none", "none", "store", "transfer")
-LIMITED_CONNECTORS = ("none", "none", "none", "store", "transfer", "sync")
+ALL_CONNECTORS = ("none", "none", "none", "store", "transfer", "sync", "none", "offloading")
 OFFLOADING = {"eviction": ("lru", "arc"), "offload": ("prompts", "all", "sync")}
 REPLAYS = ("0", "0", "3", "6")
 CONV_LAYOUTS = ("SD", "SD", "DS")
 SAMPLING = ("greedy", "greedy", "varied")
 DOCUMENTS = {"images": ("a", "image.b", "image.c"), "adapters": ("a", "adapter.b", "adapter.c", "salt.d")}
 _LOADS = frozenset({"stores", "async-loads", "chosen-loads", "failing-loads"})
-OFFLOADED = frozenset({"stores", "async-loads", "sync-loads", "evicts-stored"})
-"""Of vLLM's own connector: what it loads is what it stored, and no load breaks off."""
-CONNECTED = {"store": _LOADS, "transfer": _LOADS | {"held-for-transfer"}, "sync": _LOADS | {"sync-loads"}}
-"""Connector -> features that only some connectors have."""
+CONNECTED = {
+    "store": _LOADS,
+    "transfer": _LOADS | {"held-for-transfer"},
+    "sync": _LOADS | {"sync-loads"},
+    "offloading": frozenset({"stores", "async-loads", "sync-loads", "evicts-stored"}),
+}
+"""Connector -> features that only some connectors have. What vLLM's own one (`offloading`) loads is what it stored,
+and no load breaks off."""
 _PARTIAL_HITS = {"prefix_match_unit": {unit: frozenset({"partial-hits"}) for unit in ("2", "4")}}
 _OBSERVES = frozenset({"pool", "labels", "tables", "accesses", "content", "device_order", "estimates", "leftovers"})
 
@@ -28,14 +32,13 @@ _OBSERVES = frozenset({"pool", "labels", "tables", "accesses", "content", "devic
 def capabilities_of(release: Release) -> Capabilities:
     """Return what the target can do with a release."""
     connectors, inputs = release.connectors, release.inputs
-    names = (*LIMITED_CONNECTORS, "none", "offloading") if release.offloads else _CONNECTORS
+    names = ALL_CONNECTORS if release.offloads else _CONNECTORS
     # `kit_limits`: neither a drafter's own graphs nor any with chunked-local attention.
     groups_without_graphs = frozenset(
         ({"draft-group"} if release.draft_groups else set()) | ({"attention-chunks"} if release.local_groups else set())
     )
     plain = {"none": frozenset({"lookahead-hashes"})} if release.lookahead_hashes else {}
-    driven = CONNECTED | {"offloading": OFFLOADED}
-    connected = {name: driven[name] for name in names if name != "none" and connectors}
+    connected = {name: CONNECTED[name] for name in names if name != "none" and connectors}
     # retention: the state of every boundary is published, or of those that vLLM chooses by default, or also
     # those where prompts fork.
     # hashing: with EAGLE's rules keys name the token behind their block, or hits lose their last block.

@@ -118,8 +118,8 @@ BLOCK = 1024
 """`--block-size` of a server: vLLM takes a larger one only where a state needs it, and logs that."""
 SCALE = Scale(BLOCK, {"prefix_match_unit": MATCH_UNIT}, ("--block-size", str(BLOCK)))
 EAGER = "--enforce-eager"
-PARSER = "REASONING_PARSER"
-"""Stands for the name of vLLM's reasoning parser for a model that reasons."""
+PARSER = "deepseek_r1"
+"""A reasoning parser that vLLM registers: reasoning stands between `<think>` and `</think>`."""
 DRAFTER = "DRAFTER"
 """Stands for a checkpoint of an EAGLE drafter, where a model has no drafter of its own."""
 COLLECT_ENV = """\
@@ -209,7 +209,7 @@ def deployment(variant: str, trace: Trace, version: str, device: str = "") -> De
         tracker="https://github.com/vllm-project/vllm/issues",
         form=FORM,
         sizes=tuple(_sizes(config)),
-        notes=tuple(_notes(trace, model)),
+        notes=tuple(_notes(trace, model, not device)),
         model=model.layer,
         architecture=model.architecture,
         scale=SCALE,
@@ -412,10 +412,13 @@ def _forced(trace: Trace) -> Iterator[str]:
         yield "the script makes a data-parallel dummy run; a server's rank does while it is idle and others are not"
 
 
-def _notes(trace: Trace, model: Model) -> Iterator[str]:
+def _notes(trace: Trace, model: Model, is_stood_in: bool) -> Iterator[str]:
     config, events = trace.config, trace.events
     where = "MODEL" if model.checkpoint.startswith('"$') else model.checkpoint
-    yield f"the script stands in for {model.layer}; {where} has such layers (vLLM's {model.architecture})"
+    if is_stood_in:
+        yield f"stand-ins replace the state layers ({model.layer}, as in {where}: vLLM's {model.architecture})"
+    else:
+        yield f"the state layers are {model.layer}, as in {where}: vLLM's {model.architecture}"
     if any(isinstance(event, ResetPrefixCache) for event in events):
         yield "POST /reset_prefix_cache needs VLLM_SERVER_DEV_MODE=1"
     if not all(is_text(event) for event in events if isinstance(event, Turn)):
@@ -432,8 +435,8 @@ def _notes(trace: Trace, model: Model) -> Iterator[str]:
         yield "DRAFTER is a checkpoint of an EAGLE drafter for the model"
     if _reasons(trace):
         yield (
-            f"{PARSER} is the reasoning parser of a model that reasons; the prompts of the requests whose answers "
-            "begin with reasoning open it, those of the others end it"
+            f"{PARSER} stands for the reasoning parser of the model; prompts of requests with reasoning end inside an "
+            "open block of reasoning, the other prompts behind a closed one"
         )
     if options_of(config).connector not in ("none", "offloading"):
         yield "the KV connector needs the settings of your store or peer in kv_connector_extra_config"

@@ -14,8 +14,8 @@ from ..base.kits import Behind
 from ..base.trace import Trace
 from .deployment import DRAFTER
 
-_CHECKPOINT = {"--load-format": 2, "--hf-overrides": 2, "--use-replayssm": 1}
-"""Flags that only the command's checkpoint takes, each with its number of words."""
+_CHECKPOINT = {"--load-format": 2, "--hf-overrides": 2, "--use-replayssm": 1, "--reasoning-parser": 2}
+"""Flags that only the command's checkpoint takes, or its tokenizer, each with its number of words."""
 _PARALLEL = ("speculative_config.draft_parallel_config", "speculative_config.target_parallel_config")
 _MODELS = ("model_config", "speculative_config.draft_model_config", "speculative_config.target_model_config")
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hybridfuzz.reference.structured import allowed, beginning, is_allowed
+from hybridfuzz.reference.structured import allowed, grammar_start, is_allowed
 from hybridfuzz.reference.tokens import Truth, other_token
 
 LENGTH = 40
@@ -88,7 +88,7 @@ def test_reasoning_is_what_the_model_says_and_the_grammar_holds_behind_it(reason
     truth, free = structured(reasoning=reasoning), Truth((("a", 5),))
     free.reach(5 + LENGTH)
     first = free.tokens.index(free.tokens[4 + reasoning], 5) + 1
-    assert truth.grammar_from == beginning(truth) == first and truth.tokens[:first] == free.tokens[:first]
+    assert truth.grammar_from == grammar_start(truth) == first and truth.tokens[:first] == free.tokens[:first]
     masked = [place for place in range(LENGTH - reasoning) if truth.is_masked(first + place)]
     assert masked and not any(place % 2 for place in masked)
     assert not any(truth.is_masked(position) for position in range(5, first))
@@ -131,5 +131,5 @@ def test_a_grammar_that_is_asked_although_the_reasoning_does_not_end_allows_ever
     truth = structured(reasoning=4)
     truth.withheld, truth.free_from = (truth.reasons_until,), 10_000
     truth._answer_anew()
-    assert beginning(truth) == 5 and truth.grammar_from == -1
+    assert grammar_start(truth) == 5 and truth.grammar_from == -1
     assert all(is_allowed(truth, place, token) for place in range(4) for token in range(2, 128))

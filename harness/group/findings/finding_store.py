@@ -432,7 +432,7 @@ class FindingStore:
 
     def adopt(self, into: str, gone: Finding, trace: Trace) -> None:
         """Let the trace of a finding that was merged into another one take the place of a longer one, with what is said
-        of it. One with another symptom does not: name, signature, message and trace belong together."""
+        of it. A trace of another symptom does not: name, signature, message and trace belong together."""
         kept = self.findings[into]
         if gone.signature == kept.signature and len(trace.events) < kept.events:
             told = {name: getattr(gone, name) for name in ("message", "step", "event", "setting", "phrase")}

@@ -134,7 +134,7 @@ class Leak(Oracle):
         self._reach: dict[str, int] = {}
         """Most tokens that blocks were allocated for since the request's admission."""
         self._settled: dict[str, int] = {}
-        """Tokens that were settled when the request's step before was planned."""
+        """Tokens that were settled when the request's previous step was planned."""
 
     def on_planned(self, context: Context, planned: Planned) -> Violation | None:
         layout = context.layout
@@ -153,7 +153,7 @@ class Leak(Oracle):
             self._settled[row.name] = settled
             for index, group in enumerate(layout.groups):
                 held = len(table[index]) - table[index].count(layout.null_block)
-                # What is given back in batches is not given back in the step after a prefill.
+                # A group that gives blocks back in batches (`lag`) is held to what was settled a step ago.
                 known = before if group.lag else settled
                 most = peak_blocks(group, layout.mode, reach, layout.num_speculative_tokens, self._ahead, known)
                 self.exercised["M9"] += 1

@@ -138,7 +138,7 @@ class Output(Oracle):
 
 
 def _is_excused(life: Life, first: int, inputs: Sequence[int], wanted: Sequence[int]) -> bool:
-    """Return True if inputs differ only where the token that was sampled need not be the model's: it may go into a step
-    that was in flight."""
+    """Return True if inputs differ only where the answer has ended (`Life.ends_before`): what is sampled there is
+    dropped, but a step that was in flight may still read it."""
     differ = [place for place, (one, other) in enumerate(zip(inputs, wanted, strict=True), first) if one != other]
     return all(place >= life.truth.prompt_length and life.ends_before(place) for place in differ)

@@ -156,7 +156,7 @@ class HitValidity(Oracle):
             "M6",
             "For a hit of L tokens every group has published content of exactly that prefix, in the right "
             "columns; a session resumes from no more tokens than it has computed; a request with prompt "
-            "log-probabilities skips no token of its prompt.",
+            "log-probabilities skips none of the tokens from `logprobs_from` on.",
             subject="cache",
             consequence=Consequence(
                 "A prefix-cache hit is longer than the cached content",

@@ -60,7 +60,7 @@ class Sizes:
     tags         True if requests name a session, whose nodes the tree keeps (`enable_session_radix_cache`)
     tenant       True if requests bring a key of their own to the tree (`extra_key`), beside an adapter or a salt
     endless      True if a request without a stop token ends by its length alone (`ignore_eos`)
-    conservativeness  how much of the longest answers admission counts on (`schedule_conservativeness`)
+    conservativeness  of the share of an answer that admission reserves (`schedule_conservativeness`)
     hicache      when content is copied to the host (`hicache_write_policy`), "no" without a host tier
     host_ratio   size of the host's pools in sizes of the device's (`hicache_ratio`)
     late_copies  True if copies between device and host run as late as they may, else as early

@@ -50,8 +50,8 @@ class Engine:
 
         With `is_string` SGLang gets the text of `stops` as one stop string. With priorities a smaller number is
         more important. `structured`: a grammar restricts the answer, and is compiled for one step less than this; it is
-        complete with token `closes` of the answer. `bad_grammar`: it does not compile. `scored_from`: the client wants
-        the log-probabilities of its prompt behind so many tokens and the next, too.
+        complete with token `closes` of the answer. `bad_grammar`: it does not compile. `scored_from`: SGLang's
+        `logprob_start_len`; the client wants the log-probability of each token of its prompt after that, too.
         """
         truth = Truth.after(prompt, ())
         truth.withheld, truth.free_from = stops, len(prompt) + min(min_tokens, new_tokens)

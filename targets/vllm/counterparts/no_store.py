@@ -55,7 +55,7 @@ class NullStore:
         return False
 
     def to_save(self) -> Collection[int]:
-        """Return the blocks that are free, perhaps, and whose content is still to be saved: none."""
+        """Return the blocks, perhaps free already, whose content is still to be saved: none."""
         return ()
 
     def knows(self, name: str) -> bool:

@@ -17,6 +17,7 @@ import functools
 import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -60,31 +61,34 @@ class Contents:
     def __init__(self, tensors: Sequence[torch.Tensor], host: Sequence[torch.Tensor]) -> None:
         self.tensors, self.host = tensors, host
         """The pages of the device [block, byte], and those of the host [chunk, byte]."""
+        self.read: Mapping[int, tuple[Any, Any]] = dict(enumerate(zip(tensors, host, strict=True)))
+        """Where shadow layers read, by tensor: rows of blocks, and rows of chunks."""
 
     def make(self, moves: Sequence[Move]) -> None:
-        """Copy bytes between the device and the host."""
+        """Make the copies of a job, for all that the pages hold."""
         self.copy(moves, self.host)
 
     def copy(self, moves: Sequence[Move], host: Sequence[torch.Tensor]) -> None:
-        """Copy bytes between the device and pages of the host."""
-        for move in moves:
-            on_device = self.tensors[move.tensor][move.block, move.inside : move.inside + move.size]
-            on_host = host[move.tensor][move.chunk, move.at : move.at + move.size]
-            destination, source = (on_device, on_host) if move.is_load else (on_host, on_device)
-            with torch.inference_mode():
+        """Copy the bytes of `moves` between the device and `host`, the tier of one memory."""
+        with torch.inference_mode():
+            for move in moves:
+                on_device = self.tensors[move.tensor][move.block, move.inside : move.inside + move.size]
+                on_host = host[move.tensor][move.chunk, move.at : move.at + move.size]
+                destination, source = (on_device, on_host) if move.is_load else (on_host, on_device)
                 destination.copy_(source)
 
     @contextmanager
     def in_null_block(self, tensors: Collection[int], chunk: int) -> Iterator[None]:
         """Let the null block hold what a chunk of the host holds in some tensors."""
-        kept = {index: self.tensors[index][0].clone() for index in tensors}
+        kept = {index: deepcopy(self.read[index][0][0]) for index in tensors}
         for index in tensors:
-            self.tensors[index][0] = self.host[index][chunk]
+            blocks, chunks = self.read[index]
+            blocks[0] = chunks[chunk]
         try:
             yield
         finally:
-            for index, page in kept.items():
-                self.tensors[index][0] = page
+            for index, row in kept.items():
+                self.read[index][0][0] = row
 
 
 @dataclass

@@ -1,9 +1,9 @@
 """Structured output: a backend of grammars behind vLLM's `StructuredOutputManager`, and a compiler that takes steps.
 
 vLLM's own manager compiles grammars, validates drafts, fills bitmasks and accepts tokens; its scheduler lets requests
-wait for their grammars, and its runners mask the logits. Only the backend (xgrammar, guidance, ...) is replaced, by the
-grammar of `reference.structured`, the threads that compile (a grammar is ready when the trace says so), and the parser
-of a model that knows which of its tokens ends the reasoning.
+wait for their grammars, and its runners mask the logits. Three parts are replaced: the backend (xgrammar, guidance,
+...) by the grammar of `reference.structured`; the threads that compile (a grammar is ready when the trace says so);
+and the model's reasoning parser, by one that is told the token that ends the reasoning.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ def constraints(name: str, compiles: bool) -> Any:
     return chosen
 
 
-class Reasoning:
+class AnswerReasoningParser:
     """Finds the end of the reasoning of one request, with the part of vLLM's interface `ReasoningParser` that its
-    scheduler uses. As of a model whose chat template begins the reasoning at the end of the prompt, or ends it there
-    for a request without reasoning."""
+    scheduler uses. It is like the parser of a model whose chat template opens the reasoning at the end of the prompt,
+    or closes it there for a request without reasoning."""
 
     def __init__(self, tokenizer: Any, truth: Truth | None = None) -> None:
         """`truth`: that of a request with reasoning, as `reasoning_parser_kwargs` say."""
         self._truth = truth
 
     def is_reasoning_end(self, tokens: Sequence[int]) -> bool:
-        """Return True if the reasoning has ended within a prompt, and the tokens of an answer behind it."""
+        """Return True if the reasoning has ended within `tokens`: the prompt and the answer so far."""
         truth = self._truth
         return truth is None or truth.reasons_until in tokens[truth.prompt_length :]
 
@@ -116,7 +116,7 @@ class StructuredOutputs:
         self.manager.backend, self.manager.backend_name = Backend(truths, self._note_cut), BACKEND
         self.manager.executor = self._compiler = Compiler()
         # vLLM chooses the class by a server's flag, and keeps the tokenizer for it.
-        self.manager.reasoner_cls, self.manager.tokenizer = Reasoning, None
+        self.manager.reasoner_cls, self.manager.tokenizer = AnswerReasoningParser, None
         self.cut: dict[str, int] = {}
 
     def _note_cut(self, name: str, count: int) -> None:

@@ -7,16 +7,7 @@ from typing import Literal
 
 from ...base.protocol import Capabilities, Target
 from ...base.trace import Config
-from ..capabilities import (
-    CONNECTED,
-    CONV_LAYOUTS,
-    DOCUMENTS,
-    LIMITED_CONNECTORS,
-    OFFLOADED,
-    OFFLOADING,
-    REPLAYS,
-    SAMPLING,
-)
+from ..capabilities import ALL_CONNECTORS, CONNECTED, CONV_LAYOUTS, DOCUMENTS, OFFLOADING, REPLAYS, SAMPLING
 from ..kit_limits import CONV_WIDTHS, REAL_MODES, Case, refusal
 from ..models import WINDOWED
 from ..options import SERVING, options_of
@@ -82,7 +73,7 @@ class GpuFactory:
                 "prefix_match_unit": ("0", "0", "0", "8"),
                 "admission": ("prompt", "chunk"),
                 "hashing": ("lookahead", "lookahead", "plain"),
-                "connector": (*LIMITED_CONNECTORS, "none", "offloading"),
+                "connector": ALL_CONNECTORS,
                 "load_failure": ("recompute", "fail"),
                 **OFFLOADING,
                 "replay": REPLAYS,
@@ -104,13 +95,13 @@ class GpuFactory:
             documents={"inputs": DOCUMENTS},
             traces_per_second=1.0,
             traces_per_configuration=24,
-            features=_FEATURES.union(OFFLOADED, *CONNECTED.values()),
+            features=_FEATURES.union(*CONNECTED.values()),
             features_with={
                 "runner": {"v2": _HEAD},
                 "mixer": {"gdn": _HEAD} | dict.fromkeys(WINDOWED, _HEAD | {"sliding-window"}),
                 "inputs": {"tokens": _HEAD, "images": _HEAD | {"images"}, "adapters": frozenset({"adapters"})},
                 "prefix_match_unit": {"8": frozenset({"partial-hits"})},
-                "connector": CONNECTED | {"offloading": OFFLOADED, "none": frozenset({"lookahead-hashes"}) | _HEAD},
+                "connector": CONNECTED | {"none": frozenset({"lookahead-hashes"}) | _HEAD},
                 "hashing": {"lookahead": frozenset({"lookahead-hashes"})},
                 "load_failure": {"fail": frozenset({"failing-loads"})},
             },

@@ -6,8 +6,7 @@ memory, which has a tier of its own. A block whose page is copied takes the word
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,16 +27,14 @@ class OffloadedPages(Contents):
         super().__init__(own.tensors, own.host)
         self._memories = memories
         self._others = [[one.clone() for one in own.host] for _ in memories.others]
-        self._words: Mapping[int, Words] = {
+        slots = {
             reference.tensor_idx: words[slot]
             for references in worker.references.values()
             for slot, reference in enumerate(references)
         }
-        """By tensor, [block, word]."""
-        self._held = {
-            index: np.zeros((len(own.host[index]), one.shape[1]), one.dtype) for index, one in self._words.items()
+        self.read = {
+            index: (one, np.zeros((len(own.host[index]), one.shape[1]), one.dtype)) for index, one in slots.items()
         }
-        """The words of the tier: [chunk, word]."""
 
     def make(self, moves: Sequence[Move]) -> None:
         """Copy in each memory, the engine's own last, and in the mirror."""
@@ -45,23 +42,11 @@ class OffloadedPages(Contents):
             self.copy(moves, self._others[number])
         self.copy(moves, self.host)
         for move in moves:
-            words, held = self._words[move.tensor], self._held[move.tensor]
+            blocks, chunks = self.read[move.tensor]
             if move.is_load:
-                words[move.block] = held[move.chunk]
+                blocks[move.block] = chunks[move.chunk]
             else:
-                held[move.chunk] = words[move.block]
-
-    @contextmanager
-    def in_null_block(self, tensors: Collection[int], chunk: int) -> Iterator[None]:
-        """Let the mirror's null block hold what a chunk of the tier holds."""
-        kept = {index: self._words[index][0].copy() for index in tensors}
-        for index in tensors:
-            self._words[index][0] = self._held[index][chunk]
-        try:
-            yield
-        finally:
-            for index, page in kept.items():
-                self._words[index][0] = page
+                chunks[move.chunk] = blocks[move.block]
 
 
 __all__ = ["OffloadedPages"]

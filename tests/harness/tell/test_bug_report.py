@@ -26,12 +26,12 @@ from hybridfuzz.harness.record.history import History, Mark, Moment, RequestStep
 from hybridfuzz.harness.record.recorder import record_history
 from hybridfuzz.harness.tell.at_scale import serve
 from hybridfuzz.harness.tell.bug_report import (
-    BEHIND,
     LENGTH_MAX,
+    OTHER_DEFECT,
     SCRIPT_LINES_SHOWN,
-    Behind,
     OtherRun,
     ReproCase,
+    SecondPatch,
     TriedFix,
     report,
 )
@@ -259,9 +259,11 @@ def test_a_patch_is_shown_with_what_ran_before_and_after() -> None:
     assert "**The patch does not fix this failure.**" in report(
         structs.replace(case, fix=structs.replace(fix, result="fails, too"))
     )
-    for result, told in (("fails in another way", BEHIND),):
+    for result, told in (("fails in another way", OTHER_DEFECT),):
         assert told in report(structs.replace(case, fix=structs.replace(fix, result=result)))
-    assert BEHIND not in report(structs.replace(case, fix=structs.replace(fix, result="cannot run: no such setting")))
+    assert OTHER_DEFECT not in report(
+        structs.replace(case, fix=structs.replace(fix, result="cannot run: no such setting"))
+    )
 
 
 def test_memory_of_another_request() -> None:
@@ -717,7 +719,7 @@ def test_each_public_report_has_its_line() -> None:
     text = report(known_case(public="not found on V2; #1 (merged): brought the pool (2026); PR #2: a repair of `a; b`"))
     assert "no report of this defect was found on V2. Near it:\n\n* #1 (merged): brought" in text
     assert "(up to September 2026): no report" in text
-    assert "Read the public reports that are named below again: what is said of them is of September 2026." in text
+    assert "Read the public reports named below again: what is said of them dates from September 2026." in text
     assert "no report of this defect was found.\n" in report(known_case(public="not found"))
 
 
@@ -800,9 +802,9 @@ def test_an_answer_that_is_too_long_is_called_so() -> None:
 def test_another_patch_that_the_script_needs_is_told() -> None:
     """A patch was said not to fix its failure, because the script meets another known defect behind it."""
     case = structs.replace(known_case(), verdict=VERDICT, script=Script("pass\n", "x", "nothing"))
-    second = Behind("A Key too late", "--- a/y\n+++ b/y\n", ScriptVerdict(False, 0, 0.1, ""))
+    second = SecondPatch("A Key too late", "--- a/y\n+++ b/y\n", ScriptVerdict(False, 0, 0.1, ""))
     raised = ScriptVerdict(False, 1, 0.1, "", raised="Error: other")
-    fix = TriedFix("--- a/x\n+++ b/x\n", "E", "fails in another way: y", raised, behind=second)
+    fix = TriedFix("--- a/x\n+++ b/x\n", "E", "fails in another way: y", raised, second=second)
     text = report(structs.replace(case, fix=fix))
     assert "| `python repro.py` | exit status 1 | exit status 1 | exit status 0 |" in text
     assert "meets another defect (a Key too late): Error: other. The second patch is for that one." in text
@@ -811,8 +813,11 @@ def test_another_patch_that_the_script_needs_is_told() -> None:
 
 def test_it_says_which_figures_are_of_runs_and_which_of_the_text_of_the_cause() -> None:
     case = structs.replace(known_case(GPU="not run"), verdict=VERDICT, script=Script("pass\n", "x", "nothing"))
-    [line] = [one for one in report(case).splitlines() if "not measured by these runs" in one]
-    assert "run on the release" in line and "GPU" not in line
+    [line] = [one for one in report(case).splitlines() if one.startswith("**What is measured.**")]
+    assert "run on the release: " in line and "GPU" not in line and "with stand-ins" not in line
+    assert "not measured by these runs: the cause" in report(case)
+    stood_in = structs.replace(case.deployment, is_stood_in=True)
+    assert "by the fuzzer, with stand-ins: " in report(structs.replace(case, deployment=stood_in))
     # No script of the report shows it: it is told to whoever files it.
     [box] = [one for one in report(case).splitlines() if one.startswith("> In hybridfuzz it is")]
     assert box.endswith(" On a GPU: not run.")
@@ -858,5 +863,5 @@ def test_words_that_not_every_reader_has_are_explained() -> None:
     body = "The column of a prompt of 1 + k tokens is read."
     case = known_case(body)
     served = structs.replace(case, deployment=structs.replace(case.deployment, command=("serve",)))
-    told = "Here k is the number of drafts in a step; column is an entry of a request's row in the block table."
-    assert told in report(served) and "Here k is" not in report(case), "a library has other columns"
+    told = 'Here "k" is the number of drafts in a step; "column" is an entry of a request\'s row in the block table.'
+    assert told in report(served) and 'Here "k" is' not in report(case), "a library has other columns"

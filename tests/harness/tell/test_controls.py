@@ -1,7 +1,7 @@
 """Controls of a report: what is named was left out in a run that passes; what was not run is not named."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from msgspec import structs
@@ -129,36 +129,37 @@ def test_the_only_request_is_not_left_out() -> None:
     assert engine.runs == 4, "lengths of r0"
 
 
+@dataclass
+class OneLength(Engine):
+    """Fails only if the prompt of request `name` is this one."""
+
+    name: str = ""
+    prompt: tuple[str, int] = ("", 0)
+
+    def explain(self, trace: Trace) -> tuple[Outcome, History]:
+        outcome, history = super().explain(trace)
+        prompts = [event.prompt for event in trace.events if isinstance(event, Arrive) and event.name == self.name]
+        return (outcome if prompts == [(self.prompt,)] else structs.replace(outcome, violation=None)), history
+
+
 def test_the_failing_request_itself_may_be_longer_or_shorter() -> None:
     """Of a one-token prompt no control was known: nothing but its length is special."""
-
-    class OneLength(Engine):
-        def explain(self, trace: Trace) -> tuple[Outcome, History]:
-            outcome, history = super().explain(trace)
-            prompts = [event.prompt for event in trace.events if isinstance(event, Arrive) and event.name == "r0"]
-            return (outcome if prompts == [(("a", 1),)] else structs.replace(outcome, violation=None)), history
-
     trace = make_trace(arrive("r0", ("a", 1)), *steps(2))
-    found = controls_of(OneLength({"r0"}, {}), HISTORY, trace, structs.replace(ABLE, stock=()))
+    only = OneLength({"r0"}, {}, name="r0", prompt=("a", 1))
+    found = controls_of(only, HISTORY, trace, structs.replace(ABLE, stock=()))
     assert found == ["with 2 tokens in the prompt of r0 instead of 1"], "a prompt of no token is none"
-    idle = OneLength({"r0"}, {}, passing=())
+    idle = replace(only, passing=())
     assert controls_of(idle, HISTORY, trace, structs.replace(ABLE, stock=())) == [], "r0 was never scheduled"
 
 
 def test_another_request_may_be_longer_or_shorter() -> None:
     """The trigger was the length of a prompt beside the one that fails, and no control varied it."""
-
-    class Beside(Engine):
-        def explain(self, trace: Trace) -> tuple[Outcome, History]:
-            outcome, history = super().explain(trace)
-            prompts = [event.prompt for event in trace.events if isinstance(event, Arrive) and event.name == "r1"]
-            return (outcome if prompts == [(("b", 4),)] else structs.replace(outcome, violation=None)), history
-
     trace = make_trace(arrive("r0", 8), arrive("r1", ("b", 4)), *steps(2))
     able = structs.replace(ABLE, stock=())
     longer, shorter = (f"with {tokens} tokens in the prompt of r1 instead of 4" for tokens in (5, 3))
-    assert controls_of(Beside({"r0"}, {}), HISTORY, trace, able) == ["without r1", longer, shorter]
-    elsewhere = Beside({"r0"}, {}, passing=(HIT,))
+    beside = OneLength({"r0"}, {}, name="r1", prompt=("b", 4))
+    assert controls_of(beside, HISTORY, trace, able) == ["without r1", longer, shorter]
+    elsewhere = replace(beside, passing=(HIT,))
     assert controls_of(elsewhere, HISTORY, trace, able) == [], "r0 does not come as far"
 
 

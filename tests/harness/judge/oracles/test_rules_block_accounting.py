@@ -60,6 +60,20 @@ def test_a_window_begins_at_the_row() -> None:
     assert Leak().on_planned(context_of(layout, r0=life), more) is not None
 
 
+@pytest.mark.parametrize(("lag", "fields"), [(0, ["", "peak", "peak"]), (1, ["", "", "peak"])])
+def test_what_is_given_back_in_batches_may_stay_for_the_first_decode(lag: int, fields: list[str]) -> None:
+    """A prefill of eight tokens and two decodes, and no column left of the window is given back."""
+    layout = Layout((Group("attention", 1, window=4, lag=lag),), 20, 4, "none", False)
+    oracle, life, found = Leak(), life_of("r0", 20), []
+    for step, (start, count) in enumerate([(0, 8), (8, 1), (9, 1)]):
+        life.settled = start
+        row = PlannedRow("r0", start, count, 0, not start, 0)
+        context, columns = context_of(layout, r0=life), tuple(range(1, start + count + 1))
+        violation = oracle.on_planned(context, plan(context, row, step=step, tables={"r0": (columns,)}))
+        found.append(violation.field if violation else "")
+    assert found == fields
+
+
 def test_every_list_and_every_peak_counts() -> None:
     """M9 is exercised by each list that was looked at, and by each group of each row."""
     context = context_of(LAYOUT, r0=life_of("r0", 20))
