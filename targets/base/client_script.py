@@ -12,7 +12,9 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from ...reference.tokens import Truth
+from ...reference.layout import cdiv
+from ...reference.tokens import IMAGE_TOKENS, Truth, kind_of
+from .client_turn import prompt_path
 from .inlined import Part, bare, import_block, trimmed
 from .repro import DEVIATION, MACHINERY, Failure, Place, Script, python_comment
 
@@ -32,6 +34,41 @@ EXPECTED_MAX = 8
 """Tokens of an answer in a comment."""
 HIDDEN = frozenset({"M2", "M4", "M5", "S1", "S5"})
 """Oracles of what no client has met yet."""
+
+Prompt = Sequence[int | tuple[str, int]]
+"""What a client sends: token ids, and (document, tokens) for an image, and for tokens with an adapter or a salt."""
+
+
+def prompt_of(path: Sequence[tuple[str, int]], tokens: Sequence[int]) -> list[int | tuple[str, int]]:
+    """Return the prompt of a walk down the prefix tree that has these tokens."""
+    prompt: list[int | tuple[str, int]] = []
+    first = 0
+    for document, length in path:
+        prompt += [(document, length)] if kind_of(document) else tokens[first : first + length]
+        first += length
+    return prompt
+
+
+def beginning(prompt: Prompt, length: int) -> list[int | tuple[str, int]]:
+    """Return the first `length` tokens of a prompt, and the rest of an image that they would cut: a part of it would be
+    another image."""
+    found: list[int | tuple[str, int]] = []
+    for one in prompt:
+        left = length - tokens_in(found)
+        if left <= 0:
+            break
+        if isinstance(one, int):
+            found.append(one)
+        else:
+            document, size = one
+            unit = IMAGE_TOKENS if kind_of(document) == "image" else 1
+            found.append((document, min(cdiv(left, unit) * unit, size)))
+    return found
+
+
+def tokens_in(prompt: Prompt) -> int:
+    """Return the number of tokens of a prompt."""
+    return sum(one[1] if isinstance(one, tuple) else 1 for one in prompt)
 
 
 class End(NamedTuple):
@@ -91,14 +128,14 @@ def leaking(where: str) -> End:
     )
 
 
-def asked_again(again: Sequence[Sequence[int]], cache: str) -> Iterator[str]:
+def asked_again(again: Sequence[Prompt], cache: str) -> Iterator[str]:
     """Yield the calls of clients that send these tokens when the trace is over."""
     if again:
         yield f"# {cache} holds wrong content by now, which a client meets that sends the same tokens."
-    for index, tokens in enumerate(again):
-        truth = Truth(((tuple(tokens), len(tokens)),))
-        truth.reach(len(tokens) + MORE_TOKENS)
-        yield f"engine.add('{AGAIN}{index}', {list(tokens)}, new_tokens={MORE_TOKENS}){expects(truth)}"
+    for index, prompt in enumerate(again):
+        truth = Truth(prompt_path(prompt))
+        truth.reach(truth.prompt_length + MORE_TOKENS)
+        yield f"engine.add('{AGAIN}{index}', {list(prompt)}, new_tokens={MORE_TOKENS}){expects(truth)}"
         yield "engine.finish()"
 
 

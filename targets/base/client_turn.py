@@ -2,6 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import groupby
+
+
+def prompt_path(prompt: Sequence[int | tuple[str, int]]) -> tuple[tuple[str | tuple[int, ...], int], ...]:
+    """Return a prompt of token ids, with (document, tokens) for inputs of other kinds, in runs."""
+    parts: list[tuple[str | tuple[int, ...], int]] = []
+    for is_other, run in groupby(prompt, lambda one: isinstance(one, tuple)):
+        together = tuple(run)
+        parts += together if is_other else [(together, len(together))]  # type: ignore[list-item, arg-type]
+    return tuple(parts)
+
 
 class ClientTurn:
     """One request, or one turn of a session."""

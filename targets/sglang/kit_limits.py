@@ -155,7 +155,6 @@ ROWS: tuple[Row[Case], ...] = (
         "session_tags=yes excludes two cores: the server takes the Python one then"),
     # ---- Scripts.
     Row("script", "tree_core", lambda c: c.options.tree_core == BOTH, "two tree cores side by side"),
-    Row("script", "inputs", lambda c: c.options.inputs != "tokens", "inputs={options.inputs}"),
     Row("script", "assertions", lambda c: not shown(c.failure), "{failure.oracle} ({failure.field}) on SGLang yet"),
 )  # fmt: skip
 

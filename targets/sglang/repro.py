@@ -23,11 +23,15 @@ from ..base.client_script import (
     WRONG_TOKENS,
     End,
     Frame,
+    Prompt,
     asked_again,
     asking,
+    beginning,
     expects,
     leaking,
     marked,
+    prompt_of,
+    tokens_in,
 )
 from ..base.engine_tests import ENGINE, NOTE, RUN_SCENARIO, EngineTest, class_name, docstring, scenario
 from ..base.inlined import Part, Sources
@@ -96,7 +100,7 @@ class _Again(NamedTuple):
     at_once  while the others run: what the tree holds too early is right when they have ended
     """
 
-    prompts: Sequence[Sequence[int]] = ()
+    prompts: Sequence[Prompt] = ()
     evicts: bool = False
     at_once: bool = False
 
@@ -119,7 +123,7 @@ def _attempts(failure: Failure, config: Config) -> Iterator[tuple[_Clients, _Aga
         yield from ((clients, _Again([tokens], evicts)) for evicts in places)
         yield clients, _Again([tokens], at_once=True)
     if is_wrong:
-        everything = [truth.tokens[:-1] for truth in clients.truths.values()]
+        everything = [clients.said(name)[:-1] for name in clients.truths]
         yield from ((clients, _Again(everything, evicts)) for evicts in places)
     turns = [event for event in events if isinstance(event, Turn) and event.name == failure.request]
     if is_wrong and not is_hidden and turns:
@@ -139,16 +143,22 @@ class _Clients:
         self.config = config
         self.longer = longer
         self.truths: dict[str, Truth] = {}
+        self._prompts: dict[str, list[int | tuple[str, int]]] = {}
         self.sessions = any(isinstance(event, Arrive) and event.session for event in events)
         self.grammars = any(isinstance(event, Turn) and has_grammar(event) for event in events)
         self.lines = [line for event in events for line in self._call(event)]
 
-    def prefix(self, name: str, depth: int) -> list[int]:
+    def prefix(self, name: str, depth: int) -> Prompt:
         """Return the first `depth` tokens of a client and the one after them, [] if its name is not known."""
         if name not in self.truths or depth < 0:
             return []
         self.truths[name].reach(depth + 1)
-        return self.truths[name].tokens[: depth + 1]
+        return beginning(self.said(name), depth + 1)
+
+    def said(self, name: str) -> list[int | tuple[str, int]]:
+        """Return all that a client has, its answer included."""
+        truth = self.truths[name]
+        return [*self._prompts[name], *truth.tokens[truth.prompt_length :]]
 
     def _call(self, event: Event) -> Iterator[str]:
         match event:
@@ -186,7 +196,9 @@ class _Clients:
 
     def _turn(self, event: Turn, truth: Truth, first: int) -> str:
         """Return the arguments of a turn whose own tokens begin at position `first`."""
-        self.truths[event.name] = truth
+        before = beginning(self.said(event.name), first) if first else []
+        prompt = prompt_of(event.prompt, truth.tokens[first:])
+        self.truths[event.name], self._prompts[event.name] = truth, [*before, *prompt]
         most = event.max_new_tokens + MORE_TOKENS * (event is self.longer)
         stops = stop_tokens_of(event, truth)
         end = truth.prompt_length + truth.answer_length(most, stops, event.string_before > 0)
@@ -201,7 +213,7 @@ class _Clients:
             more += f", bad_grammar={event.bad_grammar}"
         if isinstance(event, Arrive) and event.prompt_logprobs:
             more += f", scored_from={logprob_start(event)}"
-        return f"{truth.tokens[first : truth.prompt_length]}, new_tokens={most}{more}"
+        return f"{prompt}, new_tokens={most}{more}"
 
 
 def _with_room(config: Config, longest: int) -> Config:
@@ -216,7 +228,7 @@ def _with_room(config: Config, longest: int) -> Config:
 
 def _script(failure: Failure, clients: _Clients, again: _Again) -> Script:
     end = ENDS.get(shown(failure), End(failure.field.partition("-")[0], []))
-    config = _with_room(clients.config, max(map(len, again.prompts), default=0))
+    config = _with_room(clients.config, max(map(tokens_in, again.prompts), default=0))
     sizes = sizes_of(config)
     calls, last = marked(clients.lines), list(again.calls())
     if again.at_once:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from msgspec import structs
 
 from ...reference.layout import cdiv
-from ...reference.tokens import Truth, kind_of
+from ...reference.tokens import Truth
 from ..base.client_script import (
     HIDDEN,
     MORE_TOKENS,
@@ -26,11 +26,15 @@ from ..base.client_script import (
     WRONG_TOKENS,
     End,
     Frame,
+    Prompt,
     asked_again,
     asking,
+    beginning,
     expects,
     leaking,
     marked,
+    prompt_of,
+    tokens_in,
 )
 from ..base.engine_tests import ENGINE, RUN_SCENARIO, EngineTest, docstring, scenario
 from ..base.inlined import Part, Sources
@@ -124,7 +128,7 @@ def _attempts(failure: Failure, config: Config) -> Iterator[tuple[_Clients, _Aga
             yield longer, nothing, WRONG_TOKENS
         if tokens := clients.prefix(failure.holder, failure.depth):
             yield clients, _Again([tokens]), WRONG_TOKENS
-        everything = [truth.tokens[:-1] for truth in clients.truths.values() if truth.is_plain]
+        everything = [clients.said(name)[:-1] for name in clients.truths]
         yield clients, _Again(everything), WRONG_TOKENS
         if has_connector(config):
             yield clients, _Again(everything, config.num_blocks), WRONG_TOKENS
@@ -182,7 +186,7 @@ def _fact(promise: str, found: str, holds: str, more: str) -> End:
 class _Again(NamedTuple):
     """Prompts that clients send once more, when up to `evicted` free blocks have lost their keys."""
 
-    prompts: Sequence[Sequence[int]] = ()
+    prompts: Sequence[Prompt] = ()
     evicted: int = 0
 
     def calls(self) -> Iterator[str]:
@@ -204,15 +208,21 @@ class _Clients:
         self.config = config
         self.longer = longer
         self.truths: dict[str, Truth] = {}
+        self._prompts: dict[str, list[int | tuple[str, int]]] = {}
         self.structured = any(isinstance(event, Arrive | Resume) and has_grammar(event) for event in events)
         self.lines = [line for event in events for line in self._call(event)]
 
-    def prefix(self, name: str, depth: int) -> list[int]:
+    def prefix(self, name: str, depth: int) -> Prompt:
         """Return the first `depth` tokens of a client and the one after them, [] if its name is not known."""
-        if name not in self.truths or depth < 1 or not self.truths[name].is_plain:
+        if name not in self.truths or depth < 1:
             return []
         self.truths[name].reach(depth + 1)
-        return self.truths[name].tokens[: depth + 1]
+        return beginning(self.said(name), depth + 1)
+
+    def said(self, name: str) -> list[int | tuple[str, int]]:
+        """Return all that a client has, its answer included."""
+        truth = self.truths[name]
+        return [*self._prompts[name], *truth.tokens[truth.prompt_length :]]
 
     def _call(self, event: Event) -> Iterator[str]:
         match event:
@@ -256,12 +266,11 @@ class _Clients:
 
     def _turn(self, event: Turn, truth: Truth, first: int) -> str:
         """Return the arguments of a turn whose own tokens begin at position `first`."""
+        before = beginning(self.said(event.name), first) if first else []
         self.truths[event.name] = truth
         most = event.max_new_tokens + MORE_TOKENS * (event.name == self.longer)
-        prompt: list[int | tuple[str, int]] = []
-        for document, length in event.prompt:
-            start = first + sum(1 if isinstance(one, int) else one[1] for one in prompt)
-            prompt += [(document, length)] if kind_of(document) else truth.tokens[start : start + length]
+        prompt = prompt_of(event.prompt, truth.tokens[first:])
+        self._prompts[event.name] = [*before, *prompt]
         stops = stop_tokens_of(event, truth)
         end = truth.prompt_length + truth.answer_length(most, stops)
         truth.reach(end)
@@ -275,7 +284,7 @@ class _Clients:
 
 
 def _script(failure: Failure, clients: _Clients, again: _Again, end: End) -> Script:
-    config = _with_room(clients.config, max(map(len, again.prompts), default=0))
+    config = _with_room(clients.config, max(map(tokens_in, again.prompts), default=0))
     model = json.loads((files(__package__) / "model" / "config.json").read_text(encoding="utf-8"))
     constants = textwrap.wrap(f"MODEL_CONFIG = {model!r}", 118, break_long_words=False, break_on_hyphens=False)
     calls = clients.lines if end == UNENDED else marked(clients.lines)  # no single call fails

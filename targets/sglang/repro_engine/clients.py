@@ -4,7 +4,7 @@
 """
 
 from ....reference.tokens import Truth
-from ...base.client_turn import ClientTurn
+from ...base.client_turn import ClientTurn, prompt_path
 from ..compat import old_releases, scheduler_api, tree_api
 from ..compat.engine import ATTENTION, STATES, WINDOW
 from ..serving import Server
@@ -39,34 +39,39 @@ class Engine:
 
     def __init__(self, sizes, max_tokens, **classes):
         self.server = Server(sizes, max_tokens, **classes)
-        self.turns, self.last = [], {}
+        self.turns, self.last, self.truths = [], {}, {}
 
-    def add(
-        self, name, prompt, new_tokens, session=False, stops=(), priority=None, is_string=False, min_tokens=0,
+    def add(self, name, prompt, new_tokens, **asked):
+        """Send a request, or the first turn of a session (`session`). `prompt`: token ids, and (name, tokens) for an
+        image, and for tokens with an adapter or a cache salt. What it asks for: `_ask`."""
+        self._ask(name, Truth(prompt_path(prompt)), new_tokens, **asked)
+
+    def resume(self, name, prompt, new_tokens, **asked):
+        """Send the next turn of a session: `prompt` follows all that its client has. Nothing unless it is idle."""
+        if name in self.server.sessions.parked():
+            before = self.last[name]
+            truth = self.truths[name].continued(len(before.prompt) + len(before.received), prompt_path(prompt))
+            self._ask(name, truth, new_tokens, session=True, **asked)
+
+    def _ask(
+        self, name, truth, new_tokens, session=False, stops=(), priority=None, is_string=False, min_tokens=0,
         structured=0, closes=0, bad_grammar=0, scored_from=None,
     ):  # fmt: skip
-        """Send a request, or the first turn of a session. Its answer ends with its first stop token, and none of these
-        may come before `min_tokens`.
+        """Send a turn. Its answer ends with its first stop token, and none of these may come before `min_tokens`.
 
         With `is_string` SGLang gets the text of `stops` as one stop string. With priorities a smaller number is
         more important. `structured`: a grammar restricts the answer, and is compiled for one step less than this; it is
         complete with token `closes` of the answer. `bad_grammar`: it does not compile. `scored_from`: SGLang's
         `logprob_start_len`; the client wants the log-probability of each token of its prompt after that, too.
         """
-        truth = Truth.after(prompt, ())
-        truth.withheld, truth.free_from = stops, len(prompt) + min(min_tokens, new_tokens)
-        truth.has_grammar, truth.closes_at = structured > 0, len(prompt) + closes - 1 if structured and closes else 0
+        first = truth.prompt_length
+        truth.withheld, truth.free_from = stops, first + min(min_tokens, new_tokens)
+        truth.has_grammar, truth.closes_at = structured > 0, first + closes - 1 if structured and closes else 0
+        self.truths[name] = truth
         self.last[name] = Turn(name, truth, new_tokens, stops, is_string, bad_grammar > 0, scored_from)
         self.turns.append(self.last[name])
         asked = stops, priority, is_string, min_tokens, structured, bad_grammar, scored_from
         self.server.add(name, truth, new_tokens, session, *asked)
-
-    def resume(self, name, prompt, new_tokens, **asked):
-        """Send the next turn of a session: `prompt` follows all that its client has. Nothing unless it is idle."""
-        if name in self.server.sessions.parked():
-            before = self.last[name]
-            known = before.prompt + before.expected[: len(before.received)]
-            self.add(name, known + prompt, new_tokens, session=True, **asked)
 
     def step(self, **asked):
         """Run one turn of the scheduler's loop; return True if a batch was formed."""

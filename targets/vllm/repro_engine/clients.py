@@ -4,10 +4,9 @@
 """
 
 from functools import partial
-from itertools import groupby
 
 from ....reference.tokens import EMPTY, NO_INPUT, chain
-from ...base.client_turn import ClientTurn
+from ...base.client_turn import ClientTurn, prompt_path
 from ...base.observe import (
     Delivered,
     Forward,
@@ -38,15 +37,6 @@ IDLE_MAX = 8
 """Steps in a row that may schedule nothing while requests wait."""
 STEPS_PER_TOKEN = 3
 """Steps that a token may take when nothing but plain steps happens."""
-
-
-def path_of(prompt):
-    """Return a prompt of token ids, with (document, tokens) for inputs of other kinds, in runs."""
-    parts = []
-    for plain, run in groupby(prompt, lambda one: isinstance(one, int)):
-        together = tuple(run)
-        parts += [(together, len(together))] if plain else together
-    return tuple(parts)
 
 
 def tag_of(content):
@@ -117,7 +107,7 @@ class Serving:
         `bad_grammar`: its grammar does not compile, which vLLM learns after one step less than this.
         """
         asked = stop_at, prompt_logprobs, structured, bad_grammar, min_tokens, reasoning
-        self._apply(Arrive(name, path_of(prompt), new_tokens, priority, session, *asked))
+        self._apply(Arrive(name, prompt_path(prompt), new_tokens, priority, session, *asked))
         self._begin_turn(name, new_tokens, stop_at, min_tokens, structured, reasoning)
         if bad_grammar:
             self.last[name].expected.clear()
@@ -125,7 +115,7 @@ class Serving:
     def resume(self, name, prompt, new_tokens, stop_at=0, structured=0, min_tokens=0, reasoning=0):
         """Send the next turn of a session: `prompt` follows all that vLLM keeps. Nothing unless it is idle."""
         if name in self.target.sessions.idle:
-            self._apply(Resume(name, path_of(prompt), new_tokens, stop_at, structured, min_tokens, reasoning))
+            self._apply(Resume(name, prompt_path(prompt), new_tokens, stop_at, structured, min_tokens, reasoning))
             self._begin_turn(name, new_tokens, stop_at, min_tokens, structured, reasoning)
 
     def _begin_turn(self, name, new_tokens, stop_at, min_tokens, structured, reasoning):

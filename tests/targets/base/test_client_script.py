@@ -8,10 +8,14 @@ from hybridfuzz.targets.base.client_script import (
     Frame,
     asked_again,
     asking,
+    beginning,
     folded,
     marked,
     place_of,
+    prompt_of,
+    tokens_in,
 )
+from hybridfuzz.targets.base.client_turn import prompt_path
 from hybridfuzz.targets.base.inlined import Part
 from hybridfuzz.targets.base.repro import DEVIATION, Failure, Place
 
@@ -22,6 +26,16 @@ def test_equal_calls_are_a_loop_and_equal_comments_one() -> None:
     """A loop of comments alone was no Python."""
     lines = ["# a", "# a", "# a", "b()", "b()", "c()", "c()", "c()"]
     assert list(folded(lines)) == ["# a", "b()", "b()", "for _ in range(3):", "    c()"]
+
+
+def test_a_prompt_keeps_what_is_no_plain_text_and_images_whole() -> None:
+    """An adapter is only known by the name of its document, and a part of an image would be another image."""
+    path = (("adapter.x", 3), ("a", 2), ("image.b", 9))
+    prompt = prompt_of(path, [7, 7, 7, 4, 5, *[1] * 9])
+    assert prompt == [("adapter.x", 3), 4, 5, ("image.b", 9)]
+    assert prompt_path(prompt) == (("adapter.x", 3), ((4, 5), 2), ("image.b", 9))
+    assert [beginning(prompt, length) for length in (2, 4)] == [[("adapter.x", 2)], [("adapter.x", 3), 4]]
+    assert [tokens_in(beginning(prompt, length)) for length in (5, 6, 12, 13, 14, 99)] == [5, 12, 12, 14, 14, 14]
 
 
 def test_a_script_begins_with_what_is_asked_and_imports_the_engine_once_it_is_prepared() -> None:
