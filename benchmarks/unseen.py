@@ -1,6 +1,6 @@
 """Breaks of real engines that were written by a reader who did not know the search, against an unrestricted campaign.
 
-    python benchmarks/unseen.py [--set second|ends|fourth|fifth|sixth|seventh] [--only NAME,...] [--steps 20000] [-o D]
+    python benchmarks/unseen.py [--set second|ends|fourth|...|eighth] [--only NAME,...] [--steps 20000] [-o DIR]
 
 Each patch in benchmarks/unseen, or in the folder of a set there, is applied on top of the packaged fixes of its
 release. A campaign with seed 1 runs until its first finding, or to its step limit. Results: benchmarks/unseen.md.
@@ -16,7 +16,11 @@ import sys
 import time
 from pathlib import Path
 
-from hybridfuzz.harness.quoting import toml_string
+from vllm_campaign import fixes_of
+
+from hybridfuzz.targets.base.patched_copy import patched
+from hybridfuzz.targets.base.patches import parse_patch
+from hybridfuzz.targets.base.registry import prepare
 
 PATCHES = Path(__file__).parent / "unseen"
 TARGETS = {"vllm": "vllm@0.33.0", "sglang": "sglang@0.5.23"}
@@ -24,16 +28,14 @@ POLL_SECONDS = 0.5
 
 
 def campaign(patch: Path, steps: int, folder: Path) -> tuple[str, int]:
-    """Return the signature of the first finding and its trace's number; "" and 0 without a finding."""
+    """Return the signature of the first finding and its trace's number; "" and 0 without a finding.
+
+    Raises PatchError if the break does not apply on top of the fixes.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    entry = f"[[known]]\nreason = {toml_string('a break')}\npatch = {toml_string(patch.name)}\n"
-    (folder / "known.toml").write_text(entry)
-    (folder / patch.name).write_bytes(patch.read_bytes())
-    target = TARGETS[patch.stem.partition("-")[0]]
     events = folder / "events.ndjson"
     events.unlink(missing_ok=True)
-    line = [sys.executable, "-m", "hybridfuzz.harness.cli", "fuzz", "--target", target, "--steps", str(steps)]
-    line += ["--fixes", "builtin", "--fixes", str(folder)]
+    line = [sys.executable, "-m", "hybridfuzz.harness.cli", "fuzz", "--target", broken(patch), "--steps", str(steps)]
     line += ["--seed", "1", "--jobs", "1", "--no-canary", "--reduce", "1s", "--fresh"]
     line += ["-o", str(folder / "out"), "--events", str(events)]
     with subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as run:
@@ -47,15 +49,19 @@ def campaign(patch: Path, steps: int, folder: Path) -> tuple[str, int]:
     return first_finding(events)
 
 
-def first_finding(events: Path) -> tuple[str, int]:
-    """Return the signature of the first finding and its trace's number, "" and 0 if there is none yet.
+def broken(patch: Path) -> str:
+    """Return the target of a checkout of the release with its packaged fixes, and behind them the break: it may change
+    lines of a fix."""
+    engine = patch.stem.partition("-")[0]
+    release = prepare(TARGETS[engine], print)
+    fixed = patched(release, [*fixes_of(release.version, engine).values()])
+    return f"{engine}@{patched(fixed, [parse_patch(patch.read_text(), patch.stem)]).tree}"
 
-    For a break that does not apply, and so is not in the engine, return what the campaign says of it.
-    """
+
+def first_finding(events: Path) -> tuple[str, int]:
+    """Return the signature of the first finding and its trace's number, "" and 0 if there is none yet."""
     lines = events.read_text().splitlines(keepends=True) if events.exists() else []
     for event in [json.loads(line) for line in lines if line.endswith("\n")]:
-        if event["event"] == "notice" and "does not apply" in event["text"]:
-            return event["text"], 0
         if event["event"] == "found":
             return event["finding"]["signature"], event["finding"]["index"]
     return "", 0
