@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 from ....reference.tokens import IMAGE_TOKENS, PLACEHOLDER, Truth, key_of
 from ...base.trace import Config
-from ..options import has_adapters
+from ..options import has_adapters, has_images
 from ..versions.wrapping import replaced
 
 MISSING = 1
@@ -54,6 +55,35 @@ def capture_with_adapters(vllm_config: Any, runner: Any) -> None:
         runner.lora_capture_cases = get_lora_capture_cases(vllm_config.lora_config, vllm_config.compilation_config)
 
 
+def _no_pixels(name: str, tokens: int) -> Any:
+    """Return what a worker without an encoder gets of an image: a payload that holds nothing."""
+    from vllm.multimodal.inputs import MultiModalKwargsItem
+
+    del name, tokens
+    return MultiModalKwargsItem({})
+
+
+def _keep_images(runner: Any) -> None:
+    """Let V2 keep the images of its requests although its model has no encoder, if vLLM keeps them up to date."""
+    from vllm.v1.core.sched.output import SchedulerOutput
+
+    if "encoder_input_updates" in SchedulerOutput.__dataclass_fields__ and not hasattr(runner, "requests"):
+        from vllm.v1.worker.gpu.mm.encoder_cache import EncoderCache
+
+        runner.encoder_cache = runner.encoder_cache or EncoderCache()
+
+
+def _has_pixels(runner: Any, request: str, index: int) -> bool:
+    """Return True if the worker has what its encoder needs of a request's image; it skips one of which it has not."""
+    if hasattr(runner, "requests"):  # V1
+        features = runner.requests[request].mm_features
+    elif (cache := runner.encoder_cache) is not None:
+        features = cache.mm_features[request]
+    else:
+        return True
+    return features[index].data is not None
+
+
 class Inputs:
     """Inputs of one engine's requests.
 
@@ -64,8 +94,11 @@ class Inputs:
     def __init__(self, config: Config, truths: Mapping[str, Truth]) -> None:
         self.truths = truths
         self.encoded: set[str] = set()
-        self.picture: Callable[[str, int], Any] = lambda name, tokens: None
+        self.picture: Callable[[str, int], Any] = _no_pixels
         """Returns what an encoder gets of an image with so many tokens."""
+        self._encode: Callable[[], None] | None = None
+        """Takes note of what the worker encodes in the step, once it has the step's requests."""
+        self._has_images = has_images(config)
         self._is_adapting = has_adapters(config)
         self._adapters: dict[int, str] = {}
         """Adapter number -> name."""
@@ -99,6 +132,8 @@ class Inputs:
         sets that the runner has."""
         scheduler.max_num_encoder_input_tokens = ENCODER_TOKENS
         scheduler.encoder_cache_manager = type(scheduler.encoder_cache_manager)(cache_size=ENCODER_TOKENS)
+        if self._has_images:
+            _keep_images(runner)
         if self._is_adapting and runner.lora_config:
             manager = runner.lora_manager
             apply = manager.set_active_adapters
@@ -116,8 +151,7 @@ class Inputs:
     def running(self, runner: Any, plan: Any) -> Iterator[None]:
         """Surround one step of the worker: update the encoder outputs it holds, and let the runner set adapters."""
         self.encoded.difference_update(plan.free_encoder_mm_hashes)
-        for name, indices in plan.scheduled_encoder_inputs.items():
-            self.encoded.update(self.truths[name].images[index].name for index in indices)
+        self._encode = partial(self._note_encoded, runner, plan.scheduled_encoder_inputs)
         self._active = None
         if not self._is_adapting or runner.lora_config:
             yield
@@ -125,6 +159,12 @@ class Inputs:
         # For this step only: a dummy run would load adapters.
         with replaced((runner, "lora_config", SimpleNamespace(max_loras=MAX_ADAPTERS))):
             yield
+
+    def _note_encoded(self, runner: Any, scheduled: Mapping[str, Sequence[int]]) -> None:
+        self._encode = None
+        for name, indices in scheduled.items():
+            images = self.truths[name].images
+            self.encoded.update(images[index].name for index in indices if _has_pixels(runner, name, index))
 
     def drop_adapters(self) -> None:
         """Apply no adapter in this step: it replays a graph without the kernels of adapters."""
@@ -142,6 +182,8 @@ class Inputs:
 
         Row i is `ids[starts[i] : starts[i + 1]]`: tokens of request `names[i]` from position `positions[i]` on.
         """
+        if self._encode:
+            self._encode()
         found: list[int] | None = None
         for row, name in enumerate(names):
             truth = self.truths.get(name or "")
