@@ -418,22 +418,31 @@ def _bug(page: _Page) -> Iterator[str]:
 
 
 def _when(case: ReproCase) -> Iterator[str]:
-    """Yield what triggers the failure, in the words of its cause and in this run, and the settings that it needs."""
-    told, headline = [], case.headline
+    """Yield what triggers the failure by the source, in the words of its cause; and, apart from that, what was measured:
+    this run, and the settings without which it passes."""
+    measured, headline = [], case.headline
     if case.cause and (needs := case.cause.fields.get("needs", "")):
-        told.append(f"It needs {needs.rstrip('.')}.")
+        yield f"**When** (read in the source). It needs {needs.rstrip('.')}.\n"
     if here := headline.circumstances if case.deployment.has_sizes else headline.events:
-        told.append(f"The reproduction below fails {markdown_text(here)}.")
-    if case.severity and case.severity.reach and (case.deployment.command or not case.cause):
-        told += _settings_needed(_as_served(case.severity.reach, case.server), only_flags=bool(case.cause))
-    if told:
-        yield f"**When.** {' '.join(told)}\n"
+        measured.append(f"The reproduction below fails {markdown_text(here)}.")
+    # A call that is refused without a setting does not show that it is needed.
+    is_told = (case.deployment.command or not case.cause) and not may_decline(case.trace)
+    if case.severity and case.severity.reach and is_told:
+        reach = _as_served(case.severity.reach, case.server)
+        measured += _settings_needed(reach, case.deployment.scheduling, only_flags=bool(case.cause))
+    if measured:
+        yield f"**Measured.** {' '.join(measured)}\n"
 
 
-def _settings_needed(reach: Reach, *, only_flags: bool) -> Iterator[str]:
-    """Yield sentences about the settings without which the same requests do not fail: each was run. `only_flags`: a
-    cause tells what else it needs."""
-    tried = [one for one in reach.needs if one not in reach.untried and (one.startswith("-") or not only_flags)]
+def _settings_needed(reach: Reach, scheduling: Sequence[str], *, only_flags: bool) -> Iterator[str]:
+    """Yield sentences about the settings without which the same requests do not fail: each was run. `scheduling`: flags
+    that choose how requests are scheduled. `only_flags`: a cause tells what else it needs."""
+    kinds = [kind for kind, failed in reach.scheduling.items() if not failed]
+    tried = [
+        one
+        for one in reach.needs
+        if one not in reach.untried and (one.startswith("-") or not only_flags) and not (kinds and one in scheduling)
+    ]
     if not reach.needs:
         yield NOTHING
     elif tried:
@@ -442,9 +451,8 @@ def _settings_needed(reach: Reach, *, only_flags: bool) -> Iterator[str]:
     if reach.untried and not only_flags:
         names = listed([_setting(one) for one in reach.untried])
         yield f"{names} {'were' if len(reach.untried) > 1 else 'was'} set in all runs."
-    is_said = any("schedul" in one for one in tried)
-    if passing := [kind for kind, failed in reach.scheduling.items() if not failed and not is_said]:
-        yield f"With {' or '.join(passing)} scheduling they do not fail."
+    if kinds:
+        yield f"With {' or '.join(kinds)} scheduling they do not fail; but they meet other steps there, and others may."
     if not reach.is_complete:
         yield "Not all other settings were tried."
 
@@ -459,8 +467,8 @@ def _models(case: ReproCase) -> Iterator[str]:
     if not case.models:
         return
     results = {case.deployment.model_words: FAILS_TOO, **case.models}
-    is_refused = may_decline(case.trace)
-    by_result = {"fails": FAILS_TOO, "passes, or refuses the call," if is_refused else "passes": PASSES}
+    # A model that refuses the call does not pass, and is not told from one that does.
+    by_result = {"fails": FAILS_TOO} if may_decline(case.trace) else {"fails": FAILS_TOO, "passes": PASSES}
     cut, told = _same_words([*results]), []
     for words, result in by_result.items():
         if found := [" ".join(model.split(" ")[cut:]) for model, each in results.items() if each == result]:
@@ -481,7 +489,8 @@ def _flags(case: ReproCase) -> list[str]:
     if not (case.severity and case.severity.reach):
         return []
     needs = _as_served(case.severity.reach, case.server).needs
-    flags = [one.split(" ") for one in needs if one.startswith("--")]
+    chosen = case.deployment.scheduling if case.cause else ()  # in other steps the cause may show without them, too
+    flags = [one.split(" ") for one in needs if one.startswith("--") and one not in chosen]
     flags.sort(key=lambda one: one[0] not in case.deployment.unusual)
     return [" ".join([flag, *(one for one in value if re.fullmatch(r"[A-Za-z_-]+", one))]) for flag, *value in flags]
 

@@ -92,6 +92,7 @@ FORM = Form(
 )
 """`.github/ISSUE_TEMPLATE/1-bug-report.yml`."""
 EAGER = "--disable-cuda-graph"
+SYNCHRONOUS = "--disable-overlap-schedule"
 PAUSE = """await client.post(f"{URL}/pause_generation", cast_to=object, body={'mode': 'retract'})"""
 CONTINUE = 'await client.post(f"{URL}/continue_generation", cast_to=object, body={})'
 CORES = ("rust", "python")
@@ -126,6 +127,7 @@ def deployment(variant: str, trace: Trace, version: str, device: str = "") -> De
         architecture=MAMBA2 if has_mamba2 else ARCHITECTURE,
         scale=SCALE,
         limits=_limits(config),
+        scheduling=(SYNCHRONOUS,),
         client=_client(trace),
         is_stood_in=True,
     )
@@ -166,7 +168,7 @@ def _flags(trace: Trace) -> Iterator[str]:
     else:
         yield "--disable-radix-cache"
     if not config.async_depth:
-        yield "--disable-overlap-schedule"
+        yield SYNCHRONOUS
     if options.get("mixed_chunk") == "yes":
         yield "--enable-mixed-chunk"
     if options.get("order", "fcfs") != "fcfs":

@@ -544,12 +544,33 @@ def test_settings_that_the_failure_needs_are_no_controls() -> None:
     case = structs.replace(case_of("accepted-count-zero"), severity=Severity("P2", "wrong tokens", reach))
     text = report(case)
     assert "Run without `--flag` or without `--other`, the same requests do not fail. `--rare` was set" in text
-    assert "With synchronous scheduling they do not fail." in text and "Controls" not in text
-    flag = Reach(("--no-async-scheduling",), (), (), reach.scheduling)
-    told = report(structs.replace(case, severity=Severity("P2", "wrong tokens", flag)))
-    assert "Run without `--no-async-scheduling`, the same requests do not fail." in told and "With sync" not in told
+    passing = "scheduling they do not fail; but they meet other steps there, and others may."
+    assert f"With synchronous {passing}" in text and "Controls" not in text
     stock = structs.replace(case, severity=Severity("P1", "wrong tokens", Reach()))
     assert "The same requests fail with default settings, too." in report(stock)
+
+
+def test_a_flag_of_the_schedule_is_not_said_to_be_needed() -> None:
+    """By its cause a defect showed in both schedules, and the title named the flag of one: there the same requests met
+    other steps."""
+    needs = Reach(("--sync", "--other"), (), (), {"synchronous": True, "asynchronous": False})
+    case = structs.replace(known_case(), severity=Severity("P2", "wrong tokens", needs))
+    case = structs.replace(
+        case, deployment=structs.replace(case.deployment, command=("serve",), scheduling=("--sync",))
+    )
+    text = report(case)
+    assert "Run without `--other`, the same requests do not fail. With asynchronous scheduling they do not" in text
+    assert "--sync" not in text and "--other" in case.title
+    unknown = structs.replace(case, related=None)
+    assert "--sync" in unknown.title, "no cause says that it shows without it"
+
+
+def test_no_setting_is_needed_for_a_call_that_is_refused_without_it() -> None:
+    needs = Severity("P2", "wrong tokens", Reach(("recording of the past",)))
+    case = structs.replace(case_of("accepted-count-zero"), severity=needs)
+    assert "the same requests do not fail" in report(case)
+    cropped = structs.replace(case.trace, events=(*case.trace.events, Select(("r0",))))
+    assert "the same requests do not fail" not in report(structs.replace(case, trace=cropped))
 
 
 def test_the_engine_says_what_its_form_asks_for() -> None:
@@ -708,9 +729,12 @@ def known_case(body: str = "`Pool.take_block` publishes before it writes.", **fi
 
 
 def test_the_trigger_stands_before_the_machinery() -> None:
-    """What a reader has to do stood behind the cause, in its parenthesis."""
+    """What a reader has to do stood behind the cause, in its parenthesis; later, what was read stood in one sentence with
+    what was run."""
     text = report(known_case(where="V2"))
-    when = text.index(f"**When.** It needs {NEEDS}. The reproduction below fails ")
+    when = text.index(
+        f"**When** (read in the source). It needs {NEEDS}.\n\n**Measured.** The reproduction below fails "
+    )
     assert when < text.index("## Cause") and when < text.index("**Public reports**")
     assert text.count(NEEDS) == 1 and "**A key too early** (V2)." in text
 
@@ -758,7 +782,8 @@ def test_the_models_are_those_on_which_it_was_run() -> None:
         here
     )
     cropped = structs.replace(here.trace, events=(*here.trace.events, Select(("r0",))))
-    assert "passes, or refuses the call, with other" in report(structs.replace(here, trace=cropped))
+    told = report(structs.replace(here, trace=cropped))
+    assert "fails with model and small.\n" in told, "a call that is refused does not pass"
     assert "**Models.**" not in report(known_case())
     stood_in = structs.replace(here.deployment, is_stood_in=True, architecture="SomeForCausalLM")
     told = report(structs.replace(here, deployment=stood_in))
