@@ -42,12 +42,12 @@ from ..record.answers import AGAIN, Answer, Answers
 from ..record.history import History
 from ..units import listed, plural
 from .at_scale import Served
-from .client_block import client_lines
+from .client_block import client_lines, needs_timing
 from .controls import may_decline
 from .explain import Explanation, explain
 from .headline import OF_THE_RUN, Headline, headline_of
 from .related import RelatedEntry, public_reports
-from .scenario import narrate, requests_of
+from .scenario import narrate, requests_of, sentence
 from .script import PACKAGE, ScriptVerdict
 
 NOTHING = "The same requests fail with default settings, too."
@@ -128,6 +128,7 @@ class TriedFix(Struct, frozen=True):
     script  the script with the patch, None without a script
     test    the test of the engine's own tree with the patch, None without one
     second  the second patch, None if none is needed or none was found
+    functions  those that these lines are in: "Class.method"
     """
 
     text: str
@@ -137,6 +138,7 @@ class TriedFix(Struct, frozen=True):
     test: ScriptVerdict | None = None
     places: Sequence[str] = ()
     second: SecondPatch | None = None
+    functions: Sequence[str] = ()
 
     @property
     def good(self) -> bool:
@@ -418,7 +420,7 @@ def _bug(page: _Page) -> Iterator[str]:
 
 
 def _when(case: ReproCase) -> Iterator[str]:
-    """Yield what triggers the failure by the source, in the words of its cause; and, apart from that, what was measured:
+    """Yield what triggers the failure by the source, in the words of its cause; apart from that, what was measured:
     this run, and the settings without which it passes."""
     measured, headline = [], case.headline
     if case.cause and (needs := case.cause.fields.get("needs", "")):
@@ -540,9 +542,7 @@ def _server(page: _Page) -> Iterator[str]:
         return
     scale = server.scale if served and served.tried else None
     again = _meets_a_wrong_cache(page.case)
-    forced = [*server.client.forced]
-    if again and any(isinstance(event, Resume | Abort) for event in page.case.trace.events):
-        forced.append("the client that meets the wrong cache sends tokens that depend on the answers of others")
+    forced = list(_by_chance(page.case, server, again))
     yield markdown_fence(" \\\n  ".join(server.shell), "bash")
     ran = "script" if page.case.script else "trace"
     if scale and served:
@@ -558,16 +558,48 @@ def _server(page: _Page) -> Iterator[str]:
     clients = list(client_lines(served, page.case.trace, page.case.history, again)) if served and not forced else []
     lines = [f"* {markdown_text(note)}" for note in server.notes]
     if forced:
-        lines += ["", "No client script is given, since no client decides these:", ""]
-        lines += [f"* {markdown_text(one)}" for one in forced]
+        yield "No client can make this server fail at will, so that no client script is given. This comes by chance:\n"
+        yield from (f"* {markdown_text(one)}" for one in forced)
+        yield ""
+        lines += list(_sent(served)) if served else []
     elif not clients:
         lines += ["", "No client script is given: the requests are no calls of a server's HTTP interface.", ""]
+    elif needs_timing("\n".join(clients)):
+        yield f"{TIMED}\n"
     if clients:
         lines += ["", markdown_fence("\n".join(clients), "python")]
         if shows := SHOWN_BY.get(client_of(page.case.violation)):
             lines += ["", shows]
     if lines:
         yield from _collapsed("The model and clients of such a server" if clients else "About such a server", lines)
+
+
+TIMED = """\
+The clients below send the requests. In which step a server takes each of them, and in which order those that are sent
+together, comes by chance: it may take several attempts, and other values of `DELAY` where there is one."""
+
+
+def _by_chance(case: ReproCase, server: Deployment, again: bool) -> Iterator[str]:
+    """Yield what no client decides. `again`: a client that sends the same tokens again meets a wrong cache."""
+    yield from server.client.forced
+    if again and any(isinstance(event, Resume | Abort) for event in case.trace.events):
+        yield "the client that meets the wrong cache sends tokens that depend on the answers of others"
+    if case.served and POOL in case.served.needs and (flags := server.limits.get(POOL)):
+        names = listed([one for one in flags if one.startswith("--")])
+        yield f"how much room the pool has for a request: {names} would have to be found for the layers of a model"
+
+
+POOL = "num_blocks"
+"""Of `Deployment.limits`."""
+
+
+def _sent(served: Served) -> Iterator[str]:
+    """Yield what a client can send: the requests, in the lengths of the server."""
+    calls, events = served.deployment.client.calls, served.trace.events
+    told = [sentence(event, served.trace.config) for index, event in enumerate(events) if index in calls]
+    if told:
+        yield "\nWhat clients can send, in the lengths of this server:\n"
+        yield from (f"* {markdown_text(one)}" for one in told)
 
 
 def _meets_a_wrong_cache(case: ReproCase) -> bool:
@@ -1034,31 +1066,38 @@ def _own(case: ReproCase) -> Iterator[str]:
 
 
 def _search(case: ReproCase) -> str:
-    """Return where and for what the issues are searched, in queries of few words: the engine's function, the flag and
-    what a client gets, where the cause is known or the engine raises; else what the failure needs."""
+    """Return where and for what the issues are searched, as their authors word them: what a client gets with the
+    engine's function, and with the kind of model and the first thing that the failure needs."""
     where = f" in {markdown_code(case.deployment.tracker)}" if case.deployment.tracker else ""
-    raised = case.violation.field.split("-") if case.crashes and not _is_told_by_us(case) else []
-    named = raised
-    if case.cause and not raised:
-        needs = FUNCTION.findall(case.cause.fields.get("needs", ""))
-        named = [*needs[:1], *FUNCTION.findall(case.cause.body)[:1]]
-    terms = (*case.deployment.search, *case.headline.search[bool(case.deployment.search) :])
-    if named:
-        symptom = TOO_MANY if case.what == TOO_MANY else SYMPTOMS.get(client_of(case.violation), "")
-        kind = terms[:1] if case.violation.group_kind or case.deployment.search else ()
-        about = " ".join([*kind, *filter(None, [symptom.lower()])])
-        terms = (*(one.rpartition(".")[2] for one in named), about)
+    symptom = "too many tokens" if case.what == TOO_MANY else SYMPTOMS.get(client_of(case.violation), "")
+    if case.crashes and not _is_told_by_us(case):
+        symptom, _, raised_in = case.violation.field.partition("-")
+        functions = [raised_in]
+    else:
+        patched = case.fix.functions if case.fix else ()
+        named = FUNCTION.findall(case.cause.body) if case.cause else ()
+        functions = [_searched(one) for one in (patched or named)[:FUNCTIONS_SEARCHED]]
+    kind, *needs = (*case.deployment.search, *case.headline.search[bool(case.deployment.search) :])
+    queries = [*([symptom, one] for one in functions), [kind, *needs[:1], symptom]]
     # GitHub wants every word of a query: each of these is one.
-    return f"{where}, one query each: {', '.join(map(markdown_code, dict.fromkeys(filter(None, terms))))}"
+    told = dict.fromkeys(" ".join(filter(None, words)) for words in queries)
+    return f"{where}, one query each: {', '.join(map(markdown_code, told))}"
 
 
-FUNCTION = re.compile(r"`(?:--)?((?:[A-Za-z]\w*\.)*[A-Za-z]\w*_\w+|[A-Z]\w*\.\w+|_\w+|\w+(?:-\w+)+)(?:\(.*?\))?`")
-"""A name of the engine, or a flag, in the text of a cause."""
+def _searched(function: str) -> str:
+    """Return the name by which a function is searched: with its class, if it has a name of one word."""
+    name = function.rpartition(".")[2]
+    return name if "_" in name.strip("_") else function
+
+
+FUNCTIONS_SEARCHED = 2
+FUNCTION = re.compile(r"`((?:[A-Za-z]\w*\.)*(?:[A-Za-z]\w*_\w+(?=\()|_\w+)|[A-Z]\w*\.[a-z]\w*)(?:\(.*?\))?`")
+"""A function or method of the engine in the text of a cause: not a field, and not a flag."""
 SYMPTOMS: Mapping[str, str] = {
     "wrong tokens": "wrong output",
     "corrupt cache": "wrong output",
-    "hang": "stuck",
-    "leak": "leak",
+    "hang": "hang",
+    "leak": "memory leak",
 }
 """What a client gets -> how issues call it."""
 

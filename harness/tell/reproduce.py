@@ -25,7 +25,7 @@ from msgspec import Struct, structs
 from ...targets.base.deployment import Deployment, Implementation
 from ...targets.base.engine_tests import EngineTest
 from ...targets.base.launch import Launch
-from ...targets.base.patched_copy import as_applied, patched
+from ...targets.base.patched_copy import as_applied, functions_at, patched
 from ...targets.base.patches import Patch, PatchError, parse_patch
 from ...targets.base.protocol import TargetError
 from ...targets.base.registry import describe, write_scripts, write_test
@@ -391,7 +391,7 @@ def try_fix(subject: Subject, folder: Path, case: ReproCase, patch: str, source:
     needs_more = left is not None and verdict is not None and verdict.status != 0
     second = _second_patch(subject, folder, case, parsed, left.signature) if left and needs_more else None
     text, places = as_applied(subject.launch, parsed)
-    return TriedFix(text, source, result, verdict, tested, places, second)
+    return TriedFix(text, source, result, verdict, tested, places, second, functions_at(subject.launch, places))
 
 
 def _second_patch(subject: Subject, folder: Path, case: ReproCase, patch: Patch, signature: str) -> SecondPatch | None:

@@ -325,13 +325,22 @@ def test_a_server_has_its_clients_and_what_was_run_of_it(fails: bool) -> None:
     )
     assert ("r0 = send(tokens(" in free) == fails
     assert ("an answer that is not that of the same request sent alone" in free) == fails
+    assert "comes by chance: it may take several attempts" not in free, "one request, which needs no timing"
     commands = [one for one in fences if "vllm serve" in one]
     if not fails:  # flags with the sizes of a script are of no server, and without them of one that does not fail
         assert not commands and "No client script is given" not in text
         return
     [command] = commands
     assert "--block-size 1024" in command and "--num-gpu-blocks-override" not in command
-    assert "No client script is given, since no client decides these:" in text
+    assert (
+        "No client can make this server fail at will, so that no client script is given. This comes by chance:" in text
+    )
+    assert "What clients can send, in the lengths of this server:\n\n* r0 arrives: " in text
+    tight = report(
+        structs.replace(case, deployment=described(plain), served=structs.replace(served, needs=["num_blocks"]))
+    )
+    assert "how much room the pool has for a request: --num-gpu-blocks-override would" in tight
+    assert "how much room" not in text
     assert "they are scaled to blocks of 1,024 tokens. No server was started" in text
 
 
@@ -601,7 +610,7 @@ def test_known_reports_are_listed_and_a_search_is_named() -> None:
     text = report(structs.replace(case, deployment=deployment))
     assert text.startswith("# [Bug]: ")
     assert "Public reports" not in text, "nobody searched"
-    assert "in `https://example.org/issues`, one query each: `mamba`, `dummy run data parallel`.\n" in text
+    assert "in `https://example.org/issues`, one query each: `mamba dummy run data parallel wrong output`.\n" in text
     text = report(structs.replace(case, related=RelatedEntry("entry", "engine #123, not #abc")))
     assert "**Public reports** of this or a related bug: #123.\n" in text
     assert "known as `entry`, engine #123, not \\#abc, replayed by" in text.partition("## ")[0]
@@ -729,8 +738,7 @@ def known_case(body: str = "`Pool.take_block` publishes before it writes.", **fi
 
 
 def test_the_trigger_stands_before_the_machinery() -> None:
-    """What a reader has to do stood behind the cause, in its parenthesis; later, what was read stood in one sentence with
-    what was run."""
+    """What a reader has to do stood behind the cause, in its parenthesis; then in one sentence with what was run."""
     text = report(known_case(where="V2"))
     when = text.index(
         f"**When** (read in the source). It needs {NEEDS}.\n\n**Measured.** The reproduction below fails "
@@ -749,11 +757,16 @@ def test_each_public_report_has_its_line() -> None:
 
 def test_the_words_to_search_for_are_of_the_function_and_the_symptom() -> None:
     """They were the settings of the trace, for which a tracker has hundreds of reports; then one query of all words,
-    which no report has."""
-    assert "one query each: `flag-of-two`, `take_block`, `mamba wrong output`" in report(known_case())
+    which no report has; then names of fields, of flags and of ours alone."""
+    case = known_case("`max_tokens` is a field, `--flag` a flag. `Pool.take_block` publishes. `_grow` is called.")
+    about = case.headline.search[1]
+    last = f"`mamba {about} wrong output`"
+    assert f"one query each: `wrong output take_block`, `wrong output _grow`, {last}" in report(case)
+    fix = TriedFix("--- a/x\n+++ b/x\n", "E", "passes", functions=["Pool.take"])
+    assert f"one query each: `wrong output Pool.take`, {last}" in report(structs.replace(case, fix=fix))
     crash = structs.replace(case_of("mixed-decodes"), related=known_case().related)
     exception, _, function = crash.violation.field.partition("-")
-    assert f"one query each: `{exception}`, `{function}`" in report(crash)
+    assert f"one query each: `{exception} {function}`, `mamba " in report(crash)
 
 
 def test_a_title_names_the_event_that_the_cause_does_not() -> None:
