@@ -175,6 +175,7 @@ class ReproCase(Struct, frozen=True):
     fix       a patch and what the script and the trace do with it, None without a patch
     severity  how much it matters, None if it was not measured
     fixes     known bugs whose patches the engine has here: without them the trace meets one of these first
+    shown_as  what clients get in other findings of the same cause, which have no report of their own
     """
 
     spec: str
@@ -201,6 +202,7 @@ class ReproCase(Struct, frozen=True):
     severity: Severity | None = None
     fixes: Sequence[Known] = ()
     served: Served | None = None
+    shown_as: Sequence[str] = ()
 
     @property
     def server(self) -> Deployment:
@@ -280,6 +282,17 @@ class ReproCase(Struct, frozen=True):
         )  # fmt: skip
 
 
+def shown_as(defect: Sequence[ReproCase]) -> list[str]:
+    """Return how other findings of a cause show, each once, and not as the first one does."""
+    found = dict.fromkeys(f"{one.what} {_circumstances(one)}".strip() for one in defect)
+    return [*found][1:]
+
+
+def _circumstances(case: ReproCase) -> str:
+    """Return when it fails, in words: of a library, after which of its calls."""
+    return case.headline.circumstances if case.deployment.has_sizes else case.headline.events
+
+
 def _is_longer(received: str, expected: str) -> bool:
     """Return True if a client receives all that it should, and more behind it: lists, as scripts print them."""
     return received.startswith(f"{expected.removesuffix(']')}, ")
@@ -320,11 +333,14 @@ OWNER = """\
 > - [ ] Run the script.
 > - [ ] Read the code that it is about.
 > - [ ] {}
-{}{}>
+{}>
 > In hybridfuzz it is {}.
 """
 SEARCH = "Search the issues{}."
 COMPARE = "Read {}: is it still open, and does this add to it?"
+ONE_REPORT = """\
+> - [ ] File one report of this cause. It also shows as {}: that is the same defect.
+"""
 REREAD = """\
 > - [ ] Read the public reports named below again: what is said of them dates from {}.
 """
@@ -363,7 +379,13 @@ def _lines(page: _Page) -> Iterator[str]:
     yield f"# {before}{markdown_text(title)}\n"
     to_read = COMPARE.format(same) if same else SEARCH.format(_search(case))
     is_cited = bool(case.cause and "#" in case.cause.public)
-    yield OWNER.format(to_read, REREAD.format(SEARCHED) if is_cited else "", ATTACH if is_attached else "", _ours(case))
+    others = [one for one in (case.related.others if case.related else ()) if one != case.violation.signature]
+    also = [
+        ONE_REPORT.format(listed([markdown_code(one) for one in others])) if others else "",
+        REREAD.format(SEARCHED) if is_cited else "",
+        ATTACH if is_attached else "",
+    ]
+    yield OWNER.format(to_read, "".join(also), _ours(case))
     if same and case.cause:
         adds = case.cause.fields.get("adds", "")
         yield f"{SAME.format(markdown_text(case.release), adds) if adds else NOTHING_NEW.format(same)}\n"
@@ -411,6 +433,10 @@ def _bug(page: _Page) -> Iterator[str]:
     yield from _when(case)
     yield from _implementations(case)
     yield from _models(case)
+    if case.shown_as:
+        yield "**The same defect shows also as**, in other runs with other requests:\n"
+        yield from (f"* {markdown_text(one)}" for one in case.shown_as)
+        yield ""
     yield from _related(case)
     if case.fixes:
         yield "**Run with patches.** Without them the scenario meets another bug first; the patches are in "
@@ -422,10 +448,10 @@ def _bug(page: _Page) -> Iterator[str]:
 def _when(case: ReproCase) -> Iterator[str]:
     """Yield what triggers the failure by the source, in the words of its cause; apart from that, what was measured:
     this run, and the settings without which it passes."""
-    measured, headline = [], case.headline
+    measured = []
     if case.cause and (needs := case.cause.fields.get("needs", "")):
         yield f"**When** (read in the source). It needs {needs.rstrip('.')}.\n"
-    if here := headline.circumstances if case.deployment.has_sizes else headline.events:
+    if here := _circumstances(case):
         measured.append(f"The reproduction below fails {markdown_text(here)}.")
     # A call that is refused without a setting does not show that it is needed.
     is_told = (case.deployment.command or not case.cause) and not may_decline(case.trace)

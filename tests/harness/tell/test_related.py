@@ -41,6 +41,18 @@ def test_an_entry_without_a_patch_has_a_text_too() -> None:
     assert "n_written" in found.cause.body
 
 
+def test_other_traces_of_a_cause_are_named() -> None:
+    """Two packaged traces of one defect made two reports."""
+    folder = CORPUS.parent / "transformers"
+    for call, other in (("reset", "reorder"), ("beams", "reset")):
+        [path] = folder.glob(f"*--falcon-h1-{call}-of-a-prefetched-layer--*.json")
+        found = related("transformers@5.24.0", "5.24.0", load_trace(path))
+        assert found and found.others == [f"CRASH-{other}-EngineError-unfinished_copy"]
+    for path in LLAMACPP.glob("*--shift-of-shared-cells--*.json"):
+        shared = related("llamacpp@2026.10.11549", "2026.10.11549", load_trace(path))
+        assert shared and shared.others, "the other entry has the same text"
+
+
 def test_two_entries_may_share_a_text() -> None:
     found = [
         related("llamacpp@2026.10.11549", "2026.10.11549", load_trace(path))
