@@ -174,8 +174,8 @@ def by_cause(made: Sequence[Reproduced]) -> list[list[Reproduced]]:
 def written(
     options: argparse.Namespace, one: Reproduced, reported: Reproduced | None, line: Callable[[str], None]
 ) -> Mapping[str, object]:
-    """Write the folder of a failure, and return its part of the result. `reported` is the failure with the report of the
-    same cause, None if this one has it."""
+    """Write the folder of a failure, and return its part of the result. `reported` is the failure that has the report
+    of the same cause, None if this one has it."""
     from msgspec import structs
 
     from ...group.findings.severity import severity_words
