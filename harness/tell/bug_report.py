@@ -786,7 +786,16 @@ LEGEND: Mapping[str, str] = {
     "budget=": "A step computes at most `budget` tokens.",
     "per_request=": "`per_request` has (drafts, right ones) of single requests.",
     "stop_at=": "`stop_at` is the number of the new token that is a stop token.",
+    "stops=": "`stops` are the stop tokens of a request.",
+    "is_string=": "With `is_string` the stop is found in the text of the answer.",
+    "min_tokens=": "`min_tokens` is the least number of new tokens that a request asks for.",
+    "structured=": "`structured` asks for structured output, whose grammar is compiled after one step less than that.",
+    "reasoning=": "`reasoning` is the new token by which the reasoning before structured output has ended.",
     "closes=": "`closes` is the number of new tokens with which the grammar is complete.",
+    "bad_grammar=": "`bad_grammar` is a grammar that does not compile, which is known after one step less than that.",
+    "scored_from=": "`scored_from` is the position of the prompt after which its log-probabilities are asked for.",
+    "priority=": "Requests with a lower `priority` are served first.",
+    "delay=": "`delay` is the number of further steps that a load takes.",
     "preempt(": "`preempt` does what the scheduler does for lack of memory.",
 }
 """Part of a script's calls -> what it means."""
@@ -943,7 +952,7 @@ def _grade(answer: Answer) -> str:
 def _more(page: _Page) -> Iterator[str]:
     """Yield what is read later."""
     case = page.case
-    yield from _collapsed("Every request and event", list(_scenario(case)))
+    yield from _collapsed("Requests and events", list(_scenario(case)))
     explanation = None if case.cause else explain(case.history)  # blocks and steps are those of the harness
     if explanation and explanation.story and case.violation.field not in FIELDS_OF_A_MODEL and not case.crashes:
         yield from _collapsed("What happens, step by step", list(_story(page, explanation)))
@@ -1003,7 +1012,7 @@ def _scenario(case: ReproCase) -> Iterator[str]:
         cells = [row.name, f"step {row.arrives}", prompt, shared, hit, chunks, row.new]
         yield f"| {' | '.join(markdown_text(str(cells[index])) for index in kept)} |"
     yield ""
-    told = narrate(case.trace, case.history, case.deployment.calls)
+    told = narrate(case.trace, case.history, case.deployment.calls, is_brief=True)
     events = [f"{number}. {markdown_text(words)}" for number, words in enumerate(told, 1)]
     if len(events) > EVENTS_MAX:
         left_out = len(events) - EVENTS_MAX

@@ -26,6 +26,7 @@ from hybridfuzz.harness.record.history import History, Mark, Moment, RequestStep
 from hybridfuzz.harness.record.recorder import record_history
 from hybridfuzz.harness.tell.at_scale import serve
 from hybridfuzz.harness.tell.bug_report import (
+    LEGEND,
     LENGTH_MAX,
     OTHER_DEFECT,
     SCRIPT_LINES_SHOWN,
@@ -53,7 +54,7 @@ from hybridfuzz.targets.vllm.deployment import FORM
 CORPUS = Path(__file__).parents[3] / "corpus"
 LAUNCH = Launch(sys.executable, {})
 DETAILS = re.compile(
-    r"<details><summary>(Every request and event|The output of python collect_env\.py|What happens, step by step|"
+    r"<details><summary>(Requests and events|The output of python collect_env\.py|What happens, step by step|"
     r"The model and clients of such a server|About such a server|Where to look|"
     r"What is the engine's own, and what is stood in|"
     r"(repro\.py|fix\.patch) \(\d+ lines?\))</summary>|</details>"
@@ -229,7 +230,7 @@ def test_a_stall_is_told_as_what_a_client_sees() -> None:
     assert text.startswith("# A request is never admitted\n")
     assert "r0 waits until the client gives up, and so do requests that are sent later. No error is raised." in text
     assert "While requests are unfinished" in text and "published" not in text
-    assert "Steps 0 to 8: nothing is scheduled while r0 waits." in text
+    assert "1. Steps 0 to 8: nothing is scheduled while r0 waits." in text, "and nothing else is told"
     assert "nothing is scheduled; r0 waits and is not admitted; 1 block is free." in text
 
 
@@ -396,11 +397,34 @@ def test_a_request_without_an_answer_has_nothing_to_send_again() -> None:
 
 def test_of_a_long_scenario_the_middle_is_left_out() -> None:
     case = case_of(slugs()[0])
-    trace = make_trace(arrive("r0", 30), *steps(300, budget=1))
+    often = [event for _ in range(150) for event in (Preempt("r0"), Step())]
+    trace = make_trace(arrive("r0", 30), *steps(2), *often)
     _, history = record_history(CLEAN, trace)
     text = report(structs.replace(case, trace=trace, history=history))
     told = [line for line in text.splitlines() if re.match(r"\d+\. ", line)]
     assert 90 < len(told) <= 110 and " more.)" in text
+
+
+def test_plain_steps_are_not_told_one_by_one() -> None:
+    """Nobody reads a list of all steps: what each request gets, other events, and the step where it goes wrong are
+    enough."""
+    trace = make_trace(arrive("r0", 30), *steps(2, budget=8), Preempt("r0"), *steps(3))
+    _, history = record_history(CLEAN, trace)
+    history = structs.replace(history, moments=history.moments[: len(trace.events)])
+    told = [*narrate(trace, history, is_brief=True)]
+    assert told[0] == "Before step 2: r0 is preempted."
+    assert len(told) == 2 and told[1] == [*narrate(trace, history)][-1] and told[1].startswith("Step ")
+    ends = structs.replace(trace, events=trace.events[:4])
+    ended = structs.replace(history, moments=history.moments[:4])
+    assert [*narrate(ends, ended, is_brief=True)] == told[:1]
+    assert [*narrate(make_trace(), History(), is_brief=True)] == []
+
+
+def test_every_argument_of_a_script_is_in_its_legend() -> None:
+    """Readers of a script did not know what `reasoning=7` asks for."""
+    sources = [CORPUS.parent / "targets" / engine / "repro.py" for engine in ("vllm", "sglang")]
+    named = {name for path in sources for name in re.findall(r'f", (\w+=)\{', path.read_text(encoding="utf-8"))}
+    assert len(named) > 8 and named - LEGEND.keys() <= {"session="}
 
 
 def test_every_kind_of_event_has_words() -> None:
