@@ -60,7 +60,7 @@ SCALE_SECONDS = 90.0
 """Time for the trace in the lengths of a server, and without its limits."""
 MODELS_SECONDS = 30.0
 """Time for the trace on other models."""
-SECOND_MAX = 4
+SECOND_MAX = 8
 """Packaged patches that are tried beside the first one, where a script meets another defect with that."""
 NAME_LENGTH_MAX = 72
 LEADS_ON = frozenset([
@@ -395,8 +395,8 @@ def try_fix(subject: Subject, folder: Path, case: ReproCase, patch: str, source:
 
 
 def _second_patch(subject: Subject, folder: Path, case: ReproCase, patch: Patch, signature: str) -> SecondPatch | None:
-    """Return a packaged patch with which, beside the first, the script passes; None if none of the likeliest does.
-    `signature`: of what fails with the first one."""
+    """Return a packaged patch with which, beside the first, the trace passes, and so does the script; None if none of
+    the likeliest does. `signature`: of what fails with the first one. A script takes many times as long as a trace."""
     if case.script is None:
         return None
     named = case.related.name if case.related else ""
@@ -405,6 +405,10 @@ def _second_patch(subject: Subject, folder: Path, case: ReproCase, patch: Patch,
             both = patched(subject.launch, [patch, other := entry.read_patch()])
         except PatchError:
             continue
+        with subject.worker(both) as worker:
+            worker.start()
+            if violation_of(worker.run, case.trace):
+                continue
         verdict = run_script(folder / SCRIPT, case.script, both)
         if verdict.status == 0:
             return SecondPatch(title_of(entry), as_applied(subject.launch, other)[0], verdict)
