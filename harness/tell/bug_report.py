@@ -248,7 +248,7 @@ class ReproCase(Struct, frozen=True):
         kind = self.deployment.model_in_title or "hybrid model"
         kind = kind if self.violation.group_kind == "mamba" or not self.deployment.has_sizes else ""
         on = current.title if current and any(run.result == PASSES for run in self.runs) else ""
-        said = f"{headline.situation}{where}"
+        said = f"{self.situation}{where}"
         if self.cause:
             events = headline.events if _adds_words(headline.events, self.cause.title) else ""
             told = f"{' '.join(filter(None, (self.what, events)))}{where}"
@@ -257,6 +257,11 @@ class ReproCase(Struct, frozen=True):
         last = ", ".join(filter(None, (kind, on)))
         whole = f"{said} ({last})" if last else said
         return whole if len(whole) <= TITLE_MAX else said
+
+    @property
+    def situation(self) -> str:
+        """What a client gets, and when."""
+        return " ".join(filter(None, (self.what, self.headline.circumstances)))
 
     @property
     def what(self) -> str:
@@ -423,7 +428,7 @@ def _bug(page: _Page) -> Iterator[str]:
     """Yield what a client gets, and what has to be set for it."""
     case = page.case
     client = case.cause.fields.get("client", "") if case.cause else ""  # Markdown of ours
-    told = markdown_text(case.what if client else case.headline.situation)
+    told = markdown_text(case.what if client else case.situation)
     # The cause says what follows; the run then adds only what one of its clients sees.
     impact = case.headline.impact if not client or case.headline.impact.startswith(OF_THE_RUN) else ""
     more = markdown_text(f"{'' if client and case.crashes else impact} {_shown(case)}".strip())

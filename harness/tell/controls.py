@@ -19,6 +19,7 @@ from typing import NamedTuple, Protocol
 
 from msgspec import structs
 
+from ...targets.base.alphabet import Refers, fields_with
 from ...targets.base.deployment import Deployment
 from ...targets.base.protocol import Capabilities, TargetError
 from ...targets.base.trace import (
@@ -154,6 +155,7 @@ def _others(
 ) -> Iterator[Variant]:
     """Yield traces with settings as the stock server has them, other options, requests fewer, other lengths of the
     other requests, a larger pool and larger steps, events fewer, and other lengths of the failing request."""
+    # With other rows or lengths an operation on the batch may be declined, too: then nothing is done.
     is_done, here = not may_decline(trace), server(trace)
     for setting in capabilities.stock or ():
         # In another schedule the same events meet other steps.
@@ -169,14 +171,25 @@ def _others(
             other = _with(trace, structs.replace(trace.config, options={**trace.config.options, name: value}))
             if value != trace.config.options.get(name) and (words := _differs(here, server(other))):
                 yield Variant(words, other)
-    for name in _bystanders(trace, history, violation)[:REQUESTS_MAX]:
-        events = tuple(event for event in trace.events if getattr(event, "name", "") != name)
-        yield Variant(f"without {name}", structs.replace(trace, events=events))
-    yield from _other_lengths(trace, violation.request, of_others=True)
     if is_done:
+        for name in _bystanders(trace, history, violation)[:REQUESTS_MAX]:
+            events = tuple(event for event in trace.events if getattr(event, "name", "") != name)
+            if not any(name in _referred(event) for event in events):
+                yield Variant(f"without {name}", structs.replace(trace, events=events))
+        yield from _other_lengths(trace, violation.request, of_others=True)
         yield from _larger(trace, here, is_waiting=violation.oracle == "M8")
     yield from _fewer_events(trace, here.calls, violation.event)
-    yield from _other_lengths(trace, violation.request)
+    if is_done:
+        yield from _other_lengths(trace, violation.request)
+
+
+def _referred(event: AnyEvent) -> set[str]:
+    """Return the requests that an event names."""
+    found = set[str]()
+    for field, _ in fields_with(type(event), Refers):
+        value = getattr(event, field)
+        found |= {value} if isinstance(value, str) else {*value, *(value.values() if isinstance(value, dict) else ())}
+    return {one for one in found if isinstance(one, str)}
 
 
 def _larger(trace: Trace, server: Deployment, *, is_waiting: bool) -> Iterator[Variant]:

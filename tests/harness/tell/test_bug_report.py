@@ -737,7 +737,7 @@ def test_the_flags_of_a_server_come_first_and_our_names_of_settings_last() -> No
     served = report(structs.replace(case, deployment=server))
     assert "```bash\nserve MODEL" in served and "num_blocks=" not in served
     assert "The settings: `num_blocks=" in report(case), "without a command nothing else says them"
-    assert "one query each: `falcon`, `cache`" in served
+    assert "one query each: `falcon cache`" in served
 
 
 def test_what_a_stand_in_refuses_is_no_exception_of_the_engine() -> None:

@@ -120,6 +120,15 @@ def test_with_another_setting_an_engine_may_decline_an_operation_on_the_batch() 
     """A cache that does not record its past cannot be cropped: nothing was done that could go wrong."""
     trace = structs.replace(TRACE, events=(*TRACE.events, Crop(1)))
     assert controls_of(Engine(set(), {"policy": "priority"}), HISTORY, trace) == []
+    assert controls_of(OneLength({"r0"}, {}, name="r1", prompt=("a", 9)), HISTORY, trace) == [], "nor in other lengths"
+
+
+def test_a_request_that_an_event_names_is_not_left_out() -> None:
+    """The event did nothing then, and the run without the request passed."""
+    together = make_trace(arrive("r0", 8), arrive("r1", 8), *steps(1), Abort("r0", together=("r1",)), *steps(2))
+    assert "without r1" not in controls_of(Engine({"r1"}, {}), HISTORY, together)
+    apart = structs.replace(together, events=tuple(one for one in together.events if not isinstance(one, Abort)))
+    assert "without r1" in controls_of(Engine({"r1"}, {}), HISTORY, apart)
 
 
 def test_the_only_request_is_not_left_out() -> None:
