@@ -432,7 +432,9 @@ def _bug(page: _Page) -> Iterator[str]:
     # The cause says what follows; the run then adds only what one of its clients sees.
     impact = case.headline.impact if not client or case.headline.impact.startswith(OF_THE_RUN) else ""
     more = markdown_text(f"{'' if client and case.crashes else impact} {_shown(case)}".strip())
-    if client and client.lower() != told.lower():
+    if client.lower().startswith(told.lower()):
+        told = f"{client[0].upper()}{client[1:]}"
+    elif client:
         told += f". {client[0].upper()}{client[1:]}" if ":" in client else f": {client}"
     yield f"{told}. {more}".rstrip() + "\n"
     yield from _when(case)

@@ -87,7 +87,7 @@ def as_applied(launch: Launch, patch: Patch) -> tuple[str, list[str]]:
 
 def functions_at(launch: Launch, places: Iterable[str]) -> list[str]:
     """Return the functions of a target's tree that these lines, "path:line", are in, each once: "Class.method" and
-    "function". Lines of no function, and of files that are no Python, have none."""
+    "function"; "Class" between methods. Other lines, and those of files that are no Python, have none."""
     found = dict[str, None]()
     for place in places:
         path, _, line = place.rpartition(":")
@@ -97,7 +97,7 @@ def functions_at(launch: Launch, places: Iterable[str]) -> list[str]:
 
 
 def _function_at(path: Path, line: int) -> str:
-    """Return the outermost function that a line is in, with its class."""
+    """Return the outermost function that a line is in, with its class, or the class alone."""
     around: list[str] = []
     body = ast.parse(path.read_text(encoding="utf-8")).body
     while one := next((each for each in body if each.lineno <= line <= (each.end_lineno or 0)), None):
@@ -106,7 +106,7 @@ def _function_at(path: Path, line: int) -> str:
         if not isinstance(one, ast.ClassDef):
             break
         around, body = [*around, one.name], one.body
-    return ""
+    return ".".join(around)
 
 
 def _diff(path: str, before: str | None, after: str) -> Iterator[str]:

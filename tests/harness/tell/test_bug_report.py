@@ -771,6 +771,13 @@ def test_the_trigger_stands_before_the_machinery() -> None:
     assert text.count(NEEDS) == 1 and "**A key too early** (V2)." in text
 
 
+def test_what_a_client_gets_is_said_once() -> None:
+    """ "Wrong tokens: wrong tokens with beams"."""
+    text = report(known_case(client="wrong tokens with beams"))
+    assert "\nWrong tokens with beams. " in text and "okens: wrong" not in text
+    assert "\nWrong tokens: an answer of another. " in report(known_case(client="an answer of another"))
+
+
 def test_each_public_report_has_its_line() -> None:
     text = report(known_case(public="not found on V2; #1 (merged): brought the pool (2026); PR #2: a repair of `a; b`"))
     assert "no report of this defect was found on V2. Near it:\n\n* #1 (merged): brought" in text

@@ -77,7 +77,7 @@ def test_the_lines_that_a_patch_changes_are_of_functions(tree: Path) -> None:
     text = "x = 1\n\n\nclass Pool:\n    size = 1\n\n    def take(self):\n        def one():\n            return 1\n"
     (tree / "engine" / "core" / "of_pool.py").write_text(f"{text}\n\nasync def free():\n    return 2\n")
     places = [f"engine/core/of_pool.py:{line}" for line in (1, 5, 9, 8, 13)]
-    assert functions_at(launch(tree), [*places, "engine/kernel.cu:1"]) == ["Pool.take", "free"]
+    assert functions_at(launch(tree), [*places, "engine/kernel.cu:1"]) == ["Pool", "Pool.take", "free"]
 
 
 def test_everything_but_the_patched_file_is_a_link(tree: Path) -> None:
