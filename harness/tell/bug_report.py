@@ -210,6 +210,12 @@ class ReproCase(Struct, frozen=True):
         return self.served.deployment if self.served and self.is_served else self.deployment
 
     @property
+    def told(self) -> Answers:
+        """The answers that are told. Of a library they are of stand-ins for the layers that a script has: none if the
+        script shows the failure."""
+        return Answers() if _is_library(self) and self.verdict and self.verdict.promised else self.answers
+
+    @property
     def is_served(self) -> bool:
         """False if the requests were not seen to fail in the lengths of a server."""
         return self.served is None or bool(self.served.tried) or not self.served.deployment.scale
@@ -281,9 +287,9 @@ class ReproCase(Struct, frozen=True):
         """Title and first paragraph."""
         deployment, reach = self.deployment, self.severity.reach if self.severity else None
         return headline_of(
-            self.trace, self.history, self.violation, self.answers.rows, deployment.calls,
+            self.trace, self.history, self.violation, self.told.rows, deployment.calls,
             is_synchronous=bool(reach and reach.scheduling.get(SYNCHRONOUS)),
-            has_numbers=not (self.answers.variation or _shows_tokens(self)),
+            has_numbers=not (self.told.variation or _shows_tokens(self)),
         )  # fmt: skip
 
 
@@ -545,7 +551,7 @@ def _shows_tokens(case: ReproCase) -> bool:
 
 def _shown(case: ReproCase) -> str:
     """Return what the script shows if no client of the run does."""
-    is_right = bool(case.answers.rows) and all(one.wrong_from < 0 for one in case.answers.rows)
+    is_right = bool(case.told.rows) and all(one.wrong_from < 0 for one in case.told.rows)
     if is_right and _shows_tokens(case) and not case.cause:
         return "In the script, a client that sends the same tokens again, or asks for more, receives wrong ones."
     told = case.verdict.told if case.verdict and case.verdict.promised else ()
@@ -819,7 +825,7 @@ def _expected(page: _Page) -> Iterator[str]:
     if rows := received or list(_answers(case)):
         yield "| client | should receive | receives | |\n| --- | --- | --- | --- |"
         yield from (f"| {' | '.join(cells)} |" for cells in rows)
-        varied = f"; {markdown_text(case.answers.variation)}" if case.answers.variation and not received else ""
+        varied = f"; {markdown_text(case.told.variation)}" if case.told.variation and not received else ""
         told = f"each token is a function of all tokens before it{_restricted(case)}{varied}.{_zeros(rows)}"
         yield f"\nToken ids of a stand-in model: {told}\n"
     if case.crashes and not rows:
@@ -924,11 +930,11 @@ def _numbers(tokens: str) -> str:
 def _answers(case: ReproCase) -> Iterator[list[str]]:
     """Yield a row for each client of the run that goes on after the deviation; none if the script's has others, and of
     a library that raises: it has no clients who wait."""
-    if (case.answers.variation and _shows_tokens(case)) or (case.crashes and _is_library(case)):
+    if (case.told.variation and _shows_tokens(case)) or (case.crashes and _is_library(case)):
         return
     turns = Counter[str]()
-    unanswered = {answer.request for answer in case.answers.rows if answer.end and not answer.again}
-    for answer in case.answers.rows:
+    unanswered = {answer.request for answer in case.told.rows if answer.end and not answer.again}
+    for answer in case.told.rows:
         if answer.again and answer.request.removesuffix(AGAIN) in unanswered:
             continue  # one without an answer has none to send
         turns[answer.request] += not answer.again

@@ -737,7 +737,7 @@ def test_the_flags_of_a_server_come_first_and_our_names_of_settings_last() -> No
     served = report(structs.replace(case, deployment=server))
     assert "```bash\nserve MODEL" in served and "num_blocks=" not in served
     assert "The settings: `num_blocks=" in report(case), "without a command nothing else says them"
-    assert "one query each: `falcon cache`" in served
+    assert "one query each: `falcon cache memory leak`" in served
 
 
 def test_what_a_stand_in_refuses_is_no_exception_of_the_engine() -> None:
@@ -776,6 +776,16 @@ def test_what_a_client_gets_is_said_once() -> None:
     text = report(known_case(client="wrong tokens with beams"))
     assert "\nWrong tokens with beams. " in text and "okens: wrong" not in text
     assert "\nWrong tokens: an answer of another. " in report(known_case(client="an answer of another"))
+
+
+def test_a_script_of_a_library_is_not_beside_the_answers_of_stand_ins() -> None:
+    """All rows of the table were right, and none had a token of the script."""
+    case = case_of("accepted-count-zero")
+    library = structs.replace(case, deployment=structs.replace(case.deployment, has_sizes=False, command=()))
+    assert case.answers.rows and "| client | should receive |" in report(library)
+    script = structs.replace(library, verdict=VERDICT, script=Script("pass\n", "x", "nothing"))
+    text = report(script)
+    assert "| client | should receive |" not in text and "In the run below" not in text
 
 
 def test_each_public_report_has_its_line() -> None:
