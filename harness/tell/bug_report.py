@@ -836,9 +836,9 @@ def _expected(page: _Page) -> Iterator[str]:
         else:
             yield f"Expected: no exception. Received: {markdown_text(found)}.\n"
     if alone := list(_alone(case)):
-        yield "| row of the batch | tokens so far | greedy token, should be | is | |\n| ---: | ---: | --- | --- | --- |"
+        yield ALONE
         yield from (f"| {' | '.join(cells)} |" for cells in alone)
-        yield "\nThe token that should be there is that of the same tokens alone, without a cache.\n"
+        yield "\nWhat should be there is what the same tokens give alone, without a cache.\n"
     elif not (case.crashes or (case.cause and any(cells[-1].startswith("**") for cells in received))):
         yield from _inside(violation)
         if not case.deployment.has_sizes:
@@ -863,16 +863,21 @@ def _controls(case: ReproCase) -> Iterator[str]:
 
 def _alone(case: ReproCase) -> Iterator[list[str]]:
     """Yield a row for each forward of which the script prints the greedy tokens and those of the same tokens alone;
-    none if they are the same."""
-    told = case.verdict.told if case.verdict and case.verdict.promised else ()
-    rows = [found for line in told if (found := FORWARD.match(line))]
-    for found in rows if any(one["is"] != one["alone"] for one in rows) else ():
-        grade = "right" if found["is"] == found["alone"] else "**wrong**"
-        yield [found["row"], found["count"], _numbers(found["alone"]), _numbers(found["is"]), grade]
+    none if it finds nothing wrong with any."""
+    told, raised = (case.verdict.told, case.verdict.raised) if case.verdict and case.verdict.promised else ((), "")
+    rows = [(found, f"{found[0]}:" in f"{raised}:") for line in told if (found := FORWARD.match(line))]
+    for found, is_told in rows if any(is_told or one["is"] != one["alone"] for one, is_told in rows) else ():
+        grade = "**wrong**" if is_told or found["is"] != found["alone"] else "right"
+        cells = found["row"], found["count"], _numbers(found["alone"]), _numbers(found["is"]), found["by"]
+        yield [*cells, grade]
 
 
+ALONE = """\
+| row of the batch | tokens so far | greedy token, should be | is | log-probabilities differ by | |
+| ---: | ---: | --- | --- | ---: | --- |"""
 FORWARD = re.compile(
-    r"row (?P<row>\d+), after (?P<count>\d+) tokens: greedy tokens (?P<is>\[.*?\]), alone (?P<alone>\[.*?\]);"
+    r"row (?P<row>\d+), after (?P<count>\d+) tokens: greedy tokens (?P<is>\[.*?\]), alone (?P<alone>\[.*?\]); "
+    r"log-probabilities differ from the same tokens alone by (?P<by>\d(?:[\d.e+-]*\d)?)"
 )
 
 

@@ -60,6 +60,7 @@ DETAILS = re.compile(
     r"(repro\.py|fix\.patch) \(\d+ lines?\))</summary>|</details>"
 )
 """All HTML that a report may have."""
+DIFFER = "log-probabilities differ from the same tokens alone by"
 VERDICT = ScriptVerdict(True, 1, 0.1, "AssertionError: x")
 
 
@@ -527,9 +528,8 @@ def test_a_script_whose_tokens_are_right_claims_no_wrong_ones() -> None:
     """A report said "wrong tokens", and its script printed the same tokens twice. Another said that numbers differ, and
     its script printed that they differ by 0."""
     case = structs.replace(case_of("accepted-count-zero"), script=Script("pass\n", "x", "nothing"))
-    differ = "log-probabilities differ from the same tokens alone by"
     rows = ((94, 94, "0.5"), (1, 2, "0.5"))
-    lines = [f"row 0: greedy tokens [{one}], alone [{other}]; {differ} {by}" for one, other, by in rows]
+    lines = [f"row 0: greedy tokens [{one}], alone [{other}]; {DIFFER} {by}" for one, other, by in rows]
     verdict = structs.replace(VERDICT, raised="AssertionError: x")
     same, other = (report(structs.replace(case, verdict=structs.replace(verdict, told=lines[:n]))) for n in (1, 2))
     said = "no greedy token differs from those of the same tokens alone, but log-probabilities do."
@@ -857,12 +857,20 @@ def test_a_token_0_is_explained_where_one_is_received() -> None:
 def test_rows_of_a_script_on_a_real_model_are_a_table() -> None:
     """Expected was told in our words, beside a script that prints what the model does."""
     script = Script("pass\n", "AssertionError", "nothing")
-    lines = [f"row {n}, after {n + 4} tokens: greedy tokens [{one}], alone [8]; differ" for n, one in ((0, 8), (1, 9))]
+    lines = [
+        f"row {n}, after {n + 4} tokens: greedy tokens [{one}], alone [8]; {DIFFER} {n}" for n, one in ((0, 8), (1, 9))
+    ]
     case = structs.replace(case_of("finished-row-not-cleared"), script=script)
     text = report(structs.replace(case, verdict=structs.replace(VERDICT, told=lines)))
-    assert "| 0 | 4 | 8 | 8 | right |\n| 1 | 5 | 8 | 9 | **wrong** |" in text and "inside the engine" not in text
+    assert (
+        "| 0 | 4 | 8 | 8 | 0 | right |\n| 1 | 5 | 8 | 9 | 1 | **wrong** |" in text and "inside the engine" not in text
+    )
     same = report(structs.replace(case, verdict=structs.replace(VERDICT, told=lines[:1])))
     assert "row of the batch" not in same and "inside the engine" in same
+    numbers = [lines[0], lines[0].replace("by 0", "by 0.024")]
+    raised = f"AssertionError: {numbers[1]}: token 89 has 1, alone 2"
+    told = report(structs.replace(case, verdict=structs.replace(VERDICT, told=numbers, raised=raised)))
+    assert "| 8 | 8 | 0 | right |" in told and "| 8 | 8 | 0.024 | **wrong** |" in told
 
 
 def test_an_answer_that_is_too_long_is_called_so() -> None:
