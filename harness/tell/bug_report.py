@@ -493,7 +493,7 @@ def _settings_needed(reach: Reach, scheduling: Sequence[str], *, only_flags: boo
         names = listed([_setting(one) for one in reach.untried])
         yield f"{names} {'were' if len(reach.untried) > 1 else 'was'} set in all runs."
     if kinds:
-        yield f"With {' or '.join(kinds)} scheduling they do not fail; but they meet other steps there, and others may."
+        yield f"With {' or '.join(kinds)} scheduling the same requests do not fail (they meet other steps there)."
     if not reach.is_complete:
         yield "Not all other settings were tried."
 

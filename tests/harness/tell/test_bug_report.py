@@ -577,7 +577,7 @@ def test_settings_that_the_failure_needs_are_no_controls() -> None:
     case = structs.replace(case_of("accepted-count-zero"), severity=Severity("P2", "wrong tokens", reach))
     text = report(case)
     assert "Run without `--flag` or without `--other`, the same requests do not fail. `--rare` was set" in text
-    passing = "scheduling they do not fail; but they meet other steps there, and others may."
+    passing = "scheduling the same requests do not fail (they meet other steps there)."
     assert f"With synchronous {passing}" in text and "Controls" not in text
     stock = structs.replace(case, severity=Severity("P1", "wrong tokens", Reach()))
     assert "The same requests fail with default settings, too." in report(stock)
@@ -592,7 +592,10 @@ def test_a_flag_of_the_schedule_is_not_said_to_be_needed() -> None:
         case, deployment=structs.replace(case.deployment, command=("serve",), scheduling=("--sync",))
     )
     text = report(case)
-    assert "Run without `--other`, the same requests do not fail. With asynchronous scheduling they do not" in text
+    assert (
+        "Run without `--other`, the same requests do not fail. With asynchronous scheduling the same requests do not"
+        in text
+    )
     assert "--sync" not in text and "--other" in case.title
     unknown = structs.replace(case, related=None)
     assert "--sync" in unknown.title, "no cause says that it shows without it"
