@@ -56,6 +56,7 @@ SYNCHRONOUS = "synchronous"
 PASSES = "passes"
 FAILS_TOO = "fails, too"
 FAILS_OTHERWISE = "fails in another way"
+CANNOT_RUN = "cannot run"
 FIXES = "fixes"
 """Folder, beside the report, of the patches that the engine has here."""
 LENGTH_MAX = 65_000
@@ -568,7 +569,8 @@ def _implementations(case: ReproCase) -> Iterator[str]:
         return
     told = []
     for run in sorted(case.runs, key=lambda run: not run.default):
-        result = "**fails** (this report)" if run.current else markdown_text(_without_event(run.result))
+        was_run = "not run" if run.result.startswith(CANNOT_RUN) else _without_event(run.result)  # for our reasons
+        result = "**fails** (this report)" if run.current else markdown_text(was_run)
         told.append(f"{markdown_text(run.title)}{' (the default)' * run.default}: {result}")
     yield f"{'; '.join(told)}.\n"
 

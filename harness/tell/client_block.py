@@ -62,7 +62,10 @@ def _main(served: Served, trace: Trace, history: History, again: bool) -> Iterat
         planned = _planned(history, event)
         if planned > before >= 0:
             doing = _doing(trace, history, event, planned)
-            if doing.keys() == {ENDED}:
+            own = [variable(getattr(trace.events[event], "name", ""))]
+            if isinstance(trace.events[event], Resume) and [*doing.values()] == [own]:
+                pass  # its call waits for the turn before
+            elif doing.keys() == {ENDED}:
                 yield f"    await asyncio.gather({', '.join(doing[ENDED])})"
             else:
                 when = _in_words(doing) or "the turn before is computed"

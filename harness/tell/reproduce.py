@@ -44,7 +44,7 @@ from ..judge.ranks import ranks_of
 from ..judge.violation import Violation
 from ..workers.worker_client import WorkerClient
 from .at_scale import serve
-from .bug_report import FAILS_OTHERWISE, FAILS_TOO, PASSES, OtherRun, ReproCase, SecondPatch, TriedFix
+from .bug_report import CANNOT_RUN, FAILS_OTHERWISE, FAILS_TOO, PASSES, OtherRun, ReproCase, SecondPatch, TriedFix
 from .controls import controls, may_decline, on_other_models
 from .related import RelatedEntry, other_fixes, related, title_of
 from .script import ScriptVerdict, failure_of, run_script, run_test
@@ -334,7 +334,7 @@ def _result(worker: WorkerClient, trace: Trace, signature: str) -> str:
     try:
         violation = worker.run(trace).violation
     except (TargetError, TraceError) as error:
-        return f"cannot run: {str(error).removeprefix('configuration: ')}"
+        return f"{CANNOT_RUN}: {str(error).removeprefix('configuration: ')}"
     if violation is None:
         return PASSES
     return FAILS_TOO if violation.signature == signature else f"{FAILS_OTHERWISE}: {violation.sentence}"

@@ -247,6 +247,16 @@ def test_a_request_behind_the_others_needs_no_timing() -> None:
     assert not needs_timing(script("vllm@0.33.0", make_trace(arrive("r0", 3))))
 
 
+def test_the_next_turn_of_a_session_waits_for_the_one_before_it_alone() -> None:
+    opening = structs.replace(arrive("r0", 3, new=1), session=True)
+    trace = make_trace(opening, *steps(1), Resume("r0", (("b", 2),), 1))
+    moments = tuple(Moment(index, "", "", one) for index, one in enumerate(((), (0,), ())))
+    history = History(moments=moments, request_steps=(RequestStep(1, 0, "r0", 0, 3, 0, True, 0),))
+    text = script("sglang@0.5.23", trace, history)
+    assert "    await r0  # the next turn of its session\n    r0 = send(" in text
+    assert "DELAY" not in text and not needs_timing(text)
+
+
 def test_a_request_waits_until_the_others_do_what_they_did() -> None:
     """The order of requests says nothing of when: the second one has to join a decode."""
     trace = make_trace(arrive("r0", 3, new=4), arrive("r1", 3), *steps(2), arrive("r2", 1))
