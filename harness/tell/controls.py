@@ -308,6 +308,8 @@ def _is_control(engine: Runner, variant: Variant, history: History, violation: V
 
 
 def _does_again(variant: Variant, before: History, after: History, violation: Violation) -> bool:
+    if violation.oracle == "CRASH":  # what raises is in no history: a control goes on behind it
+        return _steps(after) > _steps(before)
     failing = [one for one in before.request_steps if one.request == violation.request and one.step <= violation.step]
     own = [one for one in after.request_steps if one.request == violation.request]
     if failing and not variant.has_other_rows:
@@ -320,6 +322,10 @@ def _does_again(variant: Variant, before: History, after: History, violation: Vi
         return bool(after.request_steps)
     keys = [mark.content for mark in before.marks if mark.what == "hash" and mark.block == violation.block]
     return not keys or any(mark.what == "hash" and mark.content == keys[-1] for mark in after.marks)
+
+
+def _steps(history: History) -> int:
+    return max((one.step + 1 for one in history.request_steps), default=0)
 
 
 def _hits(steps: list[RequestStep]) -> list[tuple[int, bool]]:

@@ -254,6 +254,16 @@ def test_the_position_of_a_state_is_that_of_its_tokens() -> None:
     assert controls_of(Engine(set(), {"policy": "priority"}), planned) == []
 
 
+def test_a_control_of_a_crash_goes_on_behind_it() -> None:
+    """With one token fewer the request had ended before the step that raised."""
+    crash = Violation("CRASH", "ValueError-f", "it raises", step=-1, event=2)
+    trace = make_trace(arrive("r0", ("a", 1), new=2), *steps(2))
+    only = OneLength({"r0"}, {}, name="r0", prompt=("a", 1), passing=(HIT, LATER))
+    able = structs.replace(ABLE, stock=())
+    assert controls_of(only, History(violation=crash, request_steps=[HIT]), trace, able)
+    assert controls_of(only, History(violation=crash, request_steps=[HIT, LATER]), trace, able) == []
+
+
 def test_of_requests_that_wait_a_larger_pool_is_tried() -> None:
     stuck = Violation("M8", "stall", "nothing is scheduled", step=1, event=1)
     engine = Engine({"r0"}, {"num_blocks": TRACE.config.num_blocks})
