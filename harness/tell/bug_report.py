@@ -834,7 +834,7 @@ def _expected(page: _Page) -> Iterator[str]:
         raised = case.verdict.raised if case.verdict and case.verdict.promised else ""
         found = raised or _without_event(violation.sentence)
         if _is_told_by_us(case):
-            yield f"The engine raises nothing here. What the script finds: {markdown_text(found)}.\n"
+            yield f"It is the script that raises, where the engine breaks a promise: {markdown_text(found)}.\n"
         else:
             yield f"Expected: no exception. Received: {markdown_text(found)}.\n"
     if alone := list(_alone(case)):

@@ -922,7 +922,7 @@ def test_what_our_stand_ins_raise_is_no_exception_of_the_engine() -> None:
     case = case_of("mixed-decodes")
     raised = structs.replace(case.violation, field="EngineError-unfinished_copy")
     text = report(structs.replace(case, violation=raised, answers=structs.replace(case.answers, rows=[])))
-    assert "The engine raises nothing here. What the script finds: " in text and "Received: " not in text
+    assert "It is the script that raises, where the engine breaks a promise: " in text and "Received: " not in text
     [search] = [one for one in text.splitlines() if "Search the issues" in one]
     assert "EngineError" not in search and "unfinished_copy" not in search
 
