@@ -20,6 +20,8 @@ _LINK = re.compile(r"\[([^]]+)\]\((?!https?:)([^)]*)\)")
 """A link to a page beside the text."""
 _NUMBERED = re.compile(r"\s\((?:(?:see )?causes? \d+(?:(?:, | and )\d+)*|[MS]\d(?: [^()]*)?)\)")
 """Other causes by their numbers, and rules by their ids, in parentheses."""
+_CAUSE = re.compile(r"\b([Cc])ause (\d+)\b")
+"""Another cause by its number, in a sentence."""
 
 
 class RelatedEntry(Struct, frozen=True):
@@ -106,7 +108,13 @@ def _without_numbers(text: str, folder: Path) -> str:
         is_cause = link[1].startswith("cause ") and other.suffix == ".md" and other.exists()
         return f'another defect ("{read_cause_text(other).title}")' if is_cause else link[1]
 
-    return _NUMBERED.sub("", _LINK.sub(named, text)).strip()
+    def by_number(cause: re.Match[str]) -> str:
+        titles = {one.number: one.title for one in map(read_cause_text, sorted(folder.glob("*.md")))}
+        title = titles.get(int(cause[2]), "")
+        told = f'nother defect ("{title}")' if title else "nother defect"
+        return ("A" if cause[1] == "C" else "a") + told
+
+    return _CAUSE.sub(by_number, _NUMBERED.sub("", _LINK.sub(named, text))).strip()
 
 
 def _lists(entry: Known, trace: Trace) -> bool:

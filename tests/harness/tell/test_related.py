@@ -31,6 +31,15 @@ def test_the_text_of_a_known_bug_comes_along() -> None:
     assert "**Fix.**" in found.cause.body
 
 
+def test_a_text_names_no_cause_by_our_number() -> None:
+    """A report said "Cause 10 is the same node in another place"."""
+    [path] = CORPUS.parent.glob("sglang/0.5.23--turn-looked-up-in-storage--*.json")
+    found = related("sglang@0.5.23", "0.5.23", load_trace(path))
+    assert found and found.cause
+    assert 'Another defect ("' in found.cause.body
+    assert not re.search(r"[Cc]ause \d", found.cause.body)
+
+
 def test_an_entry_without_a_patch_has_a_text_too() -> None:
     """A release of llama.cpp is a binary; reports on it did not say why something fails, nor what is public."""
     [path] = LLAMACPP.glob("*--roll-back-past-the-newest-batch--*.json")
