@@ -42,12 +42,12 @@ from ..record.answers import AGAIN, Answer, Answers
 from ..record.history import History
 from ..units import listed, plural
 from .at_scale import Served
-from .client_block import client_lines
+from .client_block import client_lines, needs_timing
 from .controls import may_decline
 from .explain import Explanation, explain
 from .headline import OF_THE_RUN, Headline, headline_of
 from .related import RelatedEntry, public_reports
-from .scenario import narrate, requests_of
+from .scenario import narrate, requests_of, sentence
 from .script import PACKAGE, ScriptVerdict
 
 NOTHING = "The same requests fail with default settings, too."
@@ -56,6 +56,7 @@ SYNCHRONOUS = "synchronous"
 PASSES = "passes"
 FAILS_TOO = "fails, too"
 FAILS_OTHERWISE = "fails in another way"
+CANNOT_RUN = "cannot run"
 FIXES = "fixes"
 """Folder, beside the report, of the patches that the engine has here."""
 LENGTH_MAX = 65_000
@@ -128,6 +129,7 @@ class TriedFix(Struct, frozen=True):
     script  the script with the patch, None without a script
     test    the test of the engine's own tree with the patch, None without one
     second  the second patch, None if none is needed or none was found
+    functions  those that these lines are in: "Class.method"
     """
 
     text: str
@@ -137,6 +139,7 @@ class TriedFix(Struct, frozen=True):
     test: ScriptVerdict | None = None
     places: Sequence[str] = ()
     second: SecondPatch | None = None
+    functions: Sequence[str] = ()
 
     @property
     def good(self) -> bool:
@@ -173,6 +176,7 @@ class ReproCase(Struct, frozen=True):
     fix       a patch and what the script and the trace do with it, None without a patch
     severity  how much it matters, None if it was not measured
     fixes     known bugs whose patches the engine has here: without them the trace meets one of these first
+    shown_as  what clients get in other findings of the same cause, which have no report of their own
     """
 
     spec: str
@@ -199,11 +203,18 @@ class ReproCase(Struct, frozen=True):
     severity: Severity | None = None
     fixes: Sequence[Known] = ()
     served: Served | None = None
+    shown_as: Sequence[str] = ()
 
     @property
     def server(self) -> Deployment:
         """The server of the trace, with the sizes in which the requests were seen to fail."""
         return self.served.deployment if self.served and self.is_served else self.deployment
+
+    @property
+    def told(self) -> Answers:
+        """The answers that are told. Of a library they are of stand-ins for the layers that a script has: none if the
+        script shows the failure."""
+        return Answers() if _is_library(self) and self.verdict and self.verdict.promised else self.answers
 
     @property
     def is_served(self) -> bool:
@@ -244,7 +255,7 @@ class ReproCase(Struct, frozen=True):
         kind = self.deployment.model_in_title or "hybrid model"
         kind = kind if self.violation.group_kind == "mamba" or not self.deployment.has_sizes else ""
         on = current.title if current and any(run.result == PASSES for run in self.runs) else ""
-        said = f"{headline.situation}{where}"
+        said = f"{self.situation}{where}"
         if self.cause:
             events = headline.events if _adds_words(headline.events, self.cause.title) else ""
             told = f"{' '.join(filter(None, (self.what, events)))}{where}"
@@ -253,6 +264,11 @@ class ReproCase(Struct, frozen=True):
         last = ", ".join(filter(None, (kind, on)))
         whole = f"{said} ({last})" if last else said
         return whole if len(whole) <= TITLE_MAX else said
+
+    @property
+    def situation(self) -> str:
+        """What a client gets, and when."""
+        return " ".join(filter(None, (self.what, self.headline.circumstances)))
 
     @property
     def what(self) -> str:
@@ -272,10 +288,21 @@ class ReproCase(Struct, frozen=True):
         """Title and first paragraph."""
         deployment, reach = self.deployment, self.severity.reach if self.severity else None
         return headline_of(
-            self.trace, self.history, self.violation, self.answers.rows, deployment.calls,
+            self.trace, self.history, self.violation, self.told.rows, deployment.calls,
             is_synchronous=bool(reach and reach.scheduling.get(SYNCHRONOUS)),
-            has_numbers=not (self.answers.variation or _shows_tokens(self)),
+            has_numbers=not (self.told.variation or _shows_tokens(self)),
         )  # fmt: skip
+
+
+def shown_as(defect: Sequence[ReproCase]) -> list[str]:
+    """Return how other findings of a cause show, each once, and not as the first one does."""
+    found = dict.fromkeys(f"{one.what} {_circumstances(one)}".strip() for one in defect)
+    return [*found][1:]
+
+
+def _circumstances(case: ReproCase) -> str:
+    """Return when it fails, in words: of a library, after which of its calls."""
+    return case.headline.circumstances if case.deployment.has_sizes else case.headline.events
 
 
 def _is_longer(received: str, expected: str) -> bool:
@@ -318,11 +345,14 @@ OWNER = """\
 > - [ ] Run the script.
 > - [ ] Read the code that it is about.
 > - [ ] {}
-{}{}>
+{}>
 > In hybridfuzz it is {}.
 """
 SEARCH = "Search the issues{}."
 COMPARE = "Read {}: is it still open, and does this add to it?"
+ONE_REPORT = """\
+> - [ ] File one report of this cause. It also shows as {}: that is the same defect.
+"""
 REREAD = """\
 > - [ ] Read the public reports named below again: what is said of them dates from {}.
 """
@@ -361,7 +391,13 @@ def _lines(page: _Page) -> Iterator[str]:
     yield f"# {before}{markdown_text(title)}\n"
     to_read = COMPARE.format(same) if same else SEARCH.format(_search(case))
     is_cited = bool(case.cause and "#" in case.cause.public)
-    yield OWNER.format(to_read, REREAD.format(SEARCHED) if is_cited else "", ATTACH if is_attached else "", _ours(case))
+    others = [one for one in (case.related.others if case.related else ()) if one != case.violation.signature]
+    also = [
+        ONE_REPORT.format(listed([markdown_code(one) for one in others])) if others else "",
+        REREAD.format(SEARCHED) if is_cited else "",
+        ATTACH if is_attached else "",
+    ]
+    yield OWNER.format(to_read, "".join(also), _ours(case))
     if same and case.cause:
         adds = case.cause.fields.get("adds", "")
         yield f"{SAME.format(markdown_text(case.release), adds) if adds else NOTHING_NEW.format(same)}\n"
@@ -399,16 +435,22 @@ def _bug(page: _Page) -> Iterator[str]:
     """Yield what a client gets, and what has to be set for it."""
     case = page.case
     client = case.cause.fields.get("client", "") if case.cause else ""  # Markdown of ours
-    told = markdown_text(case.what if client else case.headline.situation)
+    told = markdown_text(case.what if client else case.situation)
     # The cause says what follows; the run then adds only what one of its clients sees.
     impact = case.headline.impact if not client or case.headline.impact.startswith(OF_THE_RUN) else ""
     more = markdown_text(f"{'' if client and case.crashes else impact} {_shown(case)}".strip())
-    if client and client.lower() != told.lower():
+    if client.lower().startswith(told.lower()):
+        told = f"{client[0].upper()}{client[1:]}"
+    elif client:
         told += f". {client[0].upper()}{client[1:]}" if ":" in client else f": {client}"
     yield f"{told}. {more}".rstrip() + "\n"
     yield from _when(case)
     yield from _implementations(case)
     yield from _models(case)
+    if case.shown_as:
+        yield "**The same defect shows also as**, in other runs with other requests:\n"
+        yield from (f"* {markdown_text(one)}" for one in case.shown_as)
+        yield ""
     yield from _related(case)
     if case.fixes:
         yield "**Run with patches.** Without them the scenario meets another bug first; the patches are in "
@@ -418,22 +460,31 @@ def _bug(page: _Page) -> Iterator[str]:
 
 
 def _when(case: ReproCase) -> Iterator[str]:
-    """Yield what triggers the failure, in the words of its cause and in this run, and the settings that it needs."""
-    told, headline = [], case.headline
+    """Yield what triggers the failure by the source, in the words of its cause; apart from that, what was measured:
+    this run, and the settings without which it passes."""
+    measured = []
     if case.cause and (needs := case.cause.fields.get("needs", "")):
-        told.append(f"It needs {needs.rstrip('.')}.")
-    if here := headline.circumstances if case.deployment.has_sizes else headline.events:
-        told.append(f"The reproduction below fails {markdown_text(here)}.")
-    if case.severity and case.severity.reach and (case.deployment.command or not case.cause):
-        told += _settings_needed(_as_served(case.severity.reach, case.server), only_flags=bool(case.cause))
-    if told:
-        yield f"**When.** {' '.join(told)}\n"
+        yield f"**When** (read in the source). It needs {needs.rstrip('.')}.\n"
+    if here := _circumstances(case):
+        measured.append(f"The reproduction below fails {markdown_text(here)}.")
+    # A call that is refused without a setting does not show that it is needed.
+    is_told = (case.deployment.command or not case.cause) and not may_decline(case.trace)
+    if case.severity and case.severity.reach and is_told:
+        reach = _as_served(case.severity.reach, case.server)
+        measured += _settings_needed(reach, case.deployment.scheduling, only_flags=bool(case.cause))
+    if measured:
+        yield f"**Measured.** {' '.join(measured)}\n"
 
 
-def _settings_needed(reach: Reach, *, only_flags: bool) -> Iterator[str]:
-    """Yield sentences about the settings without which the same requests do not fail: each was run. `only_flags`: a
-    cause tells what else it needs."""
-    tried = [one for one in reach.needs if one not in reach.untried and (one.startswith("-") or not only_flags)]
+def _settings_needed(reach: Reach, scheduling: Sequence[str], *, only_flags: bool) -> Iterator[str]:
+    """Yield sentences about the settings without which the same requests do not fail: each was run. `scheduling`: flags
+    that choose how requests are scheduled. `only_flags`: a cause tells what else it needs."""
+    kinds = [kind for kind, failed in reach.scheduling.items() if not failed]
+    tried = [
+        one
+        for one in reach.needs
+        if one not in reach.untried and (one.startswith("-") or not only_flags) and not (kinds and one in scheduling)
+    ]
     if not reach.needs:
         yield NOTHING
     elif tried:
@@ -442,9 +493,8 @@ def _settings_needed(reach: Reach, *, only_flags: bool) -> Iterator[str]:
     if reach.untried and not only_flags:
         names = listed([_setting(one) for one in reach.untried])
         yield f"{names} {'were' if len(reach.untried) > 1 else 'was'} set in all runs."
-    is_said = any("schedul" in one for one in tried)
-    if passing := [kind for kind, failed in reach.scheduling.items() if not failed and not is_said]:
-        yield f"With {' or '.join(passing)} scheduling they do not fail."
+    if kinds:
+        yield f"With {' or '.join(kinds)} scheduling the same requests do not fail (they meet other steps there)."
     if not reach.is_complete:
         yield "Not all other settings were tried."
 
@@ -459,8 +509,8 @@ def _models(case: ReproCase) -> Iterator[str]:
     if not case.models:
         return
     results = {case.deployment.model_words: FAILS_TOO, **case.models}
-    is_refused = may_decline(case.trace)
-    by_result = {"fails": FAILS_TOO, "passes, or refuses the call," if is_refused else "passes": PASSES}
+    # A model that refuses the call does not pass, and is not told from one that does.
+    by_result = {"fails": FAILS_TOO} if may_decline(case.trace) else {"fails": FAILS_TOO, "passes": PASSES}
     cut, told = _same_words([*results]), []
     for words, result in by_result.items():
         if found := [" ".join(model.split(" ")[cut:]) for model, each in results.items() if each == result]:
@@ -481,7 +531,8 @@ def _flags(case: ReproCase) -> list[str]:
     if not (case.severity and case.severity.reach):
         return []
     needs = _as_served(case.severity.reach, case.server).needs
-    flags = [one.split(" ") for one in needs if one.startswith("--")]
+    chosen = case.deployment.scheduling if case.cause else ()  # in other steps the cause may show without them, too
+    flags = [one.split(" ") for one in needs if one.startswith("--") and one not in chosen]
     flags.sort(key=lambda one: one[0] not in case.deployment.unusual)
     return [" ".join([flag, *(one for one in value if re.fullmatch(r"[A-Za-z_-]+", one))]) for flag, *value in flags]
 
@@ -501,7 +552,7 @@ def _shows_tokens(case: ReproCase) -> bool:
 
 def _shown(case: ReproCase) -> str:
     """Return what the script shows if no client of the run does."""
-    is_right = bool(case.answers.rows) and all(one.wrong_from < 0 for one in case.answers.rows)
+    is_right = bool(case.told.rows) and all(one.wrong_from < 0 for one in case.told.rows)
     if is_right and _shows_tokens(case) and not case.cause:
         return "In the script, a client that sends the same tokens again, or asks for more, receives wrong ones."
     told = case.verdict.told if case.verdict and case.verdict.promised else ()
@@ -518,7 +569,8 @@ def _implementations(case: ReproCase) -> Iterator[str]:
         return
     told = []
     for run in sorted(case.runs, key=lambda run: not run.default):
-        result = "**fails** (this report)" if run.current else markdown_text(_without_event(run.result))
+        was_run = "not run" if run.result.startswith(CANNOT_RUN) else _without_event(run.result)  # for our reasons
+        result = "**fails** (this report)" if run.current else markdown_text(was_run)
         told.append(f"{markdown_text(run.title)}{' (the default)' * run.default}: {result}")
     yield f"{'; '.join(told)}.\n"
 
@@ -531,9 +583,7 @@ def _server(page: _Page) -> Iterator[str]:
         return
     scale = server.scale if served and served.tried else None
     again = _meets_a_wrong_cache(page.case)
-    forced = [*server.client.forced]
-    if again and any(isinstance(event, Resume | Abort) for event in page.case.trace.events):
-        forced.append("the client that meets the wrong cache sends tokens that depend on the answers of others")
+    forced = list(_by_chance(page.case, server, again))
     yield markdown_fence(" \\\n  ".join(server.shell), "bash")
     ran = "script" if page.case.script else "trace"
     if scale and served:
@@ -549,16 +599,48 @@ def _server(page: _Page) -> Iterator[str]:
     clients = list(client_lines(served, page.case.trace, page.case.history, again)) if served and not forced else []
     lines = [f"* {markdown_text(note)}" for note in server.notes]
     if forced:
-        lines += ["", "No client script is given, since no client decides these:", ""]
-        lines += [f"* {markdown_text(one)}" for one in forced]
+        yield "No client can make this server fail at will, so that no client script is given. This comes by chance:\n"
+        yield from (f"* {markdown_text(one)}" for one in forced)
+        yield ""
+        lines += list(_sent(served)) if served else []
     elif not clients:
         lines += ["", "No client script is given: the requests are no calls of a server's HTTP interface.", ""]
+    elif needs_timing("\n".join(clients)):
+        yield f"{TIMED}\n"
     if clients:
         lines += ["", markdown_fence("\n".join(clients), "python")]
         if shows := SHOWN_BY.get(client_of(page.case.violation)):
             lines += ["", shows]
     if lines:
         yield from _collapsed("The model and clients of such a server" if clients else "About such a server", lines)
+
+
+TIMED = """\
+The clients below send the requests. In which step a server takes each of them, and in which order those that are sent
+together, comes by chance: it may take several attempts, and other values of `DELAY` where there is one."""
+
+
+def _by_chance(case: ReproCase, server: Deployment, again: bool) -> Iterator[str]:
+    """Yield what no client decides. `again`: a client that sends the same tokens again meets a wrong cache."""
+    yield from server.client.forced
+    if again and any(isinstance(event, Resume | Abort) for event in case.trace.events):
+        yield "the client that meets the wrong cache sends tokens that depend on the answers of others"
+    if case.served and POOL in case.served.needs and (flags := server.limits.get(POOL)):
+        names = listed([one for one in flags if one.startswith("--")])
+        yield f"how much room the pool has for a request: {names} would have to be found for the layers of a model"
+
+
+POOL = "num_blocks"
+"""Of `Deployment.limits`."""
+
+
+def _sent(served: Served) -> Iterator[str]:
+    """Yield what a client can send: the requests, in the lengths of the server."""
+    calls, events = served.deployment.client.calls, served.trace.events
+    told = [sentence(event, served.trace.config) for index, event in enumerate(events) if index in calls]
+    if told:
+        yield "\nWhat clients can send, in the lengths of this server:\n"
+        yield from (f"* {markdown_text(one)}" for one in told)
 
 
 def _meets_a_wrong_cache(case: ReproCase) -> bool:
@@ -719,7 +801,16 @@ LEGEND: Mapping[str, str] = {
     "budget=": "A step computes at most `budget` tokens.",
     "per_request=": "`per_request` has (drafts, right ones) of single requests.",
     "stop_at=": "`stop_at` is the number of the new token that is a stop token.",
+    "stops=": "`stops` are the stop tokens of a request.",
+    "is_string=": "With `is_string` the stop is found in the text of the answer.",
+    "min_tokens=": "`min_tokens` is the least number of new tokens that a request asks for.",
+    "structured=": "`structured` asks for structured output, whose grammar is compiled after one step less than that.",
+    "reasoning=": "`reasoning` is the new token by which the reasoning before structured output has ended.",
     "closes=": "`closes` is the number of new tokens with which the grammar is complete.",
+    "bad_grammar=": "`bad_grammar` is a grammar that does not compile, which is known after one step less than that.",
+    "scored_from=": "`scored_from` is the position of the prompt after which its log-probabilities are asked for.",
+    "priority=": "Requests with a lower `priority` are served first.",
+    "delay=": "`delay` is the number of further steps that a load takes.",
     "preempt(": "`preempt` does what the scheduler does for lack of memory.",
 }
 """Part of a script's calls -> what it means."""
@@ -736,20 +827,20 @@ def _expected(page: _Page) -> Iterator[str]:
     if rows := received or list(_answers(case)):
         yield "| client | should receive | receives | |\n| --- | --- | --- | --- |"
         yield from (f"| {' | '.join(cells)} |" for cells in rows)
-        varied = f"; {markdown_text(case.answers.variation)}" if case.answers.variation and not received else ""
+        varied = f"; {markdown_text(case.told.variation)}" if case.told.variation and not received else ""
         told = f"each token is a function of all tokens before it{_restricted(case)}{varied}.{_zeros(rows)}"
         yield f"\nToken ids of a stand-in model: {told}\n"
     if case.crashes and not rows:
         raised = case.verdict.raised if case.verdict and case.verdict.promised else ""
         found = raised or _without_event(violation.sentence)
         if _is_told_by_us(case):
-            yield f"The engine raises nothing here. What the script finds: {markdown_text(found)}.\n"
+            yield f"It is the script that raises, where the engine breaks a promise: {markdown_text(found)}.\n"
         else:
             yield f"Expected: no exception. Received: {markdown_text(found)}.\n"
     if alone := list(_alone(case)):
-        yield "| row of the batch | tokens so far | greedy token, should be | is | |\n| ---: | ---: | --- | --- | --- |"
+        yield ALONE
         yield from (f"| {' | '.join(cells)} |" for cells in alone)
-        yield "\nThe token that should be there is that of the same tokens alone, without a cache.\n"
+        yield "\nWhat should be there is what the same tokens give alone, without a cache.\n"
     elif not (case.crashes or (case.cause and any(cells[-1].startswith("**") for cells in received))):
         yield from _inside(violation)
         if not case.deployment.has_sizes:
@@ -774,16 +865,21 @@ def _controls(case: ReproCase) -> Iterator[str]:
 
 def _alone(case: ReproCase) -> Iterator[list[str]]:
     """Yield a row for each forward of which the script prints the greedy tokens and those of the same tokens alone;
-    none if they are the same."""
-    told = case.verdict.told if case.verdict and case.verdict.promised else ()
-    rows = [found for line in told if (found := FORWARD.match(line))]
-    for found in rows if any(one["is"] != one["alone"] for one in rows) else ():
-        grade = "right" if found["is"] == found["alone"] else "**wrong**"
-        yield [found["row"], found["count"], _numbers(found["alone"]), _numbers(found["is"]), grade]
+    none if it finds nothing wrong with any."""
+    told, raised = (case.verdict.told, case.verdict.raised) if case.verdict and case.verdict.promised else ((), "")
+    rows = [(found, f"{found[0]}:" in f"{raised}:") for line in told if (found := FORWARD.match(line))]
+    for found, is_told in rows if any(is_told or one["is"] != one["alone"] for one, is_told in rows) else ():
+        grade = "**wrong**" if is_told or found["is"] != found["alone"] else "right"
+        cells = found["row"], found["count"], _numbers(found["alone"]), _numbers(found["is"]), found["by"]
+        yield [*cells, grade]
 
 
+ALONE = """\
+| row of the batch | tokens so far | greedy token, should be | is | log-probabilities differ by | |
+| ---: | ---: | --- | --- | ---: | --- |"""
 FORWARD = re.compile(
-    r"row (?P<row>\d+), after (?P<count>\d+) tokens: greedy tokens (?P<is>\[.*?\]), alone (?P<alone>\[.*?\]);"
+    r"row (?P<row>\d+), after (?P<count>\d+) tokens: greedy tokens (?P<is>\[.*?\]), alone (?P<alone>\[.*?\]); "
+    r"log-probabilities differ from the same tokens alone by (?P<by>\d(?:[\d.e+-]*\d)?)"
 )
 
 
@@ -841,11 +937,11 @@ def _numbers(tokens: str) -> str:
 def _answers(case: ReproCase) -> Iterator[list[str]]:
     """Yield a row for each client of the run that goes on after the deviation; none if the script's has others, and of
     a library that raises: it has no clients who wait."""
-    if (case.answers.variation and _shows_tokens(case)) or (case.crashes and _is_library(case)):
+    if (case.told.variation and _shows_tokens(case)) or (case.crashes and _is_library(case)):
         return
     turns = Counter[str]()
-    unanswered = {answer.request for answer in case.answers.rows if answer.end and not answer.again}
-    for answer in case.answers.rows:
+    unanswered = {answer.request for answer in case.told.rows if answer.end and not answer.again}
+    for answer in case.told.rows:
         if answer.again and answer.request.removesuffix(AGAIN) in unanswered:
             continue  # one without an answer has none to send
         turns[answer.request] += not answer.again
@@ -876,7 +972,7 @@ def _grade(answer: Answer) -> str:
 def _more(page: _Page) -> Iterator[str]:
     """Yield what is read later."""
     case = page.case
-    yield from _collapsed("Every request and event", list(_scenario(case)))
+    yield from _collapsed("Requests and events", list(_scenario(case)))
     explanation = None if case.cause else explain(case.history)  # blocks and steps are those of the harness
     if explanation and explanation.story and case.violation.field not in FIELDS_OF_A_MODEL and not case.crashes:
         yield from _collapsed("What happens, step by step", list(_story(page, explanation)))
@@ -936,7 +1032,7 @@ def _scenario(case: ReproCase) -> Iterator[str]:
         cells = [row.name, f"step {row.arrives}", prompt, shared, hit, chunks, row.new]
         yield f"| {' | '.join(markdown_text(str(cells[index])) for index in kept)} |"
     yield ""
-    told = narrate(case.trace, case.history, case.deployment.calls)
+    told = narrate(case.trace, case.history, case.deployment.calls, is_brief=True)
     events = [f"{number}. {markdown_text(words)}" for number, words in enumerate(told, 1)]
     if len(events) > EVENTS_MAX:
         left_out = len(events) - EVENTS_MAX
@@ -1025,31 +1121,38 @@ def _own(case: ReproCase) -> Iterator[str]:
 
 
 def _search(case: ReproCase) -> str:
-    """Return where and for what the issues are searched, in queries of few words: the engine's function, the flag and
-    what a client gets, where the cause is known or the engine raises; else what the failure needs."""
+    """Return where and for what the issues are searched, as their authors word them: what a client gets with the
+    engine's function, and with the kind of model and the first thing that the failure needs."""
     where = f" in {markdown_code(case.deployment.tracker)}" if case.deployment.tracker else ""
-    raised = case.violation.field.split("-") if case.crashes and not _is_told_by_us(case) else []
-    named = raised
-    if case.cause and not raised:
-        needs = FUNCTION.findall(case.cause.fields.get("needs", ""))
-        named = [*needs[:1], *FUNCTION.findall(case.cause.body)[:1]]
-    terms = (*case.deployment.search, *case.headline.search[bool(case.deployment.search) :])
-    if named:
-        symptom = TOO_MANY if case.what == TOO_MANY else SYMPTOMS.get(client_of(case.violation), "")
-        kind = terms[:1] if case.violation.group_kind or case.deployment.search else ()
-        about = " ".join([*kind, *filter(None, [symptom.lower()])])
-        terms = (*(one.rpartition(".")[2] for one in named), about)
+    symptom = "too many tokens" if case.what == TOO_MANY else SYMPTOMS.get(client_of(case.violation), "")
+    if case.crashes and not _is_told_by_us(case):
+        symptom, _, raised_in = case.violation.field.partition("-")
+        functions = [raised_in]
+    else:
+        patched = case.fix.functions if case.fix else ()
+        named = FUNCTION.findall(case.cause.body) if case.cause else ()
+        functions = [_searched(one) for one in (patched or named)[:FUNCTIONS_SEARCHED]]
+    kind, *needs = (*case.deployment.search, *case.headline.search[bool(case.deployment.search) :])
+    queries = [*([symptom, one] for one in functions), [kind, *needs[:1], symptom]]
     # GitHub wants every word of a query: each of these is one.
-    return f"{where}, one query each: {', '.join(map(markdown_code, dict.fromkeys(filter(None, terms))))}"
+    told = dict.fromkeys(" ".join(filter(None, words)) for words in queries)
+    return f"{where}, one query each: {', '.join(map(markdown_code, told))}"
 
 
-FUNCTION = re.compile(r"`(?:--)?((?:[A-Za-z]\w*\.)*[A-Za-z]\w*_\w+|[A-Z]\w*\.\w+|_\w+|\w+(?:-\w+)+)(?:\(.*?\))?`")
-"""A name of the engine, or a flag, in the text of a cause."""
+def _searched(function: str) -> str:
+    """Return the name by which a function is searched: with its class, if it has a name of one word."""
+    name = function.rpartition(".")[2]
+    return name if "_" in name.strip("_") else function
+
+
+FUNCTIONS_SEARCHED = 2
+FUNCTION = re.compile(r"`((?:[A-Za-z]\w*\.)*(?:[A-Za-z]\w*_\w+(?=\()|_\w+)|[A-Z]\w*\.[a-z]\w*)(?:\(.*?\))?`")
+"""A function or method of the engine in the text of a cause: not a field, and not a flag."""
 SYMPTOMS: Mapping[str, str] = {
     "wrong tokens": "wrong output",
     "corrupt cache": "wrong output",
-    "hang": "stuck",
-    "leak": "leak",
+    "hang": "hang",
+    "leak": "memory leak",
 }
 """What a client gets -> how issues call it."""
 

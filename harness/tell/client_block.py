@@ -61,8 +61,15 @@ def _main(served: Served, trace: Trace, history: History, again: bool) -> Iterat
         event = of_trace[index]
         planned = _planned(history, event)
         if planned > before >= 0:
-            when = _when(trace, history, event, planned) or "the turn before is computed"
-            yield f"    await asyncio.sleep(DELAY)  # until {when}"
+            doing = _doing(trace, history, event, planned)
+            own = [variable(getattr(trace.events[event], "name", ""))]
+            if isinstance(trace.events[event], Resume) and [*doing.values()] == [own]:
+                pass  # its call waits for the turn before
+            elif doing.keys() == {ENDED}:
+                yield f"    await asyncio.gather({', '.join(doing[ENDED])})"
+            else:
+                when = _in_words(doing) or "the turn before is computed"
+                yield f"    await asyncio.sleep(DELAY)  # until {when}"
         before = planned
         yield from (f"    {line}" for line in client.calls[index])
     if again and (first := next(_sent(client.calls.values()), None)):
@@ -89,8 +96,8 @@ def _planned(history: History, index: int) -> int:
     return max((step + 1 for moment in history.moments[:index] for step in moment.steps), default=0)
 
 
-def _when(trace: Trace, history: History, index: int, planned: int) -> str:
-    """Return what the requests before an event do when it happens, in words."""
+def _doing(trace: Trace, history: History, index: int, planned: int) -> dict[str, list[str]]:
+    """Return what the requests before an event do when it happens -> their names in the script."""
     rows, steps = {row.name: row for row in requests_of(trace, history)}, steps_of(history)
     before = trace.events[:index]
     gone = {name for event in before if isinstance(event, Abort) for name in (event.name, *event.together)}
@@ -99,14 +106,37 @@ def _when(trace: Trace, history: History, index: int, planned: int) -> str:
     for event in before:
         if isinstance(event, Arrive) and event.name in rows and event.name not in gone | turns:
             row = rows[event.name]
-            state = _state([one for one in steps.get(event.name, ()) if one.step < planned], row.prompt, row.new)
-            if state == "has ended" and event.name == getattr(trace.events[index], "name", ""):
-                state = "is in its last step"
+            own = [one for one in steps.get(event.name, ()) if one.step < planned]
+            state = _state(own, row.prompt, row.new)
+            # Scheduled asynchronously, the client of a step that was just planned has no answer yet.
+            is_in_flight = bool(own) and own[-1].step + trace.config.async_depth >= planned
+            if state == ENDED and (is_in_flight or event.name == getattr(trace.events[index], "name", "")):
+                state = LAST
             doing.setdefault(state, []).append(variable(event.name))
+    return doing
+
+
+def _in_words(doing: Mapping[str, Sequence[str]]) -> str:
     return "; ".join(f"{listed(names)} {_plural(state, names)}" for state, names in doing.items())
 
 
-STATES: Mapping[str, str] = {"waits": "wait", "decodes": "decode", "has ended": "have ended"}
+def needs_timing(script: str) -> bool:
+    """Return True if requests of a script have to meet in a server: one is sent while another may not have ended."""
+    is_open = False
+    for line in script.splitlines():
+        if "sleep(DELAY)" in line or (is_open and " = send(" in line and "await" not in line):
+            return True
+        is_open = " = send(" in line or (is_open and "await" not in line)
+    return False
+
+
+ENDED, LAST = "has ended", "is in its last step"
+STATES: Mapping[str, str] = {
+    "waits": "wait",
+    "decodes": "decode",
+    ENDED: "have ended",
+    LAST: "are in their last steps",
+}
 """What one request does -> what several do."""
 
 
@@ -121,4 +151,4 @@ def _state(own: Sequence[RequestStep], prompt: int, new: int) -> str:
     computed = own[-1].start + own[-1].num_tokens
     if computed < prompt:
         return f"is in its prefill (the scenario: {computed} of {prompt} tokens)"
-    return "has ended" if computed >= prompt + new - 1 else "decodes"
+    return ENDED if computed >= prompt + new - 1 else "decodes"

@@ -3,8 +3,9 @@
 One request fewer, one event fewer, a larger limit, or one setting that another server has. A control has to do again
 what fails in the trace: the same request computes the same positions after a hit like the one before, or the same
 content is published. A run in which that does not happen passes without saying anything; so does one without the
-request that writes what is wrong. Where the factor is the failing request's own length, it has other positions: it is
-enough that it runs. Which implementations pass is already known (`OtherRun`).
+request that writes what is wrong, or without the call that is wrong itself. Where the factor is the failing request's
+own length, it may hit something else, but has to come as far. A request that no longer fits the context is refused,
+which is no control either. Which implementations pass is already known (`OtherRun`).
 
 The same trace on other models is no control, but says which models a report is about (`on_other_models`).
 """
@@ -12,12 +13,13 @@ The same trace on other models is no control, but says which models a report is 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from itertools import islice
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import groupby, islice
 from typing import NamedTuple, Protocol
 
 from msgspec import structs
 
+from ...targets.base.alphabet import Refers, fields_with
 from ...targets.base.deployment import Deployment
 from ...targets.base.protocol import Capabilities, TargetError
 from ...targets.base.trace import (
@@ -44,7 +46,6 @@ from ..judge.outcome import Outcome
 from ..judge.verdict import owner_of
 from ..judge.violation import Violation, wanted_depth
 from ..record.history import History, RequestStep
-from ..units import plural
 from .script import failure_of
 
 REQUESTS_MAX = 6
@@ -68,12 +69,20 @@ EVENTS: Mapping[type[AnyEvent], str] = {
 
 
 class Variant(NamedTuple):
-    """A trace that differs from the failing one in one factor, in words. `is_own`: the factor is what the failing
-    request asks for, so that its positions are others."""
+    """A trace that differs from the failing one in one factor.
+
+    words   the factor; `{}` stands for `number`, so that numbers of one factor are told together
+    is_own  it changes what the failing request hits
+    shorter tokens that the failing request's prompt has fewer
+    has_other_rows  what fails is computed for other rows of the batch
+    """
 
     words: str
     trace: Trace
     is_own: bool = False
+    number: int = -1
+    shorter: int = 0
+    has_other_rows: bool = False
 
 
 class Runner(Protocol):
@@ -97,8 +106,25 @@ def controls(
     if violation is None:
         return
     variants = islice(_others(trace, history, violation, capabilities, server), RUNS_MAX)
-    found = (one.words for one in variants if _is_control(engine, one, history, violation))
-    yield from islice(found, CONTROLS_MAX)
+    found = (one for one in variants if _fits(one.trace) and _is_control(engine, one, history, violation))
+    told = (_told(words, [*group]) for words, group in groupby(found, lambda one: one.words))
+    yield from islice(told, CONTROLS_MAX)
+
+
+def _told(words: str, found: Sequence[Variant]) -> str:
+    """Return a factor with all the numbers that pass: "with 5 or 3 tokens in the prompt of r1 instead of 4"."""
+    numbers = [str(one.number) for one in found]
+    words = words.replace("(s)", "" if numbers == ["1"] else "s")
+    return words.replace("{}", " or ".join(numbers))
+
+
+def _fits(trace: Trace) -> bool:
+    """Return True if no request is longer than the context: a target may refuse it, or end it early."""
+    tokens = Counter[str]()
+    for event in trace.events:
+        if isinstance(event, Turn):
+            tokens[event.name] += sum(length for _, length in event.prompt) + event.max_new_tokens
+    return max(tokens.values(), default=0) <= trace.config.max_model_len
 
 
 def on_other_models(
@@ -129,6 +155,7 @@ def _others(
 ) -> Iterator[Variant]:
     """Yield traces with settings as the stock server has them, other options, requests fewer, other lengths of the
     other requests, a larger pool and larger steps, events fewer, and other lengths of the failing request."""
+    # With other rows or lengths an operation on the batch may be declined, too: then nothing is done.
     is_done, here = not may_decline(trace), server(trace)
     for setting in capabilities.stock or ():
         # In another schedule the same events meet other steps.
@@ -144,14 +171,25 @@ def _others(
             other = _with(trace, structs.replace(trace.config, options={**trace.config.options, name: value}))
             if value != trace.config.options.get(name) and (words := _differs(here, server(other))):
                 yield Variant(words, other)
-    for name in _bystanders(trace, history, violation)[:REQUESTS_MAX]:
-        events = tuple(event for event in trace.events if getattr(event, "name", "") != name)
-        yield Variant(f"without {name}", structs.replace(trace, events=events))
-    yield from _other_lengths(trace, violation.request, of_others=True)
     if is_done:
+        for name in _bystanders(trace, history, violation)[:REQUESTS_MAX]:
+            events = tuple(event for event in trace.events if getattr(event, "name", "") != name)
+            if not any(name in _referred(event) for event in events):
+                yield Variant(f"without {name}", structs.replace(trace, events=events))
+        yield from _other_lengths(trace, violation.request, of_others=True)
         yield from _larger(trace, here, is_waiting=violation.oracle == "M8")
-    yield from _fewer_events(trace, here.calls)
-    yield from _other_lengths(trace, violation.request)
+    yield from _fewer_events(trace, here.calls, violation.event)
+    if is_done:
+        yield from _other_lengths(trace, violation.request)
+
+
+def _referred(event: AnyEvent) -> set[str]:
+    """Return the requests that an event names."""
+    found = set[str]()
+    for field, _ in fields_with(type(event), Refers):
+        value = getattr(event, field)
+        found |= {value} if isinstance(value, str) else {*value, *(value.values() if isinstance(value, dict) else ())}
+    return {one for one in found if isinstance(one, str)}
 
 
 def _larger(trace: Trace, server: Deployment, *, is_waiting: bool) -> Iterator[Variant]:
@@ -179,45 +217,46 @@ def _larger(trace: Trace, server: Deployment, *, is_waiting: bool) -> Iterator[V
         yield Variant(f"with pages of 1 token instead of {size}", _with(trace, single), is_own=True)
 
 
-def _fewer_events(trace: Trace, calls: Mapping[str, str]) -> Iterator[Variant]:
-    """Yield the trace without each event of a kind in `EVENTS` or that is a call. `calls`: what the engine calls those
-    that are calls of its interface. After an operation on the batch rows have other places, so that it is enough that
-    they run."""
+def _fewer_events(trace: Trace, calls: Mapping[str, str], failing: int) -> Iterator[Variant]:
+    """Yield the trace without each event of a kind in `EVENTS` or that is a call, but that with the index `failing`: it
+    goes wrong itself. `calls`: what the engine calls those that are calls of its interface. After an operation on the
+    batch the rows have other places, so that later forwards are of other rows, and it is enough that they run."""
     for index, event in enumerate(trace.events):
         call = calls.get(tag_of(event), "")
-        if words := EVENTS.get(type(event), call):
+        if index != failing and (words := EVENTS.get(type(event), call)):
             events = (*trace.events[:index], *trace.events[index + 1 :])
-            name = getattr(event, "name", "")
-            yield Variant(f"without {words.format(name=name)}", structs.replace(trace, events=events), bool(call))
+            words = words.format(name=getattr(event, "name", ""))
+            fitted = f"{words}, and with the later calls for the rows that there are then" if call else words
+            yield Variant(f"without {fitted}", structs.replace(trace, events=events), has_other_rows=bool(call))
 
 
 def _other_lengths(trace: Trace, request: str, *, of_others: bool = False) -> Iterator[Variant]:
     """Yield the trace with a prompt or an answer of the failing request that is one token longer or shorter; of each,
     if it is no request that fails. `of_others`: of each request but that one, which has to fail at the same positions
     then; nothing if there is none."""
-    turns_of = Counter[str]()
+    turns_of, before = Counter(event.name for event in trace.events if isinstance(event, Turn)), Counter[str]()
     for index, event in enumerate(trace.events):
-        turns_of[event.name if isinstance(event, Turn) else ""] += 1
+        before[event.name if isinstance(event, Turn) else ""] += 1
         if not isinstance(event, Turn) or (of_others and not request):
             continue
         if request and of_others == (event.name == request):
             continue
-        number = turns_of[event.name]
-        who = f"turn {number} of {event.name}" if number > 1 else event.name
+        who = f"turn {before[event.name]} of {event.name}" if turns_of[event.name] > 1 else event.name
         *parts, (document, length) = event.prompt
         whole, answer = sum(tokens for _, tokens in event.prompt), event.max_new_tokens
-        turns: list[tuple[str, Turn]] = []
+        turns: list[tuple[str, int, int, Turn]] = []
         for by in (1, -1):
             if length + by > 0:
                 prompt = (*parts, (document, length + by))
-                words = f"with {plural(whole + by, 'token')} in the prompt of {who} instead of {whole}"
-                turns.append((words, structs.replace(event, prompt=prompt)))
+                words = f"with {{}} token(s) in the prompt of {who} instead of {whole}"
+                turns.append((words, whole + by, max(-by, 0) * (not of_others), structs.replace(event, prompt=prompt)))
+        for by in (1, -1):
             if answer + by > 0:
-                words = f"with {plural(answer + by, 'new token')} for {who} instead of {answer}"
-                turns.append((words, structs.replace(event, max_new_tokens=answer + by)))
-        for words, turn in turns:
+                words = f"with {{}} new token(s) for {who} instead of {answer}"
+                turns.append((words, answer + by, 0, structs.replace(event, max_new_tokens=answer + by)))
+        for words, number, shorter, turn in turns:
             events = (*trace.events[:index], turn, *trace.events[index + 1 :])
-            yield Variant(words, structs.replace(trace, events=events), is_own=not of_others)
+            yield Variant(words, structs.replace(trace, events=events), not of_others, number, shorter)
 
 
 def _with(trace: Trace, config: Config) -> Trace:
@@ -265,23 +304,28 @@ def _is_control(engine: Runner, variant: Variant, history: History, violation: V
         outcome, after = engine.explain(other)
     except (TraceError, TargetError):
         return False
-    if variant.is_own:
-        is_done = any(violation.request in (one.request, "") for one in after.request_steps)
-        return outcome.violation is None and is_done
-    return outcome.violation is None and _does_again(history, after, violation)
+    return outcome.violation is None and _does_again(variant, history, after, violation)
 
 
-def _does_again(before: History, after: History, violation: Violation) -> bool:
+def _does_again(variant: Variant, before: History, after: History, violation: Violation) -> bool:
+    if violation.oracle == "CRASH":  # what raises is in no history: a control goes on behind it
+        return _steps(after) > _steps(before)
     failing = [one for one in before.request_steps if one.request == violation.request and one.step <= violation.step]
     own = [one for one in after.request_steps if one.request == violation.request]
-    if failing:
+    if failing and not variant.has_other_rows:
         depth = wanted_depth(violation)
-        position = failing[-1].start if depth < 0 else depth
-        return _hits(failing) == _hits(own) and any(_covers(one, position) for one in own)
-    if violation.request:  # it was never scheduled
+        position = (failing[-1].start if depth < 0 else depth) - variant.shorter
+        return (variant.is_own or _hits(failing) == _hits(own)) and any(_covers(one, position) for one in own)
+    if violation.request:  # it was never scheduled, or it has other positions
         return bool(own)
+    if variant.is_own or variant.has_other_rows:
+        return bool(after.request_steps)
     keys = [mark.content for mark in before.marks if mark.what == "hash" and mark.block == violation.block]
     return not keys or any(mark.what == "hash" and mark.content == keys[-1] for mark in after.marks)
+
+
+def _steps(history: History) -> int:
+    return max((one.step + 1 for one in history.request_steps), default=0)
 
 
 def _hits(steps: list[RequestStep]) -> list[tuple[int, bool]]:

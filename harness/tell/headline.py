@@ -266,7 +266,6 @@ def _search_terms(trace: Trace, history: History, violation: Violation) -> Itera
     subject = next((one for one in requests_of(trace, history) if one.name == violation.request), None)
     needed = {
         "speculative decoding": config.num_speculative_tokens,
-        "async scheduling": config.async_depth,
         "priority scheduling": config.policy == "priority",
         "dummy run data parallel": DummyRun in happened or violation.event_kind == "dummy_run",
         "preemption": Preempt in happened,
@@ -280,6 +279,7 @@ def _search_terms(trace: Trace, history: History, violation: Violation) -> Itera
         "one token prompt": subject and subject.prompt == 1,
         "memory leak": violation.oracle in ("M1", "M9"),
         "request stuck waiting": _stalls(violation),
+        "async scheduling": config.async_depth,  # by default, and so least telling
     }
     yield "mamba" if violation.group_kind != "attention" else "kv cache"
     yield from (term for term, is_needed in needed.items() if is_needed)

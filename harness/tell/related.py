@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import datetime
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from msgspec import Struct, structs
 
 from ...targets.base.trace import Trace, TraceError
+from ..draw.trace_files import load_trace
 from ..group.known.cause_text import CauseText, read_cause_text
 from ..group.known.fixes import BUILTIN, read_fixes
 from ..group.known.known_toml import Known, fitting, patch_text
@@ -18,6 +20,8 @@ _LINK = re.compile(r"\[([^]]+)\]\((?!https?:)([^)]*)\)")
 """A link to a page beside the text."""
 _NUMBERED = re.compile(r"\s\((?:(?:see )?causes? \d+(?:(?:, | and )\d+)*|[MS]\d(?: [^()]*)?)\)")
 """Other causes by their numbers, and rules by their ids, in parentheses."""
+_CAUSE = re.compile(r"\b([Cc])ause (\d+)\b")
+"""Another cause by its number, in a sentence."""
 
 
 class RelatedEntry(Struct, frozen=True):
@@ -25,12 +29,14 @@ class RelatedEntry(Struct, frozen=True):
 
     patch  the text of its fix, "" without one
     cause  the text that tells its cause, None without one
+    others signatures of its other traces, and of entries with the same text
     """
 
     name: str
     reason: str
     patch: str = ""
     cause: CauseText | None = None
+    others: Sequence[str] = ()
 
 
 def related(target: str, version: str, trace: Trace, name: str = "") -> RelatedEntry | None:
@@ -42,8 +48,21 @@ def related(target: str, version: str, trace: Trace, name: str = "") -> RelatedE
     known = fitting(every, target, version, datetime.date.today())
     if exact := next((entry for entry in (*known, *every) if name == entry.title or _lists(entry, trace)), None):
         patch = patch_text(Path(exact.folder) / exact.patch) if exact.patch and exact in known else ""
-        return RelatedEntry(exact.title, exact.reason, patch=patch, cause=_cause(exact))
+        return RelatedEntry(exact.title, exact.reason, patch, _cause(exact), _others(exact, every, trace))
     return None
+
+
+def _others(entry: Known, every: Sequence[Known], trace: Trace) -> list[str]:
+    """Return the signatures of packaged traces of the same cause, which a trace's file name ends in, but its own."""
+    same = [one for one in every if one == entry or (entry.text_path and one.text_path == entry.text_path)]
+    files = [(Path(one.folder) / file, one) for one in same for file in one.traces]
+    other = [path.stem.rpartition("--")[2] for path, one in files if not _is_at(path, trace)]
+    return [*dict.fromkeys(other)]
+
+
+def _is_at(path: Path, trace: Trace) -> bool:
+    found = load_trace(path)
+    return found.config == trace.config and found.events == trace.events
 
 
 def other_fixes(target: str, version: str, but: str, signature: str) -> list[Known]:
@@ -89,7 +108,13 @@ def _without_numbers(text: str, folder: Path) -> str:
         is_cause = link[1].startswith("cause ") and other.suffix == ".md" and other.exists()
         return f'another defect ("{read_cause_text(other).title}")' if is_cause else link[1]
 
-    return _NUMBERED.sub("", _LINK.sub(named, text)).strip()
+    def by_number(cause: re.Match[str]) -> str:
+        titles = {one.number: one.title for one in map(read_cause_text, sorted(folder.glob("*.md")))}
+        title = titles.get(int(cause[2]), "")
+        told = f'nother defect ("{title}")' if title else "nother defect"
+        return ("A" if cause[1] == "C" else "a") + told
+
+    return _CAUSE.sub(by_number, _NUMBERED.sub("", _LINK.sub(named, text))).strip()
 
 
 def _lists(entry: Known, trace: Trace) -> bool:

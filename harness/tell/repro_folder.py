@@ -21,6 +21,7 @@ from ..group.known.fixes import KNOWN_FILE
 from ..group.known.known_toml import take_over
 from .bug_report import FIXES, ReproCase, report
 
+REPORT = "REPORT.md"
 PYTEST = '''\
 """Runs repro.py. Fails while the bug is present; skipped where the engine is not installed."""
 
@@ -58,4 +59,4 @@ def write_folder(folder: Path, case: ReproCase) -> None:
     (folder / FIXES / KNOWN_FILE).unlink(missing_ok=True)  # of an earlier run
     for entry in case.fixes:
         take_over(folder / FIXES / KNOWN_FILE, entry)
-    write_atomically(folder / "REPORT.md", report(case).encode())
+    write_atomically(folder / REPORT, report(case).encode())

@@ -25,7 +25,7 @@ from msgspec import Struct, structs
 from ...targets.base.deployment import Deployment, Implementation
 from ...targets.base.engine_tests import EngineTest
 from ...targets.base.launch import Launch
-from ...targets.base.patched_copy import as_applied, patched
+from ...targets.base.patched_copy import as_applied, functions_at, patched
 from ...targets.base.patches import Patch, PatchError, parse_patch
 from ...targets.base.protocol import TargetError
 from ...targets.base.registry import describe, write_scripts, write_test
@@ -44,7 +44,7 @@ from ..judge.ranks import ranks_of
 from ..judge.violation import Violation
 from ..workers.worker_client import WorkerClient
 from .at_scale import serve
-from .bug_report import FAILS_OTHERWISE, FAILS_TOO, PASSES, OtherRun, ReproCase, SecondPatch, TriedFix
+from .bug_report import CANNOT_RUN, FAILS_OTHERWISE, FAILS_TOO, PASSES, OtherRun, ReproCase, SecondPatch, TriedFix
 from .controls import controls, may_decline, on_other_models
 from .related import RelatedEntry, other_fixes, related, title_of
 from .script import ScriptVerdict, failure_of, run_script, run_test
@@ -60,7 +60,7 @@ SCALE_SECONDS = 90.0
 """Time for the trace in the lengths of a server, and without its limits."""
 MODELS_SECONDS = 30.0
 """Time for the trace on other models."""
-SECOND_MAX = 4
+SECOND_MAX = 8
 """Packaged patches that are tried beside the first one, where a script meets another defect with that."""
 NAME_LENGTH_MAX = 72
 LEADS_ON = frozenset([
@@ -334,7 +334,7 @@ def _result(worker: WorkerClient, trace: Trace, signature: str) -> str:
     try:
         violation = worker.run(trace).violation
     except (TargetError, TraceError) as error:
-        return f"cannot run: {str(error).removeprefix('configuration: ')}"
+        return f"{CANNOT_RUN}: {str(error).removeprefix('configuration: ')}"
     if violation is None:
         return PASSES
     return FAILS_TOO if violation.signature == signature else f"{FAILS_OTHERWISE}: {violation.sentence}"
@@ -391,12 +391,12 @@ def try_fix(subject: Subject, folder: Path, case: ReproCase, patch: str, source:
     needs_more = left is not None and verdict is not None and verdict.status != 0
     second = _second_patch(subject, folder, case, parsed, left.signature) if left and needs_more else None
     text, places = as_applied(subject.launch, parsed)
-    return TriedFix(text, source, result, verdict, tested, places, second)
+    return TriedFix(text, source, result, verdict, tested, places, second, functions_at(subject.launch, places))
 
 
 def _second_patch(subject: Subject, folder: Path, case: ReproCase, patch: Patch, signature: str) -> SecondPatch | None:
-    """Return a packaged patch with which, beside the first, the script passes; None if none of the likeliest does.
-    `signature`: of what fails with the first one."""
+    """Return a packaged patch with which, beside the first, the trace passes, and so does the script; None if none of
+    the likeliest does. `signature`: of what fails with the first one. A script takes many times as long as a trace."""
     if case.script is None:
         return None
     named = case.related.name if case.related else ""
@@ -405,6 +405,10 @@ def _second_patch(subject: Subject, folder: Path, case: ReproCase, patch: Patch,
             both = patched(subject.launch, [patch, other := entry.read_patch()])
         except PatchError:
             continue
+        with subject.worker(both) as worker:
+            worker.start()
+            if violation_of(worker.run, case.trace):
+                continue
         verdict = run_script(folder / SCRIPT, case.script, both)
         if verdict.status == 0:
             return SecondPatch(title_of(entry), as_applied(subject.launch, other)[0], verdict)

@@ -103,34 +103,56 @@ def _drained(moment: Moment) -> Event:
     return Wake() if moment.kind == "wake" else Step()
 
 
-def narrate(trace: Trace, history: History, calls: Mapping[str, str] = {}) -> Iterator[str]:
+def narrate(trace: Trace, history: History, calls: Mapping[str, str] = {}, *, is_brief: bool = False) -> Iterator[str]:
     """Yield one sentence for each event up to the violation, draining steps included; one for all steps in a row that
-    schedule nothing. `calls` are names that the engine has for events (`Deployment.calls`)."""
+    schedule nothing. `calls` are names that the engine has for events (`Deployment.calls`). `is_brief`: nothing is said
+    of plain steps but the last one, nor of arrivals, which `requests_of` tells; of others, before which step they come.
+    """
+    events = events_of(trace, history)
+    told = _narrated(trace, history, events, calls)
+    if not is_brief:
+        yield from (words for _, words in told)
+        return
+    last, planned = (len(events) - 1, ""), 0
+    for index, words in told:
+        event = events[index]
+        last = index, words
+        if not isinstance(event, Step | Arrive):
+            yield f"Before step {planned}: {words}"
+        planned = max([planned, *(step + 1 for step in history.moments[index].steps)])
+    if last[1] and isinstance(events[last[0]], Step | Arrive):
+        yield last[1]
+
+
+def _narrated(
+    trace: Trace, history: History, events: Sequence[Event], calls: Mapping[str, str]
+) -> Iterator[tuple[int, str]]:
+    """Yield the index of an event, of the last one of steps that schedule nothing, and a sentence."""
     at: dict[int, list[RequestStep]] = {}
     for one in history.request_steps:
         at.setdefault(one.moment, []).append(one)
     idle: list[int] = []
     violation = history.violation
     raises = violation.event if violation and (violation.oracle, violation.relation) == ("CRASH", "raised") else -1
-    for index, event in enumerate(events_of(trace, history)):
+    for index, event in enumerate(events):
         rows = sorted(at.get(index, ()), key=lambda one: one.step)
         if index == raises and violation and isinstance(event, Step) and not rows:
-            yield from [_idle(history, idle)] if idle else []
-            yield f"The next step{_limits(event)} raises {violation.field.partition('-')[0]}."
+            yield from [(idle[-1], _idle(history, idle))] if idle else []
+            yield index, f"The next step{_limits(event)} raises {violation.field.partition('-')[0]}."
             return
         if isinstance(event, Step) and not rows and not _limits(event):
             if idle and history.moments[idle[0]].waiting != history.moments[index].waiting:
-                yield _idle(history, idle)
+                yield idle[-1], _idle(history, idle)
                 idle = []
             idle.append(index)
             continue
         if idle:
-            yield _idle(history, idle)
+            yield idle[-1], _idle(history, idle)
             idle = []
         call = calls.get(tag_of(event), "")
-        yield f"{_words(event, rows, trace.config)}{f' ({call})' if call else ''}."
+        yield index, f"{_words(event, rows, trace.config)}{f' ({call})' if call else ''}."
     if idle:
-        yield _idle(history, idle)
+        yield idle[-1], _idle(history, idle)
 
 
 def _idle(history: History, moments: Sequence[int]) -> str:

@@ -75,6 +75,7 @@ class Deployment(Struct, frozen=True):
     search     terms by which the tracker is searched instead of the kind of cache, () for that
     form       by which its tracker takes a bug report
     unusual    names of flags that a server does not have by default and that choose other code
+    scheduling names of flags that choose synchronous or asynchronous scheduling
     has_sizes  False if the sizes and modes of a trace mean nothing to the engine, and a report leaves them out
     environment  arguments of the engine's Python that print what its form asks for, () if nothing does
     scale      lengths of a server of ordinary size, None where a trace has no sizes
@@ -95,6 +96,7 @@ class Deployment(Struct, frozen=True):
     packages: tuple[str, ...] = ()
     tracker: str = ""
     unusual: tuple[str, ...] = ()
+    scheduling: tuple[str, ...] = ()
     sizes: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     model: str = ""

@@ -7,9 +7,10 @@ campaigns that run at the same time share it, and one in use never changes. It i
 
 from __future__ import annotations
 
+import ast
 import os
 import stat
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import unified_diff
 from functools import cache, partial
 from hashlib import sha256
@@ -82,6 +83,30 @@ def as_applied(launch: Launch, patch: Patch) -> tuple[str, list[str]]:
     inside = in_tree(patch, tree, cache(partial(new_words, tree)))
     diff = "".join(line for path, text in merged([inside], read).items() for line in _diff(path, read(path), text))
     return diff, [f"{path}:{change.start + 1}" for path, changes in located(inside, read) for change in changes]
+
+
+def functions_at(launch: Launch, places: Iterable[str]) -> list[str]:
+    """Return the functions of a target's tree that these lines, "path:line", are in, each once: "Class.method" and
+    "function"; "Class" between methods. Other lines, and those of files that are no Python, have none."""
+    found = dict[str, None]()
+    for place in places:
+        path, _, line = place.rpartition(":")
+        if path.endswith(".py") and (name := _function_at(Path(launch.tree) / path, int(line))):
+            found[name] = None
+    return [*found]
+
+
+def _function_at(path: Path, line: int) -> str:
+    """Return the outermost function that a line is in, with its class, or the class alone."""
+    around: list[str] = []
+    body = ast.parse(path.read_text(encoding="utf-8")).body
+    while one := next((each for each in body if each.lineno <= line <= (each.end_lineno or 0)), None):
+        if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef):
+            return ".".join([*around, one.name])
+        if not isinstance(one, ast.ClassDef):
+            break
+        around, body = [*around, one.name], one.body
+    return ".".join(around)
 
 
 def _diff(path: str, before: str | None, after: str) -> Iterator[str]:

@@ -55,7 +55,7 @@ StopString = Annotated[
     Usual(False),
     NeedsFeature("stop-strings"),
     Trait("a stop string"),
-    Says(", which is found as a string"),
+    Says(", the stop is found as a string"),
 ]
 StringBefore = Annotated[
     int,
@@ -63,14 +63,14 @@ StringBefore = Annotated[
     Shrinks(0),
     NeedsFeature("stop-strings"),
     Trait("a stop string of several tokens"),
-    Says(" behind {} more"),
+    Says(", the stop string begins {:token} earlier"),
 ]
 MinTokens = Annotated[
     Count,
     Shrinks(0),
     NeedsFeature("min-tokens"),
     Trait("a least number of new tokens"),
-    Says(", at least {} of them"),
+    Says(", at least {:new token}"),
 ]
 PromptLogprobs = Annotated[
     bool,
@@ -100,7 +100,7 @@ Reasoning = Annotated[
     Shrinks(0),
     NeedsFeature("reasoning"),
     Trait("reasoning before structured output"),
-    Says(", after reasoning that ends by new token {}"),
+    Says(", its reasoning ends by new token {}"),
 ]
 BadGrammar = Annotated[
     int,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterator, Mapping
 from functools import partial
+from typing import Any, NamedTuple
 
 from ..base.client_requests import GENERATE, calls_of, variable
 from ..base.deployment import Client, Deployment, Implementation, Scale
@@ -28,17 +29,32 @@ from ..base.trace import (
 )
 from .compat.sizes import eviction_config, sizes_of, slots_with, storage_config
 
-MODEL = "Qwen/Qwen3-Next-80B-A3B-Instruct"
-"""A public model with gated delta nets, whose contract the target checks."""
-ARCHITECTURE = "Qwen3NextForCausalLM"
-WINDOWS = "a model of architecture InklingForConditionalGeneration"
+
+class Model(NamedTuple):
+    """A model with one kind of state layer.
+
+    layer         the kind of layer, in words
+    architecture  its name in SGLang's model registry
+    checkpoint    a public checkpoint of it; a shell variable where we know of none that can be verified
+    few_layers    overrides of its configuration with which four layers are left, of all kinds that the caches know
+    """
+
+    layer: str
+    architecture: str
+    checkpoint: str
+    few_layers: Mapping[str, Any] = {}
+
+
+GDN = Model("gated delta nets", "Qwen3NextForCausalLM", "Qwen/Qwen3-Next-80B-A3B-Instruct", {"num_hidden_layers": 4})
+"""The target checks its contract."""
+MAMBA2 = Model(
+    "Mamba 2", "NemotronHForCausalLM", "nvidia/NVIDIA-Nemotron-Nano-9B-v2", {"hybrid_override_pattern": "M-M*"}
+)
+"""For traces that have such layers. Its configuration takes the number of layers from the pattern."""
+WINDOWS = Model("state layers beside sliding windows", "InklingForConditionalGeneration", '"$MODEL"')
 """For traces with sliding windows: the only architecture of 0.5.23 that has them beside states (`mamba2_config` and
 `is_hybrid_swa_model`). Its states are convolution windows alone."""
-MAMBA2 = "NemotronHForCausalLM"
-"""An architecture with Mamba 2 layers, for traces that have them."""
 ADAPTERS = ("--enable-lora", "--max-lora-rank", "8", "--lora-target-modules", "all")
-WEIGHTS = ("--load-format", "dummy", "--json-model-override-args", '{"num_hidden_layers": 4}')
-"""Few layers with random weights, which fit one GPU."""
 OWN = (
     "scheduler (planning, admission, chunking, retraction, aborts), ScheduleBatch, Req, batch result processor",
     "UnifiedRadixCache with its tree cores, request and state pools, KV allocators",
@@ -51,11 +67,6 @@ REPLACED = (
     "kernels (in plain PyTorch), output to clients",
     "scheduler features that no scenario uses: switched off",
     "packages that SGLang imports and that are not installed, such as sgl_kernel: empty modules",
-)
-NOTES = (
-    f"stand-ins replace the state layers (gated delta nets, as in {MODEL}: SGLang's {ARCHITECTURE})",
-    "random weights and 4 layers fit one GPU; compare each answer with that of the same request alone, or leave both "
-    "flags out and serve the checkpoint",
 )
 DRAFTS = {
     "ngram": "the n-gram corpus: drafts are as many right and wrong tokens as the scenario states",
@@ -92,6 +103,7 @@ FORM = Form(
 )
 """`.github/ISSUE_TEMPLATE/1-bug-report.yml`."""
 EAGER = "--disable-cuda-graph"
+SYNCHRONOUS = "--disable-overlap-schedule"
 PAUSE = """await client.post(f"{URL}/pause_generation", cast_to=object, body={'mode': 'retract'})"""
 CONTINUE = 'await client.post(f"{URL}/continue_generation", cast_to=object, body={})'
 CORES = ("rust", "python")
@@ -103,14 +115,13 @@ def deployment(variant: str, trace: Trace, version: str, device: str = "") -> De
     del version, device
     config = trace.config
     core = variant if variant in CORES else config.options.get("tree_core", "")
-    windows = [group.window for group in config.groups if group.window]
-    has_mamba2 = sizes_of(config).mamba2
-    model = WINDOWS if windows else f"a model of architecture {MAMBA2}" if has_mamba2 else MODEL
+    has_windows = any(group.window for group in config.groups)
+    model = WINDOWS if has_windows else MAMBA2 if sizes_of(config).mamba2 else GDN
     cores = tuple(Implementation(f"{one} tree core", {"tree_core": one}, one == CORES[0]) for one in CORES)
     return Deployment(
         title="SGLang",
-        command=("python", "-m", "sglang.launch_server", "--model-path", model),
-        flags=(*WEIGHTS, *_flags(trace)),
+        command=("python", "-m", "sglang.launch_server", "--model-path", model.checkpoint),
+        flags=(*_weights(model), *_flags(trace)),
         variables=_variables(trace, core),
         scaled=tuple(_scaled(config)),
         implementations=cores if core in CORES and not variant else (),
@@ -121,14 +132,31 @@ def deployment(variant: str, trace: Trace, version: str, device: str = "") -> De
         tracker="https://github.com/sgl-project/sglang/issues",
         form=FORM,
         sizes=tuple(_sizes(config)),
-        notes=NOTES[has_mamba2:],
-        model="Mamba 2" if has_mamba2 else "gated delta nets",
-        architecture=MAMBA2 if has_mamba2 else ARCHITECTURE,
+        notes=tuple(_notes(model)),
+        model=model.layer,
+        architecture=model.architecture,
         scale=SCALE,
         limits=_limits(config),
+        scheduling=(SYNCHRONOUS,),
         client=_client(trace),
         is_stood_in=True,
     )
+
+
+def _weights(model: Model) -> Iterator[str]:
+    """Yield flags that make a large model fit one GPU: few layers, random weights."""
+    if model.few_layers:
+        yield from ("--load-format", "dummy", "--json-model-override-args", json.dumps(model.few_layers))
+
+
+def _notes(model: Model) -> Iterator[str]:
+    where = "MODEL" if model.checkpoint.startswith('"$') else model.checkpoint
+    yield f"stand-ins replace the state layers ({model.layer}, as in {where}: SGLang's {model.architecture})"
+    if model.few_layers:
+        yield (
+            "random weights and 4 layers fit one GPU; compare each answer with that of the same request alone, or "
+            "leave both flags out and serve the checkpoint"
+        )
 
 
 def _variables(trace: Trace, core: str) -> Mapping[str, str]:
@@ -166,7 +194,7 @@ def _flags(trace: Trace) -> Iterator[str]:
     else:
         yield "--disable-radix-cache"
     if not config.async_depth:
-        yield "--disable-overlap-schedule"
+        yield SYNCHRONOUS
     if options.get("mixed_chunk") == "yes":
         yield "--enable-mixed-chunk"
     if options.get("order", "fcfs") != "fcfs":

@@ -63,6 +63,11 @@ CLIENTS = {
     "loop": "forwards without position ids",
 }
 """Value of the option `client` -> its title."""
+WITHOUT_POSITIONS = {
+    "generate": "called as generate() does",
+    "loop": "called as by a loop written by hand",
+}
+"""Those for a model whose forward takes no position ids."""
 
 
 def deployment(variant: str, trace: Trace, version: str, device: str = "") -> Deployment:
@@ -70,10 +75,11 @@ def deployment(variant: str, trace: Trace, version: str, device: str = "") -> De
     del variant, version, device
     options = trace.config.options
     family = FAMILIES.get(options.get("family", ""))
+    clients = CLIENTS if family is None or family.cache_name == "past_key_values" else WITHOUT_POSITIONS
     return Deployment(
         title="transformers",
         implementations=tuple(
-            Implementation(title, {"client": client}, client == "generate") for client, title in CLIENTS.items()
+            Implementation(title, {"client": client}, client == "generate") for client, title in clients.items()
         ),
         own=OWN,
         replaced=(

@@ -118,6 +118,7 @@ BLOCK = 1024
 """`--block-size` of a server: vLLM takes a larger one only where a state needs it, and logs that."""
 SCALE = Scale(BLOCK, {"prefix_match_unit": MATCH_UNIT}, ("--block-size", str(BLOCK)))
 EAGER = "--enforce-eager"
+SCHEDULING = ("--async-scheduling", "--no-async-scheduling")
 PARSER = "deepseek_r1"
 """A reasoning parser that vLLM registers: reasoning stands between `<think>` and `</think>`."""
 DRAFTER = "DRAFTER"
@@ -200,6 +201,7 @@ def deployment(variant: str, trace: Trace, version: str, device: str = "") -> De
             Implementation("V1 model runner", {"runner": "v1"}, not v2_is_default),
         ),
         unusual=tuple(flag for flag in flags if flag in UNUSUAL),
+        scheduling=SCHEDULING,
         own=DEVICE_OWN if device else OWN,
         replaced=(*DEVICE_REPLACED, *(stood_in.split("; ") if stood_in else ()))
         if device
@@ -252,7 +254,7 @@ def _flags(trace: Trace, model: Model, release: tuple[int, int]) -> Iterator[str
         if release >= LOOKAHEAD_SINCE and has_eagle_rules(config) and options.hashing == "plain":
             method["disable_lookahead_block_hashes"] = True
         yield from ("--speculative-config", json.dumps(method))
-    yield "--async-scheduling" if schedules_asynchronously(config) else "--no-async-scheduling"
+    yield SCHEDULING[not schedules_asynchronously(config)]
     if stages(config) > 1:
         yield from ("--pipeline-parallel-size", str(stages(config)))
     if config.policy != "fcfs":

@@ -22,7 +22,7 @@ EXAMPLES = """\
 DIR gets repro.py (needs only the target's package), test_repro.py, REPORT.md,
 timeline.svg and trace.json; --kind pytest: also a test for the engine's tree.
 Of a campaign's folder each finding gets a folder there, and all are compared
-with the known bugs at once.
+with the known bugs at once; those of one cause share a report.
 A finding that its campaign did not reduce is reduced first. Options that the
 failure does not need get their usual values. The script is run as a check,
 and with a patch (--patch, or that of the known bug with this trace) again.
@@ -57,8 +57,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run each trace, write its script and run it, and write the rest."""
+    from msgspec import structs
+
     from ...draw.trace_files import load_trace
     from ...exit_status import CLEAN, INTERNAL, USAGE
+    from ...tell.bug_report import shown_as
     from .common import fixes_of, print_json, printer, runs_clean
 
     line = printer(options.json)
@@ -72,11 +75,15 @@ def run(options: argparse.Namespace) -> int:
             made.append(one)
     if not made:
         raise runs_clean(options, "reproduce")
-    told = []
-    for one, name in zip(made, known_bugs(options, fixes, [one.case for one in made]), strict=True):
-        if several:
-            line(f"{one.file.name}:")
-        told.append(written(options, one, name, line))
+    told, names = [], known_bugs(options, fixes, [one.case for one in made])
+    named = [with_known_bug(options.target, one, name) for one, name in zip(made, names, strict=True)]
+    for defect in by_cause(named):
+        first, *others = defect
+        first = first._replace(case=structs.replace(first.case, shown_as=shown_as([one.case for one in defect])))
+        for one in (first, *others):
+            if several:
+                line(f"{one.file.name}:")
+            told.append(written(options, one, first if one in others else None, line))
     reasons = [one["exit_reason"] for one in told]
     if options.json:
         print_json({"reports": told} if several else told[0])
@@ -84,7 +91,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 class Reproduced(NamedTuple):
-    """A failing trace, what was found out about it, why it has no script ("" if it has one), and its folder."""
+    """A failing trace, what was found out about it, why it has no script ("" if it has one), and its folder. `known` is
+    the known bug that a comparison recognized in it, "" for none."""
 
     file: Path
     trace: Trace
@@ -92,6 +100,7 @@ class Reproduced(NamedTuple):
     case: ReproCase
     why: str
     folder: Path
+    known: str = ""
 
 
 def findings_in(folder: Path) -> dict[Path, Finding | None]:
@@ -138,23 +147,46 @@ def reproduced(
     return Reproduced(file, trace, subject, case, why, folder)
 
 
+def with_known_bug(target: str, one: Reproduced, name: str) -> Reproduced:
+    """Return a failing trace with the known bug `name` that a comparison recognized in it, as it is for ""."""
+    from msgspec import structs
+
+    from ...tell.related import related
+
+    if not name:
+        return one
+    entry = related(target, one.case.launch.version, one.trace, name)
+    return one._replace(case=structs.replace(one.case, related=entry), known=name)
+
+
+def by_cause(made: Sequence[Reproduced]) -> list[list[Reproduced]]:
+    """Return the failures of each cause, those first that matter most; the first of a cause has a script that fails as
+    promised, if one has. A failure of which no cause is known stands alone."""
+    found: dict[str, list[Reproduced]] = {}
+    for one in made:
+        entry = one.case.related
+        cause = entry.cause.heading if entry and entry.cause else entry.name if entry else str(one.folder)
+        found.setdefault(cause, []).append(one)
+    return [sorted(defect, key=lambda one: not (one.case.verdict and one.case.verdict.promised))
+            for defect in found.values()]  # fmt: skip
+
+
 def written(
-    options: argparse.Namespace, one: Reproduced, name: str, line: Callable[[str], None]
+    options: argparse.Namespace, one: Reproduced, reported: Reproduced | None, line: Callable[[str], None]
 ) -> Mapping[str, object]:
-    """Write the folder of a failure that is the known bug `name`, "" for none, and return its part of the result."""
+    """Write the folder of a failure, and return its part of the result. `reported` is the failure that has the report
+    of the same cause, None if this one has it."""
     from msgspec import structs
 
     from ...group.findings.severity import severity_words
-    from ...tell.related import related
-    from ...tell.repro_folder import write_folder
+    from ...tell.repro_folder import REPORT, write_folder
     from ...tell.reproduce import unwritable, write_engine_test
     from ...tell.usual_options import changes
     from ...units import plural
 
     trace, subject, case, why, folder = one.trace, one.subject, one.case, one.why, one.folder
-    if name:
-        line(f"known bug {name}: the failure disappears with all packaged fixes, and comes back without this one")
-        case = structs.replace(case, related=related(options.target, case.launch.version, trace, name))
+    if one.known:
+        line(f"known bug {one.known}: the failure disappears with all packaged fixes, and comes back without this one")
     violation, script, verdict, test, tested = case.violation, case.script, case.verdict, None, None
     if changed := changes(trace, case.trace):
         line(f"the failure does not need other values than {', '.join(changed)}: the report has these")
@@ -172,6 +204,8 @@ def written(
         case = structs.replace(case, test=test, tested=tested)
         case = structs.replace(case, fix=tried_fix(options.patch, subject, folder, case))
         write_folder(folder, case)
+        if reported:
+            (folder / REPORT).unlink()
     except OSError as error:
         raise unwritable(folder, error) from error
     good = verdict is not None and verdict.promised
@@ -193,9 +227,12 @@ def written(
         results = [case.fix.result, *(f"{name}: exit status {one.status}" for name, one in ran.items() if one)]
         line(f"with the patch: {', '.join(results)}")
     line(f"wrote {folder}")
+    if reported:
+        line(f"it is the defect of {reported.folder / REPORT}, which names it: it has no report of its own")
     seconds, lines = round(verdict.seconds, 1) if verdict else None, script.text.count("\n") if script else None
     reason = "promised" if good else "not-promised" if verdict else "no-script"
     result = {"exit_reason": reason, "signature": violation.signature, "folder": str(folder)}
+    result |= {"reported_in": str(reported.folder)} if reported else {}
     return {**result, "lines": lines, "seconds": seconds}
 
 

@@ -13,6 +13,7 @@ from ...draw.trace_files import read_regular
 
 TEXT_BYTES_MAX = 1 << 20
 NOTES = "\n## Notes\n"
+NUMBERS = re.compile(r"^\d+(?:(?:, | and )\d+)*\. ")
 
 
 class CauseText(Struct, frozen=True):
@@ -31,8 +32,8 @@ class CauseText(Struct, frozen=True):
 
     @property
     def title(self) -> str:
-        """The cause in a phrase."""
-        return self.heading.partition(". ")[2] if self.number else self.heading
+        """The cause in a phrase: without its number, or the numbers of causes with one text."""
+        return NUMBERS.sub("", self.heading)
 
     @property
     def whole(self) -> str:

@@ -26,6 +26,7 @@ from hybridfuzz.harness.record.history import History, Mark, Moment, RequestStep
 from hybridfuzz.harness.record.recorder import record_history
 from hybridfuzz.harness.tell.at_scale import serve
 from hybridfuzz.harness.tell.bug_report import (
+    LEGEND,
     LENGTH_MAX,
     OTHER_DEFECT,
     SCRIPT_LINES_SHOWN,
@@ -53,12 +54,13 @@ from hybridfuzz.targets.vllm.deployment import FORM
 CORPUS = Path(__file__).parents[3] / "corpus"
 LAUNCH = Launch(sys.executable, {})
 DETAILS = re.compile(
-    r"<details><summary>(Every request and event|The output of python collect_env\.py|What happens, step by step|"
+    r"<details><summary>(Requests and events|The output of python collect_env\.py|What happens, step by step|"
     r"The model and clients of such a server|About such a server|Where to look|"
     r"What is the engine's own, and what is stood in|"
     r"(repro\.py|fix\.patch) \(\d+ lines?\))</summary>|</details>"
 )
 """All HTML that a report may have."""
+DIFFER = "log-probabilities differ from the same tokens alone by"
 VERDICT = ScriptVerdict(True, 1, 0.1, "AssertionError: x")
 
 
@@ -229,7 +231,7 @@ def test_a_stall_is_told_as_what_a_client_sees() -> None:
     assert text.startswith("# A request is never admitted\n")
     assert "r0 waits until the client gives up, and so do requests that are sent later. No error is raised." in text
     assert "While requests are unfinished" in text and "published" not in text
-    assert "Steps 0 to 8: nothing is scheduled while r0 waits." in text
+    assert "1. Steps 0 to 8: nothing is scheduled while r0 waits." in text, "and nothing else is told"
     assert "nothing is scheduled; r0 waits and is not admitted; 1 block is free." in text
 
 
@@ -325,13 +327,22 @@ def test_a_server_has_its_clients_and_what_was_run_of_it(fails: bool) -> None:
     )
     assert ("r0 = send(tokens(" in free) == fails
     assert ("an answer that is not that of the same request sent alone" in free) == fails
+    assert "comes by chance: it may take several attempts" not in free, "one request, which needs no timing"
     commands = [one for one in fences if "vllm serve" in one]
     if not fails:  # flags with the sizes of a script are of no server, and without them of one that does not fail
         assert not commands and "No client script is given" not in text
         return
     [command] = commands
     assert "--block-size 1024" in command and "--num-gpu-blocks-override" not in command
-    assert "No client script is given, since no client decides these:" in text
+    assert (
+        "No client can make this server fail at will, so that no client script is given. This comes by chance:" in text
+    )
+    assert "What clients can send, in the lengths of this server:\n\n* r0 arrives: " in text
+    tight = report(
+        structs.replace(case, deployment=described(plain), served=structs.replace(served, needs=["num_blocks"]))
+    )
+    assert "how much room the pool has for a request: --num-gpu-blocks-override would" in tight
+    assert "how much room" not in text
     assert "they are scaled to blocks of 1,024 tokens. No server was started" in text
 
 
@@ -387,11 +398,34 @@ def test_a_request_without_an_answer_has_nothing_to_send_again() -> None:
 
 def test_of_a_long_scenario_the_middle_is_left_out() -> None:
     case = case_of(slugs()[0])
-    trace = make_trace(arrive("r0", 30), *steps(300, budget=1))
+    often = [event for _ in range(150) for event in (Preempt("r0"), Step())]
+    trace = make_trace(arrive("r0", 30), *steps(2), *often)
     _, history = record_history(CLEAN, trace)
     text = report(structs.replace(case, trace=trace, history=history))
     told = [line for line in text.splitlines() if re.match(r"\d+\. ", line)]
     assert 90 < len(told) <= 110 and " more.)" in text
+
+
+def test_plain_steps_are_not_told_one_by_one() -> None:
+    """Nobody reads a list of all steps: what each request gets, other events, and the step where it goes wrong are
+    enough."""
+    trace = make_trace(arrive("r0", 30), *steps(2, budget=8), Preempt("r0"), *steps(3))
+    _, history = record_history(CLEAN, trace)
+    history = structs.replace(history, moments=history.moments[: len(trace.events)])
+    told = [*narrate(trace, history, is_brief=True)]
+    assert told[0] == "Before step 2: r0 is preempted."
+    assert len(told) == 2 and told[1] == [*narrate(trace, history)][-1] and told[1].startswith("Step ")
+    ends = structs.replace(trace, events=trace.events[:4])
+    ended = structs.replace(history, moments=history.moments[:4])
+    assert [*narrate(ends, ended, is_brief=True)] == told[:1]
+    assert [*narrate(make_trace(), History(), is_brief=True)] == []
+
+
+def test_every_argument_of_a_script_is_in_its_legend() -> None:
+    """Readers of a script did not know what `reasoning=7` asks for."""
+    sources = [CORPUS.parent / "targets" / engine / "repro.py" for engine in ("vllm", "sglang")]
+    named = {name for path in sources for name in re.findall(r'f", (\w+=)\{', path.read_text(encoding="utf-8"))}
+    assert len(named) > 8 and named - LEGEND.keys() <= {"session="}
 
 
 def test_every_kind_of_event_has_words() -> None:
@@ -494,9 +528,8 @@ def test_a_script_whose_tokens_are_right_claims_no_wrong_ones() -> None:
     """A report said "wrong tokens", and its script printed the same tokens twice. Another said that numbers differ, and
     its script printed that they differ by 0."""
     case = structs.replace(case_of("accepted-count-zero"), script=Script("pass\n", "x", "nothing"))
-    differ = "log-probabilities differ from the same tokens alone by"
     rows = ((94, 94, "0.5"), (1, 2, "0.5"))
-    lines = [f"row 0: greedy tokens [{one}], alone [{other}]; {differ} {by}" for one, other, by in rows]
+    lines = [f"row 0: greedy tokens [{one}], alone [{other}]; {DIFFER} {by}" for one, other, by in rows]
     verdict = structs.replace(VERDICT, raised="AssertionError: x")
     same, other = (report(structs.replace(case, verdict=structs.replace(verdict, told=lines[:n]))) for n in (1, 2))
     said = "no greedy token differs from those of the same tokens alone, but log-probabilities do."
@@ -507,7 +540,10 @@ def test_a_script_whose_tokens_are_right_claims_no_wrong_ones() -> None:
 
 
 def test_it_is_said_how_another_implementation_fails() -> None:
-    """It said "fails in another way" and not how."""
+    """It said "fails in another way" and not how; and of one that was not run, why our adapter cannot."""
+    unable = [OtherRun("python", False, True, "fails"), OtherRun("rust", True, False, "cannot run: x needs y")]
+    told = report(structs.replace(case_of("accepted-count-zero"), runs=unable))
+    assert "rust (the default): not run; python: **fails** (this report).\n" in told
     runs = [OtherRun("python", False, True, "fails"), OtherRun("rust", True, False, "fails in another way: TypeError")]
     assert "rust (the default): fails in another way: TypeError; python" in report(
         structs.replace(case_of("accepted-count-zero"), runs=runs)
@@ -544,12 +580,36 @@ def test_settings_that_the_failure_needs_are_no_controls() -> None:
     case = structs.replace(case_of("accepted-count-zero"), severity=Severity("P2", "wrong tokens", reach))
     text = report(case)
     assert "Run without `--flag` or without `--other`, the same requests do not fail. `--rare` was set" in text
-    assert "With synchronous scheduling they do not fail." in text and "Controls" not in text
-    flag = Reach(("--no-async-scheduling",), (), (), reach.scheduling)
-    told = report(structs.replace(case, severity=Severity("P2", "wrong tokens", flag)))
-    assert "Run without `--no-async-scheduling`, the same requests do not fail." in told and "With sync" not in told
+    passing = "scheduling the same requests do not fail (they meet other steps there)."
+    assert f"With synchronous {passing}" in text and "Controls" not in text
     stock = structs.replace(case, severity=Severity("P1", "wrong tokens", Reach()))
     assert "The same requests fail with default settings, too." in report(stock)
+
+
+def test_a_flag_of_the_schedule_is_not_said_to_be_needed() -> None:
+    """By its cause a defect showed in both schedules, and the title named the flag of one: there the same requests met
+    other steps."""
+    needs = Reach(("--sync", "--other"), (), (), {"synchronous": True, "asynchronous": False})
+    case = structs.replace(known_case(), severity=Severity("P2", "wrong tokens", needs))
+    case = structs.replace(
+        case, deployment=structs.replace(case.deployment, command=("serve",), scheduling=("--sync",))
+    )
+    text = report(case)
+    assert (
+        "Run without `--other`, the same requests do not fail. With asynchronous scheduling the same requests do not"
+        in text
+    )
+    assert "--sync" not in text and "--other" in case.title
+    unknown = structs.replace(case, related=None)
+    assert "--sync" in unknown.title, "no cause says that it shows without it"
+
+
+def test_no_setting_is_needed_for_a_call_that_is_refused_without_it() -> None:
+    needs = Severity("P2", "wrong tokens", Reach(("recording of the past",)))
+    case = structs.replace(case_of("accepted-count-zero"), severity=needs)
+    assert "the same requests do not fail" in report(case)
+    cropped = structs.replace(case.trace, events=(*case.trace.events, Select(("r0",))))
+    assert "the same requests do not fail" not in report(structs.replace(case, trace=cropped))
 
 
 def test_the_engine_says_what_its_form_asks_for() -> None:
@@ -580,7 +640,7 @@ def test_known_reports_are_listed_and_a_search_is_named() -> None:
     text = report(structs.replace(case, deployment=deployment))
     assert text.startswith("# [Bug]: ")
     assert "Public reports" not in text, "nobody searched"
-    assert "in `https://example.org/issues`, one query each: `mamba`, `dummy run data parallel`.\n" in text
+    assert "in `https://example.org/issues`, one query each: `mamba dummy run data parallel wrong output`.\n" in text
     text = report(structs.replace(case, related=RelatedEntry("entry", "engine #123, not #abc")))
     assert "**Public reports** of this or a related bug: #123.\n" in text
     assert "known as `entry`, engine #123, not \\#abc, replayed by" in text.partition("## ")[0]
@@ -683,7 +743,7 @@ def test_the_flags_of_a_server_come_first_and_our_names_of_settings_last() -> No
     served = report(structs.replace(case, deployment=server))
     assert "```bash\nserve MODEL" in served and "num_blocks=" not in served
     assert "The settings: `num_blocks=" in report(case), "without a command nothing else says them"
-    assert "one query each: `falcon`, `cache`" in served
+    assert "one query each: `falcon cache memory leak`" in served
 
 
 def test_what_a_stand_in_refuses_is_no_exception_of_the_engine() -> None:
@@ -708,11 +768,30 @@ def known_case(body: str = "`Pool.take_block` publishes before it writes.", **fi
 
 
 def test_the_trigger_stands_before_the_machinery() -> None:
-    """What a reader has to do stood behind the cause, in its parenthesis."""
+    """What a reader has to do stood behind the cause, in its parenthesis; then in one sentence with what was run."""
     text = report(known_case(where="V2"))
-    when = text.index(f"**When.** It needs {NEEDS}. The reproduction below fails ")
+    when = text.index(
+        f"**When** (read in the source). It needs {NEEDS}.\n\n**Measured.** The reproduction below fails "
+    )
     assert when < text.index("## Cause") and when < text.index("**Public reports**")
     assert text.count(NEEDS) == 1 and "**A key too early** (V2)." in text
+
+
+def test_what_a_client_gets_is_said_once() -> None:
+    """ "Wrong tokens: wrong tokens with beams"."""
+    text = report(known_case(client="wrong tokens with beams"))
+    assert "\nWrong tokens with beams. " in text and "okens: wrong" not in text
+    assert "\nWrong tokens: an answer of another. " in report(known_case(client="an answer of another"))
+
+
+def test_a_script_of_a_library_is_not_beside_the_answers_of_stand_ins() -> None:
+    """All rows of the table were right, and none had a token of the script."""
+    case = case_of("accepted-count-zero")
+    library = structs.replace(case, deployment=structs.replace(case.deployment, has_sizes=False, command=()))
+    assert case.answers.rows and "| client | should receive |" in report(library)
+    script = structs.replace(library, verdict=VERDICT, script=Script("pass\n", "x", "nothing"))
+    text = report(script)
+    assert "| client | should receive |" not in text and "In the run below" not in text
 
 
 def test_each_public_report_has_its_line() -> None:
@@ -725,11 +804,16 @@ def test_each_public_report_has_its_line() -> None:
 
 def test_the_words_to_search_for_are_of_the_function_and_the_symptom() -> None:
     """They were the settings of the trace, for which a tracker has hundreds of reports; then one query of all words,
-    which no report has."""
-    assert "one query each: `flag-of-two`, `take_block`, `mamba wrong output`" in report(known_case())
+    which no report has; then names of fields, of flags and of ours alone."""
+    case = known_case("`max_tokens` is a field, `--flag` a flag. `Pool.take_block` publishes. `_grow` is called.")
+    about = case.headline.search[1]
+    last = f"`mamba {about} wrong output`"
+    assert f"one query each: `wrong output take_block`, `wrong output _grow`, {last}" in report(case)
+    fix = TriedFix("--- a/x\n+++ b/x\n", "E", "passes", functions=["Pool.take"])
+    assert f"one query each: `wrong output Pool.take`, {last}" in report(structs.replace(case, fix=fix))
     crash = structs.replace(case_of("mixed-decodes"), related=known_case().related)
     exception, _, function = crash.violation.field.partition("-")
-    assert f"one query each: `{exception}`, `{function}`" in report(crash)
+    assert f"one query each: `{exception} {function}`, `mamba " in report(crash)
 
 
 def test_a_title_names_the_event_that_the_cause_does_not() -> None:
@@ -758,7 +842,8 @@ def test_the_models_are_those_on_which_it_was_run() -> None:
         here
     )
     cropped = structs.replace(here.trace, events=(*here.trace.events, Select(("r0",))))
-    assert "passes, or refuses the call, with other" in report(structs.replace(here, trace=cropped))
+    told = report(structs.replace(here, trace=cropped))
+    assert "fails with model and small.\n" in told, "a call that is refused does not pass"
     assert "**Models.**" not in report(known_case())
     stood_in = structs.replace(here.deployment, is_stood_in=True, architecture="SomeForCausalLM")
     told = report(structs.replace(here, deployment=stood_in))
@@ -778,12 +863,20 @@ def test_a_token_0_is_explained_where_one_is_received() -> None:
 def test_rows_of_a_script_on_a_real_model_are_a_table() -> None:
     """Expected was told in our words, beside a script that prints what the model does."""
     script = Script("pass\n", "AssertionError", "nothing")
-    lines = [f"row {n}, after {n + 4} tokens: greedy tokens [{one}], alone [8]; differ" for n, one in ((0, 8), (1, 9))]
+    lines = [
+        f"row {n}, after {n + 4} tokens: greedy tokens [{one}], alone [8]; {DIFFER} {n}" for n, one in ((0, 8), (1, 9))
+    ]
     case = structs.replace(case_of("finished-row-not-cleared"), script=script)
     text = report(structs.replace(case, verdict=structs.replace(VERDICT, told=lines)))
-    assert "| 0 | 4 | 8 | 8 | right |\n| 1 | 5 | 8 | 9 | **wrong** |" in text and "inside the engine" not in text
+    assert (
+        "| 0 | 4 | 8 | 8 | 0 | right |\n| 1 | 5 | 8 | 9 | 1 | **wrong** |" in text and "inside the engine" not in text
+    )
     same = report(structs.replace(case, verdict=structs.replace(VERDICT, told=lines[:1])))
     assert "row of the batch" not in same and "inside the engine" in same
+    numbers = [lines[0], lines[0].replace("by 0", "by 0.024")]
+    raised = f"AssertionError: {numbers[1]}: token 89 has 1, alone 2"
+    told = report(structs.replace(case, verdict=structs.replace(VERDICT, told=numbers, raised=raised)))
+    assert "| 8 | 8 | 0 | right |" in told and "| 8 | 8 | 0.024 | **wrong** |" in told
 
 
 def test_an_answer_that_is_too_long_is_called_so() -> None:
@@ -829,7 +922,7 @@ def test_what_our_stand_ins_raise_is_no_exception_of_the_engine() -> None:
     case = case_of("mixed-decodes")
     raised = structs.replace(case.violation, field="EngineError-unfinished_copy")
     text = report(structs.replace(case, violation=raised, answers=structs.replace(case.answers, rows=[])))
-    assert "The engine raises nothing here. What the script finds: " in text and "Received: " not in text
+    assert "It is the script that raises, where the engine breaks a promise: " in text and "Received: " not in text
     [search] = [one for one in text.splitlines() if "Search the issues" in one]
     assert "EngineError" not in search and "unfinished_copy" not in search
 

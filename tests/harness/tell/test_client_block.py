@@ -16,7 +16,7 @@ from support import arrive, make_trace, steps
 from hybridfuzz.harness.draw.trace_files import load_trace
 from hybridfuzz.harness.record.history import History, Moment, RequestStep
 from hybridfuzz.harness.tell.at_scale import Reading, Served, at_scale
-from hybridfuzz.harness.tell.client_block import client_lines
+from hybridfuzz.harness.tell.client_block import client_lines, needs_timing
 from hybridfuzz.targets.base.deployment import Scale
 from hybridfuzz.targets.base.registry import describe, prepare
 from hybridfuzz.targets.base.trace import Abort, Arrive, Preempt, Resume, Trace
@@ -230,6 +230,31 @@ def test_a_server_that_retracts_is_started_with_the_switch_for_it() -> None:
     assert "SGLANG_TEST_RETRACT=1 SGLANG_TEST_RETRACT_INTERVAL=3 " in retracting.shell[0]
     assert "SGLANG_TEST_RETRACT_INTERVAL" in retracting.client.forced[0]
     assert "RETRACT" not in plain.shell[0]
+
+
+def test_a_request_behind_the_others_needs_no_timing() -> None:
+    """The script slept until an earlier request had ended, and its reader had to find out for how long."""
+    trace = make_trace(arrive("r0", 3, new=1), *steps(2), arrive("r1", 1))
+    rows = (RequestStep(1, 0, "r0", 0, 3, 0, True, 0),)
+    moments = tuple(Moment(index, "", "", one) for index, one in enumerate(((), (0,), (1,), ())))
+    text = script("vllm@0.33.0", trace, History(moments=moments, request_steps=rows))
+    assert "    await asyncio.gather(r0)\n    r1 = send(" in text and not needs_timing(text)
+    ahead = structs.replace(trace, config=structs.replace(trace.config, async_depth=1))
+    in_flight = History(moments=moments, request_steps=(structs.replace(rows[0], step=1),))
+    timed = script("vllm@0.33.0", ahead, in_flight)
+    assert "sleep(DELAY)  # until r0 is in its last step" in timed and needs_timing(timed)
+    assert needs_timing(script("vllm@0.33.0", make_trace(arrive("r0", 3), arrive("r1", 3))))
+    assert not needs_timing(script("vllm@0.33.0", make_trace(arrive("r0", 3))))
+
+
+def test_the_next_turn_of_a_session_waits_for_the_one_before_it_alone() -> None:
+    opening = structs.replace(arrive("r0", 3, new=1), session=True)
+    trace = make_trace(opening, *steps(1), Resume("r0", (("b", 2),), 1))
+    moments = tuple(Moment(index, "", "", one) for index, one in enumerate(((), (0,), ())))
+    history = History(moments=moments, request_steps=(RequestStep(1, 0, "r0", 0, 3, 0, True, 0),))
+    text = script("sglang@0.5.23", trace, history)
+    assert "    await r0  # the next turn of its session\n    r0 = send(" in text
+    assert "DELAY" not in text and not needs_timing(text)
 
 
 def test_a_request_waits_until_the_others_do_what_they_did() -> None:

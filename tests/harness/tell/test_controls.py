@@ -15,7 +15,7 @@ from hybridfuzz.harness.tell.controls import controls, on_other_models
 from hybridfuzz.targets.base.deployment import Deployment
 from hybridfuzz.targets.base.protocol import Capabilities, TargetError
 from hybridfuzz.targets.base.stock import Setting
-from hybridfuzz.targets.base.trace import Abort, Arrive, Crop, Trace
+from hybridfuzz.targets.base.trace import Abort, Arrive, Crop, Resume, Trace
 
 TRACE = make_trace(
     arrive("r0", 8), arrive("r1", 9), arrive("r2", 3), *steps(3), num_speculative_tokens=2, policy="priority"
@@ -120,6 +120,15 @@ def test_with_another_setting_an_engine_may_decline_an_operation_on_the_batch() 
     """A cache that does not record its past cannot be cropped: nothing was done that could go wrong."""
     trace = structs.replace(TRACE, events=(*TRACE.events, Crop(1)))
     assert controls_of(Engine(set(), {"policy": "priority"}), HISTORY, trace) == []
+    assert controls_of(OneLength({"r0"}, {}, name="r1", prompt=("a", 9)), HISTORY, trace) == [], "nor in other lengths"
+
+
+def test_a_request_that_an_event_names_is_not_left_out() -> None:
+    """The event did nothing then, and the run without the request passed."""
+    together = make_trace(arrive("r0", 8), arrive("r1", 8), *steps(1), Abort("r0", together=("r1",)), *steps(2))
+    assert "without r1" not in controls_of(Engine({"r1"}, {}), HISTORY, together)
+    apart = structs.replace(together, events=tuple(one for one in together.events if not isinstance(one, Abort)))
+    assert "without r1" in controls_of(Engine({"r1"}, {}), HISTORY, apart)
 
 
 def test_the_only_request_is_not_left_out() -> None:
@@ -152,13 +161,59 @@ def test_the_failing_request_itself_may_be_longer_or_shorter() -> None:
     assert controls_of(idle, HISTORY, trace, structs.replace(ABLE, stock=())) == [], "r0 was never scheduled"
 
 
+def test_a_request_that_no_longer_fits_is_no_control() -> None:
+    """It was refused, or ended early, and the report said that it passes."""
+    trace = make_trace(arrive("r0", ("a", 1)), *steps(2))
+    only = OneLength({"r0"}, {}, name="r0", prompt=("a", 1))
+    full = structs.replace(
+        trace, config=structs.replace(trace.config, max_model_len=1 + trace.events[0].max_new_tokens)
+    )
+    assert controls_of(only, HISTORY, trace, structs.replace(ABLE, stock=()))
+    assert controls_of(only, HISTORY, full, structs.replace(ABLE, stock=())) == []
+
+
+def test_each_turn_of_a_session_is_told_apart_and_has_to_come_as_far() -> None:
+    """The same line stood there twice, of two turns; and a run in which the later turn was refused was a control."""
+    trace = make_trace(arrive("r0", ("a", 1)), *steps(1), Resume("r0", (("b", 1),), 1), *steps(2))
+
+    @dataclass
+    class OnlyAsGiven(Engine):
+        def explain(self, one: Trace) -> tuple[Outcome, History]:
+            outcome, history = super().explain(one)
+            return (outcome if one == trace else structs.replace(outcome, violation=None)), history
+
+    able = structs.replace(ABLE, stock=())
+    found = controls_of(OnlyAsGiven({"r0"}, {}), HISTORY, trace, able)
+    assert "with 2 tokens in the prompt of turn 1 of r0 instead of 1" in found
+    assert "with 2 tokens in the prompt of turn 2 of r0 instead of 1" in found
+    assert controls_of(OnlyAsGiven({"r0"}, {}, passing=(HIT,)), HISTORY, trace, able) == []
+
+
+def test_the_call_that_goes_wrong_is_not_left_out() -> None:
+    """Nothing was done that could go wrong. Without an earlier call, the later ones are for other rows."""
+    trace = make_trace(arrive("r0", ("a", 1)), *steps(1), Crop(1), *steps(1), Crop(1), *steps(1))
+    history = structs.replace(HISTORY, violation=structs.replace(VIOLATION, event=4))
+
+    class OnlyAsGiven(Engine):
+        def explain(self, one: Trace) -> tuple[Outcome, History]:
+            outcome, history = super().explain(one)
+            return (outcome if one == trace else structs.replace(outcome, violation=None)), history
+
+    def library(one: Trace) -> Deployment:
+        return Deployment("A library", calls={"crop": "Cache.crop"})
+
+    found = [*controls(trace, history, OnlyAsGiven({"r0"}, {}), structs.replace(ABLE, stock=()), library)]
+    [left_out] = [one for one in found if "Cache.crop" in one]
+    assert left_out == "without Cache.crop, and with the later calls for the rows that there are then"
+
+
 def test_another_request_may_be_longer_or_shorter() -> None:
     """The trigger was the length of a prompt beside the one that fails, and no control varied it."""
     trace = make_trace(arrive("r0", 8), arrive("r1", ("b", 4)), *steps(2))
     able = structs.replace(ABLE, stock=())
-    longer, shorter = (f"with {tokens} tokens in the prompt of r1 instead of 4" for tokens in (5, 3))
+    other = "with 5 or 3 tokens in the prompt of r1 instead of 4"
     beside = OneLength({"r0"}, {}, name="r1", prompt=("b", 4))
-    assert controls_of(beside, HISTORY, trace, able) == ["without r1", longer, shorter]
+    assert controls_of(beside, HISTORY, trace, able) == ["without r1", other]
     elsewhere = replace(beside, passing=(HIT,))
     assert controls_of(elsewhere, HISTORY, trace, able) == [], "r0 does not come as far"
 
@@ -197,6 +252,16 @@ def test_the_position_of_a_state_is_that_of_its_tokens() -> None:
     assert controls_of(Engine(set(), {"policy": "priority"}), history) == ["without --scheduling-policy"]
     planned = structs.replace(history, violation=VIOLATION)
     assert controls_of(Engine(set(), {"policy": "priority"}), planned) == []
+
+
+def test_a_control_of_a_crash_goes_on_behind_it() -> None:
+    """With one token fewer the request had ended before the step that raised."""
+    crash = Violation("CRASH", "ValueError-f", "it raises", step=-1, event=2)
+    trace = make_trace(arrive("r0", ("a", 1), new=2), *steps(2))
+    only = OneLength({"r0"}, {}, name="r0", prompt=("a", 1), passing=(HIT, LATER))
+    able = structs.replace(ABLE, stock=())
+    assert controls_of(only, History(violation=crash, request_steps=[HIT]), trace, able)
+    assert controls_of(only, History(violation=crash, request_steps=[HIT, LATER]), trace, able) == []
 
 
 def test_of_requests_that_wait_a_larger_pool_is_tried() -> None:

@@ -31,6 +31,15 @@ def test_the_text_of_a_known_bug_comes_along() -> None:
     assert "**Fix.**" in found.cause.body
 
 
+def test_a_text_names_no_cause_by_our_number() -> None:
+    """A report said "Cause 10 is the same node in another place"."""
+    [path] = CORPUS.parent.glob("sglang/0.5.23--turn-looked-up-in-storage--*.json")
+    found = related("sglang@0.5.23", "0.5.23", load_trace(path))
+    assert found and found.cause
+    assert 'Another defect ("' in found.cause.body
+    assert not re.search(r"[Cc]ause \d", found.cause.body)
+
+
 def test_an_entry_without_a_patch_has_a_text_too() -> None:
     """A release of llama.cpp is a binary; reports on it did not say why something fails, nor what is public."""
     [path] = LLAMACPP.glob("*--roll-back-past-the-newest-batch--*.json")
@@ -39,6 +48,18 @@ def test_an_entry_without_a_patch_has_a_text_too() -> None:
     assert found and not found.patch and found.cause
     assert found.cause.title.startswith("seq_rm agrees") and found.cause.public.startswith("#29117 (closed")
     assert "n_written" in found.cause.body
+
+
+def test_other_traces_of_a_cause_are_named() -> None:
+    """Two packaged traces of one defect made two reports."""
+    folder = CORPUS.parent / "transformers"
+    for call, other in (("reset", "reorder"), ("beams", "reset")):
+        [path] = folder.glob(f"*--falcon-h1-{call}-of-a-prefetched-layer--*.json")
+        found = related("transformers@5.24.0", "5.24.0", load_trace(path))
+        assert found and found.others == [f"CRASH-{other}-EngineError-unfinished_copy"]
+    for path in LLAMACPP.glob("*--shift-of-shared-cells--*.json"):
+        shared = related("llamacpp@2026.10.11549", "2026.10.11549", load_trace(path))
+        assert shared and shared.others, "the other entry has the same text"
 
 
 def test_two_entries_may_share_a_text() -> None:

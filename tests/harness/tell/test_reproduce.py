@@ -2,8 +2,10 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import cast
+from types import SimpleNamespace
+from typing import Any, cast
 
+import pytest
 from cli_process import Cli
 from msgspec import structs
 from support import arrive, make_trace, steps
@@ -11,9 +13,12 @@ from support import arrive, make_trace, steps
 from hybridfuzz.harness.draw.trace_files import encode_trace, load_trace
 from hybridfuzz.harness.judge.outcome import Outcome
 from hybridfuzz.harness.judge.violation import Violation
+from hybridfuzz.harness.tell import reproduce
 from hybridfuzz.harness.tell.reproduce import EARLIER, Judged, behind_another, on_default, without_idle_options
+from hybridfuzz.harness.tell.script import ScriptVerdict
 from hybridfuzz.harness.workers.worker_client import WorkerClient
 from hybridfuzz.targets.base.deployment import Deployment, Implementation
+from hybridfuzz.targets.base.launch import Launch
 from hybridfuzz.targets.base.trace import Arrive, Evict, ExternalLoad, ResetPrefixCache, Trace
 
 CORPUS = Path(__file__).parents[3] / "corpus"
@@ -144,3 +149,45 @@ def test_options_that_change_neither_server_nor_failure_are_left_out() -> None:
 
     plain = without_idle_options(trace, described, lambda one: "mixer" in one.config.options)
     assert list(plain.config.options) == ["retention", "runner", "mixer"]
+
+
+def test_a_second_patch_repairs_the_trace_before_its_script_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The likeliest patches were tried on the script, which takes minutes, and the right one was not among them."""
+    scripts = list[str]()
+
+    class Worker:
+        def __init__(self, launch: object) -> None:
+            self.launch = launch
+
+        def __enter__(self) -> "Worker":
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def start(self) -> None:
+            pass
+
+        def run(self, trace: Trace) -> Outcome:
+            fails = self.launch != ["first", "fifth"]
+            return Outcome(Violation("S1", "x", "y", event=1) if fails else None, 1, 1, {}, {}, 0)
+
+    def entry(name: str) -> SimpleNamespace:
+        return SimpleNamespace(title=name, reason=name, text_path=None, read_patch=lambda: name)
+
+    def run_script(path: Path, script: object, launch: list[str]) -> ScriptVerdict:
+        scripts.append(launch[1])
+        return ScriptVerdict(False, 0, 0.1, "")
+
+    tried = [entry(name) for name in ("second", "third", "fourth", "x", "y", "fifth")]
+    for name, stand_in in {
+        "other_fixes": lambda *_: tried,
+        "patched": lambda _, patches: patches,
+        "run_script": run_script,
+        "as_applied": lambda _, patch: (patch, []),
+    }.items():
+        monkeypatch.setattr(reproduce, name, stand_in)
+    subject = SimpleNamespace(spec="", launch=Launch("", {}), worker=Worker)
+    case = SimpleNamespace(script="a script", related=None, trace=make_trace())
+    found = reproduce._second_patch(cast(Any, subject), Path(), cast(Any, case), cast(Any, "first"), "S1-x")
+    assert found and (found.title, found.text, scripts) == ("fifth", "fifth", ["fifth"])

@@ -14,7 +14,8 @@ from hybridfuzz.harness.draw.trace_files import load_trace
 from hybridfuzz.harness.tell.at_scale import serve
 from hybridfuzz.targets.base.deployment import Deployment
 from hybridfuzz.targets.base.registry import describe, prepare
-from hybridfuzz.targets.base.trace import DummyRun, ExternalLoad, Trace
+from hybridfuzz.targets.base.trace import DummyRun, ExternalLoad, Group, Trace
+from hybridfuzz.targets.sglang.deployment import GDN, MAMBA2
 from hybridfuzz.targets.sglang.factory import SglangFactory
 from hybridfuzz.targets.vllm.deployment import MODELS
 from hybridfuzz.targets.vllm.factory import VllmFactory
@@ -49,7 +50,7 @@ for flags in json.loads(sys.argv[1]):
     assert found.disable_overlap_schedule == ("--disable-overlap-schedule" in flags)
     if "--max-running-requests" in flags:  # with the miniature sizes
         assert found.max_running_requests and (found.context_length or found.max_total_tokens)
-    assert found.page_size and json.loads(found.json_model_override_args)
+    assert found.page_size
 print("parsed")
 """,
 }
@@ -144,6 +145,52 @@ def test_vllm_accepts_the_configuration_of_a_server() -> None:
     env = {**os.environ, **launch.env, "VLLM_TARGET_DEVICE": "cpu", "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"}
     ran = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert ran.stdout.endswith("configured\n"), ran.stderr[-2000:]
+
+
+LAYERS = """\
+import json, sys
+from hybridfuzz.targets.sglang import stubs
+stubs.install()
+from sglang.srt.configs import NemotronHConfig, Qwen3NextConfig
+made = {"NemotronHForCausalLM": NemotronHConfig(), "Qwen3NextForCausalLM": Qwen3NextConfig(full_attention_interval=4)}
+for name, overrides in json.loads(sys.argv[1]).items():
+    config = made[name]
+    many = config.num_hidden_layers
+    config.update(overrides)  # as SGLang's `get_config` does
+    states = config.mamba_layer_ids if name.startswith("Nemotron") else config.linear_layer_ids
+    slots = config.full_attention_layer_ids
+    assert config.num_hidden_layers == 4 < many and states and slots and max(*states, *slots) < 4, (name, states, slots)
+print("configured")
+"""
+
+
+@pytest.mark.engine
+@pytest.mark.xdist_group("engine")
+def test_sglang_has_all_kinds_of_layers_with_few_of_them() -> None:
+    """A configuration with a pattern of layers ignored the number of layers: such a server has all of them."""
+    launch = prepare("sglang@0.5.23", print)
+    found = {one.architecture: one.few_layers for one in (GDN, MAMBA2)}
+    command = [launch.python, "-c", LAYERS, json.dumps(found)]
+    ran = subprocess.run(command, env={**os.environ, **launch.env}, capture_output=True, text=True, check=False)
+    assert ran.stdout.endswith("configured\n"), ran.stderr[-2000:]
+
+
+def test_an_sglang_server_has_the_model_of_its_trace() -> None:
+    plain, windowed = make_trace(), make_trace(groups=(*make_trace().config.groups, Group("attention", 1, window=4)))
+    assert describe("sglang@0.5.23", plain, "0.5.23").command[-1] == GDN.checkpoint
+    found = describe("sglang@0.5.23", windowed, "0.5.23")
+    assert found.command[-1] == '"$MODEL"' and "--json-model-override-args" not in found.flags
+    assert any("InklingForConditionalGeneration" in note for note in found.notes)
+
+
+def test_a_library_has_no_position_ids_where_its_model_takes_none() -> None:
+    """A report on a model without them told of runs with and without."""
+
+    def titles(family: str) -> str:
+        found = describe("transformers@5.24.0", make_trace(options={"family": family}), "5.24.0")
+        return " ".join(one.title for one in found.implementations)
+
+    assert "position ids" in titles("bamba") and "position ids" not in titles("mamba2")
 
 
 def vllm(trace: Trace, version: str = "0.33.0", spec: str = "vllm@0.33.0") -> Deployment:

@@ -10,7 +10,7 @@ import pytest
 
 from hybridfuzz.targets.base.launch import Launch
 from hybridfuzz.targets.base.patch_names import with_head
-from hybridfuzz.targets.base.patched_copy import as_applied, misfits, patched
+from hybridfuzz.targets.base.patched_copy import as_applied, functions_at, misfits, patched
 from hybridfuzz.targets.base.patches import Patch, PatchError, parse_patch
 from hybridfuzz.targets.base.protocol import TargetError
 from hybridfuzz.targets.base.registry import prepare
@@ -70,6 +70,14 @@ def test_a_patch_is_told_with_the_lines_of_the_tree(tree: Path) -> None:
     assert changed and all(place.startswith("engine/core/pool.py:") for place in changed)
     assert told.startswith("--- a/engine/core/pool.py\n+++ b/engine/core/pool.py\n@@ -1,5 +1,5 @@\n z = 1\n")
     assert ask(patched(launch(tree), [parse_patch(told, "again")])) == ask(patched(launch(tree), [made])) == "1 2 1"
+
+
+def test_the_lines_that_a_patch_changes_are_of_functions(tree: Path) -> None:
+    """A tracker is searched for the functions of the engine, and a patch has only their lines."""
+    text = "x = 1\n\n\nclass Pool:\n    size = 1\n\n    def take(self):\n        def one():\n            return 1\n"
+    (tree / "engine" / "core" / "of_pool.py").write_text(f"{text}\n\nasync def free():\n    return 2\n")
+    places = [f"engine/core/of_pool.py:{line}" for line in (1, 5, 9, 8, 13)]
+    assert functions_at(launch(tree), [*places, "engine/kernel.cu:1"]) == ["Pool", "Pool.take", "free"]
 
 
 def test_everything_but_the_patched_file_is_a_link(tree: Path) -> None:

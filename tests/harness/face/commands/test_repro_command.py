@@ -8,9 +8,15 @@ from cli_process import Cli
 from msgspec import structs
 
 from hybridfuzz.harness.draw.trace_files import load_trace, save_trace
-from hybridfuzz.harness.face.commands.repro import again
+from hybridfuzz.harness.face.commands.repro import Reproduced, again, by_cause
+from hybridfuzz.harness.group.known.cause_text import CauseText
+from hybridfuzz.harness.record.recorder import record_history
+from hybridfuzz.harness.tell.bug_report import ReproCase, report, shown_as
+from hybridfuzz.harness.tell.related import RelatedEntry
 from hybridfuzz.harness.tell.reproduce import name_of_test
+from hybridfuzz.harness.tell.script import ScriptVerdict
 from hybridfuzz.targets.base.launch import Launch
+from hybridfuzz.targets.base.registry import describe, load_factory
 from hybridfuzz.targets.base.trace import Step
 
 CORPUS = Path(__file__).parents[4] / "corpus"
@@ -65,6 +71,38 @@ def test_a_target_without_tests_of_its_own_style_says_so(hybridfuzz: Cli) -> Non
     assert (ran.status, "use test_repro.py" in ran.error) == (2, True)
 
 
+def test_findings_of_one_cause_share_a_report() -> None:
+    """A defect with two packaged traces made two reports; the second one repeated the first."""
+
+    def made(name: str, cause: str, promised: bool = True) -> Reproduced:
+        entry = RelatedEntry(name, "", cause=CauseText(cause, {}, "")) if cause else None
+        verdict = ScriptVerdict(promised, 1, 0.1, "")
+        case = structs.replace(case_of("accepted-count-zero"), related=entry, verdict=verdict)
+        return Reproduced(Path(name), case.trace, None, case, "", Path(name))
+
+    a, other, again, unknown, second = (made("a", "A", promised=False), made("b", "B"), made("c", "A"),
+                                        made("d", ""), made("e", ""))  # fmt: skip
+    assert by_cause([a, other, again, unknown, second]) == [[again, a], [other], [unknown], [second]]
+
+
+def case_of(slug: str) -> ReproCase:
+    [path] = CORPUS.glob(f"{slug}--*.json")
+    trace, spec = load_trace(path), f"hybrid:{slug}"
+    outcome, history = record_history(load_factory(spec), trace)
+    assert outcome.violation
+    return ReproCase(spec, Launch("python", {}), describe(spec, trace), trace, history, outcome.violation)
+
+
+def test_another_finding_of_the_cause_is_a_line() -> None:
+    first, second = case_of("accepted-count-zero"), case_of("finished-row-not-cleared")
+    told = shown_as([first, second, second])
+    assert told == ["A padding or dummy row writes into cache memory in a data-parallel dummy run"]
+    assert f"**The same defect shows also as**, in other runs with other requests:\n\n* {told[0]}\n" in report(
+        structs.replace(first, shown_as=told)
+    )
+    assert shown_as([first, first]) == []
+
+
 def test_each_finding_of_a_campaigns_folder_gets_a_folder(hybridfuzz: Cli, tmp_path: Path) -> None:
     """Each was a command of its own, and each compared its failure with the known bugs anew."""
     target = ("--target", "hybrid:finished-row-not-cleared")
@@ -73,6 +111,7 @@ def test_each_finding_of_a_campaigns_folder_gets_a_folder(hybridfuzz: Cli, tmp_p
     ran = hybridfuzz("repro", "night", *target, "-o", "out", "--json")
     assert ran.status == 0 and found
     assert {Path(one["folder"]).name for one in ran.json["reports"]} == found
-    assert all((tmp_path / "out" / name / "REPORT.md").exists() for name in found)
+    shared = {Path(one["folder"]).name for one in ran.json["reports"] if "reported_in" in one}
+    assert all((tmp_path / "out" / name / "REPORT.md").exists() == (name not in shared) for name in found)
     empty = hybridfuzz("repro", "out", *target, "-o", "other")
     assert empty.status == 2 and "no campaign's folder" in empty.err

@@ -26,3 +26,10 @@ def test_notes_are_no_part_of_the_body() -> None:
 def test_what_is_missing_is_empty(text: str, title: str) -> None:
     found = parse_cause_text(text)
     assert (found.number, found.title, found.public, found.body) == (0, title, "", "")
+
+
+def test_causes_with_one_text_have_one_title() -> None:
+    """The title of a report began with "5, 6."."""
+    assert parse_cause_text("# 5, 6. Beams keep their states\n\nx").title == "Beams keep their states"
+    assert parse_cause_text("# 2 and 3. Beams\n\nx").title == "Beams"
+    assert parse_cause_text("# 64-bit keys\n\nx").title == "64-bit keys"
