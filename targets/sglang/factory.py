@@ -149,7 +149,8 @@ class SglangFactory:
             stock=STOCK + MIXED * mixes + HOST_TIER * has_host if "snapshots" in features else None,
             has_server="snapshots" in features,
             options={
-                "strategy": strategies,
+                # Half of what is drawn of no_buffer is refused: it needs pages of one token and no overlap.
+                "strategy": ("no_buffer", *strategies),
                 "tree_core": (tree_core,) if tree_core else tree_cores,
                 "track": ("1", "2"),
                 "spare_states": ("0", "0", "1", "2", "6"),
