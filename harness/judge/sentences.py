@@ -232,6 +232,9 @@ RELATIONS: Mapping[str, Sentence] = {
     # Progress (M8)
     "stall": Sentence("nothing was scheduled in {steps} steps while {waiting} could run", "progress", "none"),
     "drain": Sentence("{waiting:a step in flight} did not end within {steps} plain steps", "the end of all", "none"),
+    "aborted": Sentence(
+        "{request} was aborted, but its client has received tokens of {steps} steps since", "its end", "more tokens"
+    ),
     "lost": Sentence(
         "{request} is neither running nor waiting, but its client received only {observed} of {expected} tokens"
     ),

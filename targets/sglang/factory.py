@@ -35,6 +35,7 @@ MIXED = (
     Setting("--enable-priority-scheduling", {"policy": "fcfs"}),
     Setting("--schedule-policy", {"order": "fcfs"}),
     Setting("--schedule-conservativeness", {"conservativeness": "1"}),
+    Setting("--prefill-decode-interval", {"prefill_interval": "0"}, is_rare=True),
     Setting("--radix-eviction-policy", {"eviction": "lru"}, is_rare=True),
     Setting("--mamba-max-states-per-path", {"path_states": "-1"}, is_rare=True),
     Setting("--enable-session-radix-cache", {"session_tags": "no"}, is_rare=True),
@@ -68,6 +69,7 @@ SERVING = {
     "session_tags": ("no", "yes"),
     "ignore_eos": ("no", "no", "yes"),
     "conservativeness": ("1",),
+    "prefill_interval": ("0", "0", "0", "2"),
     "drafter": ("eagle", "ngram"),
     "window_ratio": ("1", "0.5"),
     "state_layers": ("gdn", "gdn", "mamba2"),
@@ -76,8 +78,8 @@ SERVING = {
 """Options of such releases: `--enable-mixed-chunk`, `--schedule-policy`, `--radix-eviction-policy`,
 `--mamba-max-states-per-path`, `--enable-session-radix-cache`, `ignore_eos` of requests, the share of an answer that
 admission reserves (`--schedule-conservativeness`: after 600 decodes a server with 1 is where one with 0.14 begins),
-what makes drafts (`--speculative-algorithm`), `--swa-full-tokens-ratio`, what the model's state layers are, and what
-requests have beside token ids."""
+`--prefill-decode-interval`, what makes drafts (`--speculative-algorithm`), `--swa-full-tokens-ratio`, what the model's
+state layers are, and what requests have beside token ids."""
 KEYED = ("a", "adapter.b", "adapter.c", "salt.d")
 DOCUMENTS = {"images": ("a", "image.b", "image.c"), "adapters": KEYED, "tenants": KEYED}
 HIERARCHY = {
@@ -147,7 +149,8 @@ class SglangFactory:
             stock=STOCK + MIXED * mixes + HOST_TIER * has_host if "snapshots" in features else None,
             has_server="snapshots" in features,
             options={
-                "strategy": strategies,
+                # Half of what is drawn of no_buffer is refused: it needs pages of one token and no overlap.
+                "strategy": ("no_buffer", *strategies),
                 "tree_core": (tree_core,) if tree_core else tree_cores,
                 "track": ("1", "2"),
                 "spare_states": ("0", "0", "1", "2", "6"),

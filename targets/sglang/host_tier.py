@@ -159,6 +159,10 @@ class HostTier:
             moves += [pipeline.ongoing_backup, set(pipeline.staged_prefetches) - handles]
         return not any(moves)
 
+    def prefetched(self) -> int:
+        """Return how many tokens count against the limit of those that prefetches may occupy on the host."""
+        return int(self.controller.prefetch_tokens_occupied) if self.storage is not None else 0
+
     def waited_for(self, consumer: int) -> tuple[int, list[Event]]:
         """Return what a forward waits for if its batch names a load, -1 for none: its number, and its events so far.
 

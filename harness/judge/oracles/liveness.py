@@ -6,6 +6,8 @@ A hit can only be as long as what was published, so an engine that publishes not
 
 from __future__ import annotations
 
+from collections import Counter
+
 from ....reference.layout import Layout, cdiv, first_attended
 from ....reference.prefix_cache import key_at
 from ....reference.request import Life
@@ -17,6 +19,8 @@ from .rules import Consequence, Rule
 
 STALL_STEPS_MAX = 8
 """Planned steps in a row that schedule no token while requests are unfinished."""
+ABORTED_STEPS_MAX = 2
+"""Steps whose tokens a request may get after its client aborted it: one in flight, and one that ends it."""
 
 
 class Liveness(Oracle):
@@ -26,7 +30,7 @@ class Liveness(Oracle):
         Rule(
             "M8",
             "While requests are unfinished, one of every few steps schedules a token or ends a request; no request "
-            "gets lost.",
+            "gets lost, and none goes on after its abort.",
             subject="resources",
             consequence=Consequence(
                 "A request waits forever", "The engine schedules nothing for it although it could be served.", "hang"
@@ -38,6 +42,11 @@ class Liveness(Oracle):
                     "Each step computes tokens for them, and their clients wait forever.",
                     "hang",
                 ),
+                "aborted": Consequence(
+                    "An abort is lost",
+                    "The request goes on to its end, on memory and in steps that other requests wait for.",
+                    "slower",
+                ),
             },
         ),
     )
@@ -47,6 +56,8 @@ class Liveness(Oracle):
     def __init__(self) -> None:
         super().__init__()
         self._stalled = 0
+        self._past_abort: Counter[str] = Counter()
+        """Steps whose tokens a request got after its abort."""
 
     def on_planned(self, context: Context, planned: Planned) -> Violation | None:
         self.exercised["M8"] += 1
@@ -56,6 +67,13 @@ class Liveness(Oracle):
     def on_delivered(self, context: Context, delivered: Delivered) -> Violation | None:
         if delivered.finished or delivered.failed:  # a request whose grammar does not compile never has a row
             self._stalled = 0
+        for name, tokens in delivered.outputs:
+            life = context.reference.lives.get(name)
+            if life is None or not life.aborted or not tokens:
+                continue
+            self._past_abort[name] += 1
+            if self._past_abort[name] > ABORTED_STEPS_MAX:
+                return self.violation(context, "aborted", steps=self._past_abort[name], request=name)
         return None
 
     def on_view(self, context: Context, view: View) -> Violation | None:

@@ -29,8 +29,8 @@ def publish(sizes: Sizes) -> Any:
         "schedule_policy": sizes.order,
         "schedule_conservativeness": sizes.conservativeness,
         "enable_priority_scheduling": sizes.priorities,
-        # What SGLang's resolution makes of flags that are not given.
-        "prefill_decode_interval": 0,
+        "prefill_decode_interval": sizes.prefill_interval,
+        # What SGLang's resolution makes of a flag that is not given.
         "hicache_ratio": 2.0,
         # Without Triton: request rows are written by plain Torch.
         "attention_backend": "torch_native",

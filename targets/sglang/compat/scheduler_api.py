@@ -125,7 +125,8 @@ def complete(scheduler: Any, sizes: Sizes) -> None:
     scheduler.disaggregation_mode = DisaggregationMode.NULL
     scheduler.spec_algorithm = SpeculativeAlgorithm.from_string(sizes.drafter.upper() if sizes.drafts else None)
     scheduler.dp_attn_adapter = scheduler.ngram_embedding_manager = _Pass(scheduler)
-    scheduler.prefill_decode_interval = scheduler._prefill_decode_interval_remaining = 0
+    scheduler.prefill_decode_interval = sizes.prefill_interval
+    scheduler._prefill_decode_interval_remaining = scheduler.prefill_decode_interval_min_bs = 0
     scheduler.priority_scheduling_preemption_threshold = 0
     scheduler.enable_priority_scheduling = sizes.priorities
     scheduler.is_mixed_chunk = sizes.mixed

@@ -61,6 +61,7 @@ class Sizes:
     tenant       True if requests bring a key of their own to the tree (`extra_key`), beside an adapter or a salt
     endless      True if a request without a stop token ends by its length alone (`ignore_eos`)
     conservativeness  of the share of an answer that admission reserves (`schedule_conservativeness`)
+    prefill_interval  rounds between two prefills in which only decodes may run (`prefill_decode_interval`)
     hicache      when content is copied to the host (`hicache_write_policy`), "no" without a host tier
     host_ratio   size of the host's pools in sizes of the device's (`hicache_ratio`)
     late_copies  True if copies between device and host run as late as they may, else as early
@@ -103,6 +104,7 @@ class Sizes:
     tenant: bool = False
     endless: bool = False
     conservativeness: float = 1.0
+    prefill_interval: int = 0
     hicache: str = "no"
     host_ratio: float = 2.0
     late_copies: bool = False
@@ -223,6 +225,7 @@ def sizes_of(config: Config) -> Sizes:
         tenant=options.get("inputs") == "tenants",
         endless=options.get("ignore_eos") == "yes",
         conservativeness=float(options.get("conservativeness", "1")),
+        prefill_interval=int(options.get("prefill_interval", "0")),
         hicache=hicache,
         host_ratio=float(options.get("host_ratio", "2")),
         late_copies=options.get("host_copies", "early") == "late",

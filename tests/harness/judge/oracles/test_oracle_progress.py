@@ -121,6 +121,13 @@ class StartsOver(HybridTarget):
         return super().run_step(event)
 
 
+class ForgetsAborts(HybridTarget):
+    """A request goes on to its end although its client has left."""
+
+    def abort(self, event: Abort) -> list[Record]:
+        return []
+
+
 class WorksAtPlanning(HybridTarget):
     """Zeroing and copies of a step run when it is planned, before the forward that is in flight."""
 
@@ -199,6 +206,14 @@ CASES = [
         "M8",
         "drain",
         ("r0 did not end",),
+    ),
+    Case(
+        "an abort is lost",
+        broken(ForgetsAborts),
+        make_trace(arrive("r0", 20, new=9), *steps(3), Abort("r0"), *steps(4)),
+        "M8",
+        "aborted",
+        ("r0 was aborted, but",),
     ),
 ]
 

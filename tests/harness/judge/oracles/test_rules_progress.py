@@ -8,7 +8,7 @@ from handmade import context_of, life_of, plan, view_of
 from msgspec import structs
 
 from hybridfuzz.harness.judge.oracles.device_order import Order
-from hybridfuzz.harness.judge.oracles.liveness import STALL_STEPS_MAX, Liveness
+from hybridfuzz.harness.judge.oracles.liveness import ABORTED_STEPS_MAX, STALL_STEPS_MAX, Liveness
 from hybridfuzz.harness.judge.oracles.output import Output
 from hybridfuzz.reference.layout import Group, Layout
 from hybridfuzz.reference.request import Life
@@ -166,6 +166,20 @@ def test_at_the_end_only_aborted_requests_may_be_left() -> None:
     violation = Liveness().on_idle(context_of(LAYOUT, r0=aborted, r1=life_of("r1", 20)), view_of(LAYOUT))
     assert violation is not None
     assert (violation.field, violation.request) == ("lost", "r1")
+
+
+def test_an_aborted_request_gets_the_tokens_of_few_steps() -> None:
+    """One step may be in flight at the abort, and one more ends the request; others go on as they are."""
+    aborted = life_of("r0", 20)
+    aborted.aborted = True
+    context, oracle = context_of(LAYOUT, r0=aborted, r1=life_of("r1", 20)), Liveness()
+    both = Delivered(1, (("r0", (5,)), ("r1", (5,))), ())
+    for _ in range(ABORTED_STEPS_MAX):
+        assert oracle.on_delivered(context, both) is None
+    assert oracle.on_delivered(context, Delivered(1, (("r0", ()), ("r1", (5,))), ())) is None
+    violation = oracle.on_delivered(context, both)
+    assert violation is not None
+    assert (violation.field, violation.request) == ("aborted", "r0")
 
 
 @pytest.mark.parametrize("waits", [True, False])
