@@ -81,6 +81,7 @@ SHOWN_BY: Mapping[str, str] = {
     "dead engine": "What shows the failure is the exception in the server's log.",
 }
 """By what a client gets."""
+RIGHT = "right"
 NO_ANSWER = "**no answer: the engine has ended**"
 """Of a client whose request was not over when the engine raised."""
 TOO_MANY = "More tokens than asked for"
@@ -471,19 +472,31 @@ def _when(case: ReproCase) -> Iterator[str]:
     is_told = (case.deployment.command or not case.cause) and not may_decline(case.trace)
     if case.severity and case.severity.reach and is_told:
         reach = _as_served(case.severity.reach, case.server)
-        measured += _settings_needed(reach, case.deployment.scheduling, only_flags=bool(case.cause))
+        given = [words.removesuffix("s") for words in case.headline.asked]  # without it they would be other requests
+        told = [one for one in reach.needs if any(words in one for words in given) or _is_control(one, case)]
+        measured += _settings_needed(reach, case.deployment.scheduling, told, only_flags=bool(case.cause))
     if measured:
         yield f"**Measured.** {' '.join(measured)}\n"
 
 
-def _settings_needed(reach: Reach, scheduling: Sequence[str], *, only_flags: bool) -> Iterator[str]:
+def _is_control(setting: str, case: ReproCase) -> bool:
+    """Return True if a control is a run without a setting, whatever its value is."""
+    name = setting.partition(" ")[0]
+    return any(re.search(rf"without {re.escape(name)}(?![\w-])", control) for control in case.controls)
+
+
+def _settings_needed(
+    reach: Reach, scheduling: Sequence[str], told: Sequence[str], *, only_flags: bool
+) -> Iterator[str]:
     """Yield sentences about the settings without which the same requests do not fail: each was run. `scheduling`: flags
-    that choose how requests are scheduled. `only_flags`: a cause tells what else it needs."""
+    that choose how requests are scheduled. `told`: what need not be told. `only_flags`: a cause tells what else it
+    needs."""
     kinds = [kind for kind, failed in reach.scheduling.items() if not failed]
     tried = [
         one
         for one in reach.needs
-        if one not in reach.untried and (one.startswith("-") or not only_flags) and not (kinds and one in scheduling)
+        if not (one in reach.untried or one in told or (kinds and one in scheduling))
+        and (one.startswith("-") or not only_flags)
     ]
     if not reach.needs:
         yield NOTHING
@@ -527,13 +540,14 @@ def _same_words(names: Sequence[str]) -> int:
 
 
 def _flags(case: ReproCase) -> list[str]:
-    """Return flags without which the trace does not fail, those first that few servers have; values that are names."""
+    """Return flags without which the trace does not fail, those first that are controls or that few servers have;
+    values that are names."""
     if not (case.severity and case.severity.reach):
         return []
     needs = _as_served(case.severity.reach, case.server).needs
     chosen = case.deployment.scheduling if case.cause else ()  # in other steps the cause may show without them, too
     flags = [one.split(" ") for one in needs if one.startswith("--") and one not in chosen]
-    flags.sort(key=lambda one: one[0] not in case.deployment.unusual)
+    flags.sort(key=lambda one: (not _is_control(one[0], case), one[0] not in case.deployment.unusual))
     return [" ".join([flag, *(one for one in value if re.fullmatch(r"[A-Za-z_-]+", one))]) for flag, *value in flags]
 
 
@@ -824,7 +838,12 @@ def _expected(page: _Page) -> Iterator[str]:
     """Yield what clients should receive and what they do, what is wrong inside, and runs that pass."""
     case, violation = page.case, page.case.violation
     received = list(_received(case))
-    if rows := received or list(_answers(case)):
+    rows, expected = received or list(_answers(case)), "no exception"
+    if case.crashes and all(cells[-1] in (RIGHT, NO_ANSWER) for cells in rows):
+        if lacking := [name for name, *_, grade in rows if grade == NO_ANSWER]:
+            expected = f"an answer for {listed(lacking)}"
+        rows = []
+    if rows:
         yield "| client | should receive | receives | |\n| --- | --- | --- | --- |"
         yield from (f"| {' | '.join(cells)} |" for cells in rows)
         varied = f"; {markdown_text(case.told.variation)}" if case.told.variation and not received else ""
@@ -836,7 +855,7 @@ def _expected(page: _Page) -> Iterator[str]:
         if _is_told_by_us(case):
             yield f"It is the script that raises, where the engine breaks a promise: {markdown_text(found)}.\n"
         else:
-            yield f"Expected: no exception. Received: {markdown_text(found)}.\n"
+            yield f"Expected: {expected}. Received: {markdown_text(found)}.\n"
     if alone := list(_alone(case)):
         yield ALONE
         yield from (f"| {' | '.join(cells)} |" for cells in alone)
@@ -916,7 +935,7 @@ def _received(case: ReproCase) -> Iterator[list[str]]:
     turns = Counter[str]()
     for client in (found for line in told if (found := RECEIVED.fullmatch(line))):
         wanted, got, end = client["expected"] or client["received"], client["received"], client["end"]
-        grade = GRADES.get(end, f"**{markdown_text(end)}**") if client["expected"] else "right"
+        grade = GRADES.get(end, f"**{markdown_text(end)}**") if client["expected"] else RIGHT
         if client["expected"] and end in GRADES and _is_longer(got, wanted):
             grade = GRADES[end].replace("wrong", "too many")
         name = client["name"]
@@ -966,7 +985,7 @@ def _tokens(tokens: Sequence[int]) -> str:
 def _grade(answer: Answer) -> str:
     if answer.wrong_from >= 0:
         return f"**wrong from token {answer.wrong_from + 1} on**"
-    return "right" if answer.is_right and not answer.end else markdown_text(answer.end or "too short")
+    return RIGHT if answer.is_right and not answer.end else markdown_text(answer.end or "too short")
 
 
 def _more(page: _Page) -> Iterator[str]:

@@ -390,7 +390,7 @@ def try_fix(subject: Subject, folder: Path, case: ReproCase, patch: str, source:
     tested = run_test(folder, case.test, case.script, fixed) if case.test and case.script else None
     needs_more = left is not None and verdict is not None and verdict.status != 0
     second = _second_patch(subject, folder, case, parsed, left.signature) if left and needs_more else None
-    text, places = as_applied(subject.launch, parsed)
+    text, places = as_applied(subject.launch, parsed, case.deployment.sources)
     return TriedFix(text, source, result, verdict, tested, places, second, functions_at(subject.launch, places))
 
 
@@ -411,7 +411,7 @@ def _second_patch(subject: Subject, folder: Path, case: ReproCase, patch: Patch,
                 continue
         verdict = run_script(folder / SCRIPT, case.script, both)
         if verdict.status == 0:
-            return SecondPatch(title_of(entry), as_applied(subject.launch, other)[0], verdict)
+            return SecondPatch(title_of(entry), as_applied(subject.launch, other, case.deployment.sources)[0], verdict)
     return None
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
+import textwrap
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
@@ -32,6 +33,8 @@ MORE_TOKENS = 4
 right token once in 126 times."""
 EXPECTED_MAX = 8
 """Tokens of an answer in a comment."""
+WIDTH = 118
+"""Characters of a line of text."""
 HIDDEN = frozenset({"M2", "M4", "M5", "S1", "S5"})
 """Oracles of what no client has met yet."""
 
@@ -183,13 +186,15 @@ def asking(opening: Sequence[str], calls: Sequence[str], again: Sequence[str], e
 class Frame(NamedTuple):
     """What is the same in all scripts of an engine.
 
-    about        behind the failure's message: what the script needs and does
+    engine       its name
+    about        behind the failure's message: what the script needs
     needs        packages that have to be importable
     note         about the machinery, the lines of a comment
     environment  sets variables
     prepare      the function of the first part that is called before the engine is imported
     """
 
+    engine: str
     about: str
     needs: str
     note: str
@@ -219,9 +224,12 @@ class Frame(NamedTuple):
                 *(f"\n{part.text}\n" for part in parts[1:]),
             ]
         )
+        shows = "Prints what each client receives and what it should receive. " if end.last else ""
+        does = f"{shows}Exits with status 1 where the bug is, with 0 on a fixed {self.engine}."
+        about = textwrap.fill(f"{self.about} {does}", WIDTH)
         text = "\n".join(
             [
-                f'"""{python_comment(failure.sentence)}\n\n{self.about}"""\n',
+                f'"""{python_comment(failure.sentence)}\n\n{about}\n"""\n',
                 "from __future__ import annotations\n\n",
                 "def reproduce():",
                 *(f"    {line}".rstrip() for line in body),

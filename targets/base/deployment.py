@@ -71,6 +71,7 @@ class Deployment(Struct, frozen=True):
     own, replaced    code that runs as released, and stand-ins, one clause each
     packages   further packages whose versions a report lists
     tracker    search page of the engine's issues, "" if there is none
+    sources    the folder of its repository that has the engine's packages, "" for the repository itself
     model      the kind of model, in words; `architecture`: the class that the engine has for one
     search     terms by which the tracker is searched instead of the kind of cache, () for that
     form       by which its tracker takes a bug report
@@ -95,6 +96,7 @@ class Deployment(Struct, frozen=True):
     replaced: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
     tracker: str = ""
+    sources: str = ""
     unusual: tuple[str, ...] = ()
     scheduling: tuple[str, ...] = ()
     sizes: tuple[str, ...] = ()

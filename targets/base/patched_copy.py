@@ -74,14 +74,18 @@ def misfits(launch: Launch, patches: Sequence[Patch]) -> Mapping[str, str]:
     return problems
 
 
-def as_applied(launch: Launch, patch: Patch) -> tuple[str, list[str]]:
+def as_applied(launch: Launch, patch: Patch, sources: str = "") -> tuple[str, list[str]]:
     """Return a patch as a diff of a target's tree, with its line numbers and without what stands before the files: one
     made for another release has other lines. And the lines of the tree that it changes, or before which it adds some:
-    "path:line". Raises PatchError if it does not fit."""
+    "path:line". `sources`: the folder of the engine's repository that has its packages, which the diff names, too.
+    Raises PatchError if it does not fit."""
     tree = Path(launch.tree)
     read = _reader(tree)
     inside = in_tree(patch, tree, cache(partial(new_words, tree)))
-    diff = "".join(line for path, text in merged([inside], read).items() for line in _diff(path, read(path), text))
+    before = f"{sources}/" if sources else ""
+    diff = "".join(
+        line for path, text in merged([inside], read).items() for line in _diff(f"{before}{path}", read(path), text)
+    )
     return diff, [f"{path}:{change.start + 1}" for path, changes in located(inside, read) for change in changes]
 
 

@@ -130,6 +130,7 @@ def deployment(variant: str, trace: Trace, version: str, device: str = "") -> De
         packages=("torch", "triton", "transformers", "numpy"),
         environment=("-m", "sglang.check_env"),
         tracker="https://github.com/sgl-project/sglang/issues",
+        sources="python",
         form=FORM,
         sizes=tuple(_sizes(config)),
         notes=tuple(_notes(model)),

@@ -31,6 +31,7 @@ from ..base.observe import (
     StateWrite,
     Zeroed,
 )
+from ..base.protocol import EngineError
 from ..base.shadow import POISON, POISON_TOKEN, join, run_chain, sample
 from . import snapshots
 from .batch_rows import PADDING_TOKEN, Row
@@ -242,6 +243,8 @@ class Device:
             row.tokens if row.tokens is not None else (self._relay.get(row.pool_row, POISON_TOKEN),)
             for row in launch.rows
         ]
+        if empty := [row.name for row, tokens in zip(launch.rows, inputs, strict=True) if row.name and not tokens]:
+            raise EngineError(f"a forward has rows without tokens, of {', '.join(empty)}")
         inputs = [
             row.contents or (tuple([token + row.key for token in tokens]) if row.key else tokens)
             for row, tokens in zip(launch.rows, inputs, strict=True)

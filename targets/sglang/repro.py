@@ -63,10 +63,8 @@ from .deployment import CORES
 from .kit_limits import HANG, LEAK, TOKENS, Case, refusal, shown
 
 FRAME = Frame(
-    """\
-Needs SGLang and torch, no GPU and no model. Prints what each client receives and what it should receive. Exits with
-status 1 where the bug is, with 0 on a fixed SGLang.
-""",
+    "SGLang",
+    "Needs SGLang and torch, no GPU and no model.",
     "sglang, torch",
     """SGLang's own scheduler, radix tree, pools and allocators run on a CPU, without processes and sockets.
 # Stand-ins take the place of modules that are not installed, of the model's layers and of index kernels. A state, a key

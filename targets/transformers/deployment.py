@@ -89,6 +89,7 @@ def deployment(variant: str, trace: Trace, version: str, device: str = "") -> De
         ),
         packages=("torch", "tokenizers", "huggingface_hub", "numpy"),
         tracker="https://github.com/huggingface/transformers/issues",
+        sources="src",
         model=f"model type {family.model_type}" if family else "",
         search=(family.model_type, "cache") if family else (),
         has_sizes=False,

@@ -76,10 +76,8 @@ from .options import (
 
 PLAIN_GROUP = Group("mamba", 1)
 FRAME = Frame(
-    """\
-Needs vLLM and torch, no GPU and no model. Prints what each client receives and what it should receive. Exits with
-status 1 where the bug is, with 0 on a fixed vLLM.
-""",
+    "vLLM",
+    "Needs vLLM and torch, no GPU and no model.",
     "vllm, torch",
     """vLLM's own scheduler, cache manager and model runner run on a CPU, without processes and sockets.
 # Stand-ins take the place of the model's layers and of the drafter. A state, a key and a value are numbers that stand

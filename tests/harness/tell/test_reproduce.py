@@ -184,10 +184,10 @@ def test_a_second_patch_repairs_the_trace_before_its_script_is_run(monkeypatch: 
         "other_fixes": lambda *_: tried,
         "patched": lambda _, patches: patches,
         "run_script": run_script,
-        "as_applied": lambda _, patch: (patch, []),
+        "as_applied": lambda _, patch, __: (patch, []),
     }.items():
         monkeypatch.setattr(reproduce, name, stand_in)
     subject = SimpleNamespace(spec="", launch=Launch("", {}), worker=Worker)
-    case = SimpleNamespace(script="a script", related=None, trace=make_trace())
+    case = SimpleNamespace(script="a script", related=None, trace=make_trace(), deployment=Deployment(""))
     found = reproduce._second_patch(cast(Any, subject), Path(), cast(Any, case), cast(Any, "first"), "S1-x")
     assert found and (found.title, found.text, scripts) == ("fifth", "fifth", ["fifth"])

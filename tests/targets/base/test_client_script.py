@@ -5,6 +5,7 @@ import ast
 from hybridfuzz.targets.base.client_script import (
     WAITING,
     WRONG_TOKENS,
+    End,
     Frame,
     asked_again,
     asking,
@@ -19,7 +20,7 @@ from hybridfuzz.targets.base.client_turn import prompt_path
 from hybridfuzz.targets.base.inlined import Part
 from hybridfuzz.targets.base.repro import DEVIATION, Failure, Place
 
-FRAME = Frame("Needs nothing.\n", "nothing", "Of nothing.\n", "os.environ['X'] = '1'\n", "prepare")
+FRAME = Frame("Nothing", "Needs nothing.", "nothing", "Of nothing.\n", "os.environ['X'] = '1'\n", "prepare")
 
 
 def test_equal_calls_are_a_loop_and_equal_comments_one() -> None:
@@ -45,6 +46,8 @@ def test_a_script_begins_with_what_is_asked_and_imports_the_engine_once_it_is_pr
         Failure("S3", "temporal", "", (), 1, sentence='It is """broken"""'), body, WRONG_TOKENS, parts, ["THREE = 3"]
     )
     text = script.text
+    raising = FRAME.script(Failure("CRASH", "E-f", "", (), 1), body, End("E", []), parts, ["THREE = 3"]).text
+    assert ["Prints what" in one for one in (text, raising)] == [True, False], "nothing is printed before it raises"
     tree = ast.parse(text)
     assert isinstance(tree.body[2], ast.FunctionDef) and tree.body[2].name == "reproduce"
     order = [

@@ -70,6 +70,11 @@ def test_a_patch_is_told_with_the_lines_of_the_tree(tree: Path) -> None:
     assert changed and all(place.startswith("engine/core/pool.py:") for place in changed)
     assert told.startswith("--- a/engine/core/pool.py\n+++ b/engine/core/pool.py\n@@ -1,5 +1,5 @@\n z = 1\n")
     assert ask(patched(launch(tree), [parse_patch(told, "again")])) == ask(patched(launch(tree), [made])) == "1 2 1"
+    of_repository = as_applied(launch(tree), made, "python")[0]
+    assert of_repository.startswith(
+        "--- a/python/engine/core/pool.py\n+++ b/python/engine/core/pool.py\n@@ -1,5 +1,5 @@"
+    )
+    assert ask(patched(launch(tree), [parse_patch(of_repository, "again")])) == "1 2 1"
 
 
 def test_the_lines_that_a_patch_changes_are_of_functions(tree: Path) -> None:
