@@ -67,10 +67,11 @@ def _keep_images(runner: Any) -> None:
     """Let V2 keep the images of its requests although its model has no encoder, if vLLM keeps them up to date."""
     from vllm.v1.core.sched.output import SchedulerOutput
 
-    if "encoder_input_updates" in SchedulerOutput.__dataclass_fields__ and not hasattr(runner, "requests"):
+    is_v2 = not hasattr(runner, "requests")
+    if is_v2 and runner.encoder_cache is None and "encoder_input_updates" in SchedulerOutput.__dataclass_fields__:
         from vllm.v1.worker.gpu.mm.encoder_cache import EncoderCache
 
-        runner.encoder_cache = runner.encoder_cache or EncoderCache()
+        runner.encoder_cache = EncoderCache()
 
 
 def _has_pixels(runner: Any, request: str, index: int) -> bool:
