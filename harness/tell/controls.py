@@ -106,7 +106,8 @@ def controls(
     if violation is None:
         return
     variants = islice(_others(trace, history, violation, capabilities, server), RUNS_MAX)
-    found = (one for one in variants if _fits(one.trace) and _is_control(engine, one, history, violation))
+    turns = _turns(trace, violation)
+    found = (one for one in variants if _fits(one.trace) and _is_control(engine, one, history, violation, turns))
     told = (_told(words, [*group]) for words, group in groupby(found, lambda one: one.words))
     yield from islice(told, CONTROLS_MAX)
 
@@ -295,8 +296,20 @@ def _bystanders(trace: Trace, history: History, violation: Violation) -> list[st
     return [event.name for event in trace.events if isinstance(event, Arrive) and event.name not in involved]
 
 
-def _is_control(engine: Runner, variant: Variant, history: History, violation: Violation) -> bool:
-    """Return True for a trace that passes and does again what fails; False also for one that cannot run."""
+def _turns(trace: Trace, violation: Violation) -> tuple[str, int]:
+    """Return whose turn it is whose event raises, and which: "", 0 if another event does, or no event."""
+    event = trace.events[violation.event] if 0 <= violation.event < len(trace.events) else None
+    if violation.oracle != "CRASH" or not isinstance(event, Turn):
+        return "", 0
+    before = trace.events[: violation.event]
+    return event.name, 1 + sum(isinstance(one, Turn) and one.name == event.name for one in before)
+
+
+def _is_control(
+    engine: Runner, variant: Variant, history: History, violation: Violation, turns: tuple[str, int] = ("", 0)
+) -> bool:
+    """Return True for a trace that passes and does again what fails; False also for one that cannot run. `turns`: a
+    request, and how many turns of it have to be computed: one that does not follow the turn before is no control."""
     other = variant.trace
     if other.config.num_blocks < other.config.smallest_pool():
         return False
@@ -304,7 +317,9 @@ def _is_control(engine: Runner, variant: Variant, history: History, violation: V
         outcome, after = engine.explain(other)
     except (TraceError, TargetError):
         return False
-    return outcome.violation is None and _does_again(variant, history, after, violation)
+    request, count = turns
+    computed = sum(one.admitted and one.request == request for one in after.request_steps)
+    return outcome.violation is None and computed >= count and _does_again(variant, history, after, violation)
 
 
 def _does_again(variant: Variant, before: History, after: History, violation: Violation) -> bool:

@@ -264,6 +264,17 @@ def test_a_control_of_a_crash_goes_on_behind_it() -> None:
     assert controls_of(only, History(violation=crash, request_steps=[HIT, LATER]), trace, able) == []
 
 
+def test_a_control_computes_the_turn_that_raises() -> None:
+    """With a longer answer the first turn had not ended, so that the second one did not follow, and nothing raised."""
+    crash = Violation("CRASH", "KeyError-f", "it raises", step=-1, event=2)
+    trace = make_trace(Arrive("r0", (("a", 1),), 2, session=True), *steps(1), Resume("r0", (("b", 1),), 1))
+    before, able = History(violation=crash, request_steps=[HIT]), structs.replace(ABLE, stock=())
+    second = structs.replace(LATER, admitted=True)
+    for last, is_control in ((LATER, False), (second, True)):
+        only = OneLength({"r0"}, {}, name="r0", prompt=("a", 1), passing=(HIT, last))
+        assert bool(controls_of(only, before, trace, able)) == is_control
+
+
 def test_of_requests_that_wait_a_larger_pool_is_tried() -> None:
     stuck = Violation("M8", "stall", "nothing is scheduled", step=1, event=1)
     engine = Engine({"r0"}, {"num_blocks": TRACE.config.num_blocks})
