@@ -111,6 +111,16 @@ UNENDED = End(
     ],
 )
 
+LATE_MAX = 2
+"""Steps whose tokens a client may get after its abort: one in flight, and one that ends the request."""
+ABORTED = End(
+    "AssertionError: requests go on after their abort",
+    [
+        f"late = [turn.name for turn in engine.turns if turn.late > {LATE_MAX}]",
+        'assert not late, f"requests go on after their abort: {late}"',
+    ],
+)
+
 
 def place_of(failure: Failure, end: End) -> Place:
     """Return where a script with this end has to fail. What is wrong in a cache, any client may meet."""

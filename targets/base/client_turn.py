@@ -23,6 +23,12 @@ class ClientTurn:
         self.received: list[int] = []
         self.end = "still waits for tokens"
         self.wrong_since: int | None = None
+        self.late = 0  # steps whose tokens came after it was aborted
+
+    def receive(self, tokens: Sequence[int]) -> None:
+        """Take tokens of one step."""
+        self.received += tokens
+        self.late += bool(tokens) and self.end == "aborted"
 
     def is_right(self) -> bool:
         """Return True if the client got its tokens, as far as it got any: one that aborts gets the first of them."""

@@ -20,12 +20,14 @@ Kit = Literal["shadow", "script"]
 BOTH = "both"
 """Both cores of the radix tree in one engine (`core_pair`)."""
 _NO_FAILURE = Failure("", "", "", (), 0)
-TOKENS, HANG, LEAK, CRASH = "tokens", "hang", "leak", "crash"
-"""What a script shows: a client receives wrong tokens or none, memory is not given back, SGLang raises."""
+TOKENS, HANG, LEAK, LATE, CRASH = "tokens", "hang", "leak", "late", "crash"
+"""What a script shows: a client receives wrong tokens or none, memory is not given back, a request goes on after its
+abort, SGLang raises."""
 SHOWN: Mapping[tuple[str, str], str] = {
     **{(f"M{number}", ""): TOKENS for number in range(2, 7)},
     **{(f"S{number}", ""): TOKENS for number in range(1, 9)},
     ("M8", "stall"): HANG,
+    ("M8", "aborted"): LATE,
     ("M1", ""): LEAK,
     ("M9", ""): LEAK,
     ("CRASH", ""): CRASH,

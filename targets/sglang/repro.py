@@ -17,6 +17,7 @@ from msgspec import structs
 from ...reference.layout import cdiv
 from ...reference.tokens import Truth
 from ..base.client_script import (
+    ABORTED,
     HIDDEN,
     MORE_TOKENS,
     WAITING,
@@ -60,7 +61,7 @@ from ..base.trace import (
 )
 from .compat.sizes import Sizes, sizes_of
 from .deployment import CORES
-from .kit_limits import HANG, LEAK, TOKENS, Case, refusal, shown
+from .kit_limits import HANG, LATE, LEAK, TOKENS, Case, refusal, shown
 
 FRAME = Frame(
     "SGLang",
@@ -76,7 +77,12 @@ os.environ |= {"SGLANG_NATIVE_MOVE_KV_CACHE": "1", "SGLANG_RUST_BUILD_MODE": "ne
 """,
     "install",
 )
-ENDS = {TOKENS: WRONG_TOKENS, HANG: WAITING, LEAK: leaking("when nothing runs and the radix tree is evicted")}
+ENDS = {
+    TOKENS: WRONG_TOKENS,
+    HANG: WAITING,
+    LATE: ABORTED,
+    LEAK: leaking("when nothing runs and the radix tree is evicted"),
+}
 """How a failure is shown -> the end of the script; a crash has none."""
 
 

@@ -47,16 +47,18 @@ _DEFAULTS = {"runner": PLAIN.runner, "mixer": PLAIN.mixer}
 """Options whose default a release may lack; the others fall back to the first of its values."""
 CONV_WIDTHS = (4,)
 REAL_MODES: tuple[Mode, ...] = ("align", "none")
-TOKENS, HANG, ENDLESS, LEAK, HIT, ROOM, CRASH = "tokens", "hang", "endless", "leak", "hit", "room", "crash"
+TOKENS, HANG, ENDLESS, LEAK, HIT, ROOM = "tokens", "hang", "endless", "leak", "hit", "room"
+LATE, CRASH = "late", "crash"
 """What a script shows: a client receives wrong tokens, nothing runs while clients wait, requests run without an end,
-memory is not given back, a prefix that is cached is computed again, a request is admitted without room for it, vLLM
-raises."""
+memory is not given back, a prefix that is cached is computed again, a request is admitted without room for it, one
+goes on after its abort, vLLM raises."""
 SHOWN: Mapping[tuple[str, str], str] = {
     **{(f"M{number}", ""): TOKENS for number in range(2, 7)},
     **{(f"S{number}", ""): TOKENS for number in range(1, 9)},
     ("M8", "stall"): HANG,
     ("M8", "drain"): ENDLESS,
     ("M8", "hit"): HIT,
+    ("M8", "aborted"): LATE,
     ("M7", "blocks"): ROOM,
     ("M1", ""): LEAK,
     ("M9", ""): LEAK,

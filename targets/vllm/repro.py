@@ -19,6 +19,7 @@ from msgspec import structs
 from ...reference.layout import cdiv
 from ...reference.tokens import Truth
 from ..base.client_script import (
+    ABORTED,
     HIDDEN,
     MORE_TOKENS,
     UNENDED,
@@ -61,7 +62,7 @@ from ..base.trace import (
     stop_tokens_of,
     tag_of,
 )
-from .kit_limits import CRASH, ENDLESS, HANG, HIT, LEAK, ROOM, TOKENS, Case, refusal, shown
+from .kit_limits import CRASH, ENDLESS, HANG, HIT, LATE, LEAK, ROOM, TOKENS, Case, refusal, shown
 from .options import (
     DROPPED_TOKENS,
     PLAIN,
@@ -116,7 +117,13 @@ def _attempts(failure: Failure, config: Config) -> Iterator[tuple[_Clients, _Aga
         last = max((index for index, event in enumerate(failure.events, 1) if event != Step()), default=0)
         yield _Clients(config, failure.events[:last]), nothing, UNENDED
     elif how != TOKENS:
-        ends = {HANG: WAITING, LEAK: leaking("when nothing runs"), HIT: _short_hit(failure), ROOM: NO_ROOM}
+        ends = {
+            HANG: WAITING,
+            LATE: ABORTED,
+            LEAK: leaking("when nothing runs"),
+            HIT: _short_hit(failure),
+            ROOM: NO_ROOM,
+        }
         yield clients, nothing, ends[how]
     else:
         if failure.oracle not in HIDDEN:

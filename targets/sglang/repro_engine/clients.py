@@ -89,7 +89,7 @@ class Engine:
         for name, tokens in self.server.scheduler.client.take_scored():
             self.last[name].scored = tokens
         for name, tokens in outputs:
-            self.last[name].received += tokens
+            self.last[name].receive(tokens)
         for name in ended:
             if self.last[name].end != "aborted":
                 self.last[name].end = "ended"

@@ -193,7 +193,7 @@ class Serving:
 
     def _deliver(self, record):
         for name, tokens in record.outputs:
-            self.last[name].received += tokens
+            self.last[name].receive(tokens)
         for names, end in ((record.finished, "ended"), (record.failed, "ended with an error")):
             for name in names:
                 self.last[name].end = end

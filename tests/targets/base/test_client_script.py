@@ -16,7 +16,7 @@ from hybridfuzz.targets.base.client_script import (
     prompt_of,
     tokens_in,
 )
-from hybridfuzz.targets.base.client_turn import prompt_path
+from hybridfuzz.targets.base.client_turn import ClientTurn, prompt_path
 from hybridfuzz.targets.base.inlined import Part
 from hybridfuzz.targets.base.repro import DEVIATION, Failure, Place
 
@@ -37,6 +37,15 @@ def test_a_prompt_keeps_what_is_no_plain_text_and_images_whole() -> None:
     assert prompt_path(prompt) == (("adapter.x", 3), ((4, 5), 2), ("image.b", 9))
     assert [beginning(prompt, length) for length in (2, 4)] == [[("adapter.x", 2)], [("adapter.x", 3), 4]]
     assert [tokens_in(beginning(prompt, length)) for length in (5, 6, 12, 13, 14, 99)] == [5, 12, 12, 14, 14, 14]
+
+
+def test_tokens_behind_an_abort_are_counted_by_step() -> None:
+    turn = ClientTurn("r0", [5], [6, 7, 8])
+    turn.receive([6])
+    turn.end = "aborted"
+    turn.receive([7, 8])
+    turn.receive([])
+    assert (turn.received, turn.late) == ([6, 7, 8], 1)
 
 
 def test_a_script_begins_with_what_is_asked_and_imports_the_engine_once_it_is_prepared() -> None:

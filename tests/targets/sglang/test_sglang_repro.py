@@ -66,6 +66,7 @@ def failure(oracle: str, field: str, events: tuple[Event, ...] = EVENTS, depth: 
         ("S3", "temporal", "wrong tokens", 3, 4),
         ("S1", "temporal", "wrong tokens", 3, 5),
         ("M8", "stall", "nothing is scheduled any more", 1, 1),
+        ("M8", "aborted", "requests go on after their abort", 1, 1),
         ("M9", "request-rows", "memory is not given back", 1, 1),
         ("CRASH", "TypeError-release_req", "TypeError", 1, 1),
     ],
