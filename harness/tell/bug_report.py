@@ -473,13 +473,13 @@ def _when(case: ReproCase) -> Iterator[str]:
     if case.severity and case.severity.reach and is_told:
         reach = _as_served(case.severity.reach, case.server)
         given = [words.removesuffix("s") for words in case.headline.asked]  # without it they would be other requests
-        told = [one for one in reach.needs if any(words in one for words in given) or _is_control(one, case)]
+        told = [one for one in reach.needs if any(words in one for words in given) or _passes_without(one, case)]
         measured += _settings_needed(reach, case.deployment.scheduling, told, only_flags=bool(case.cause))
     if measured:
         yield f"**Measured.** {' '.join(measured)}\n"
 
 
-def _is_control(setting: str, case: ReproCase) -> bool:
+def _passes_without(setting: str, case: ReproCase) -> bool:
     """Return True if a control is a run without a setting, whatever its value is."""
     name = setting.partition(" ")[0]
     return any(re.search(rf"without {re.escape(name)}(?![\w-])", control) for control in case.controls)
@@ -547,7 +547,7 @@ def _flags(case: ReproCase) -> list[str]:
     needs = _as_served(case.severity.reach, case.server).needs
     chosen = case.deployment.scheduling if case.cause else ()  # in other steps the cause may show without them, too
     flags = [one.split(" ") for one in needs if one.startswith("--") and one not in chosen]
-    flags.sort(key=lambda one: (not _is_control(one[0], case), one[0] not in case.deployment.unusual))
+    flags.sort(key=lambda one: (not _passes_without(one[0], case), one[0] not in case.deployment.unusual))
     return [" ".join([flag, *(one for one in value if re.fullmatch(r"[A-Za-z_-]+", one))]) for flag, *value in flags]
 
 

@@ -6,7 +6,6 @@ The calls are the engine's (`deployment.Client`); when each is made follows from
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ...targets.base.client_requests import stops_of, variable
@@ -46,20 +45,14 @@ def client_lines(served: Served, trace: Trace, history: History, again: bool = F
     delay = "DELAY = 0.1  # seconds: adjust it until each request arrives when its comment says"
     lines = list(_main(served, trace, history, again))
     waits = any("sleep(DELAY)" in line for line in lines)
-    yield "\n".join(
-        [_used(client.head, lines), "", *([model] if "MODEL" in client.head else []), *([delay] if waits else [])]
-    )
+    reads = [client.reads] if any("answer(" in line for line in lines) else []
+    given = [*([model] if "MODEL" in client.head else []), *([delay] if waits else [])]
+    yield "\n".join([client.head, *reads, "", *given])
     if stops := stops_of(trace.events):
         yield from ("STOP = {", *(f"    {name!r}: 0,  # put here {what}" for name, what in stops.items()), "}")
     yield "\n\nasync def main():"
     yield from lines
     yield END
-
-
-def _used(head: str, lines: Sequence[str]) -> str:
-    """Return the functions of a head, without the one that reads an answer if no line does."""
-    called = any("answer(" in line for line in lines)
-    return head if called else re.sub(r"\n\n\ndef answer\(.*?(?=\n\n\n|\Z)", "\n", head, flags=re.DOTALL)
 
 
 def _main(served: Served, trace: Trace, history: History, again: bool) -> Iterator[str]:

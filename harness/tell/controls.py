@@ -306,7 +306,7 @@ def _turns(trace: Trace, violation: Violation) -> tuple[str, int]:
 
 
 def _is_control(
-    engine: Runner, variant: Variant, history: History, violation: Violation, turns: tuple[str, int] = ("", 0)
+    engine: Runner, variant: Variant, history: History, violation: Violation, turns: tuple[str, int]
 ) -> bool:
     """Return True for a trace that passes and does again what fails; False also for one that cannot run. `turns`: a
     request, and how many turns of it have to be computed: one that does not follow the turn before is no control."""

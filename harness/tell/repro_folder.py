@@ -44,7 +44,7 @@ def test_repro():
 '''
 
 
-def write_folder(folder: Path, case: ReproCase) -> None:
+def write_folder(folder: Path, case: ReproCase, *, has_report: bool = True) -> None:
     """Write everything but the script, which was written when it was run. Raises OSError."""
     from .timeline_svg import standalone, timeline_svg
 
@@ -59,4 +59,7 @@ def write_folder(folder: Path, case: ReproCase) -> None:
     (folder / FIXES / KNOWN_FILE).unlink(missing_ok=True)  # of an earlier run
     for entry in case.fixes:
         take_over(folder / FIXES / KNOWN_FILE, entry)
-    write_atomically(folder / REPORT, report(case).encode())
+    if has_report:
+        write_atomically(folder / REPORT, report(case).encode())
+    else:
+        (folder / REPORT).unlink(missing_ok=True)  # of an earlier run

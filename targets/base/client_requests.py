@@ -36,12 +36,13 @@ def send(prompt, max_tokens, **more):
     return asyncio.create_task(
         client.completions.create(model=MODEL, prompt=prompt, max_tokens=max_tokens, temperature=0, extra_body=body)
     )
-
-
+"""
+"""Requests to /v1/completions. `MODEL` is what the serve command names."""
+COMPLETED = """
 def answer(completion):
     return completion.choices[0].token_ids
 """
-"""Requests to /v1/completions. `MODEL` is what the serve command names."""
+"""Reads the answer to one."""
 GENERATE = f"""{_HEAD.format(port=30000)}
 def send(prompt, max_tokens, **more):
     sampling = {{"max_new_tokens": max_tokens, "temperature": 0}}
@@ -51,12 +52,13 @@ def send(prompt, max_tokens, **more):
     sampling["ignore_eos"] = not any("stop" in name for name in sampling)
     body = {{"input_ids": prompt, "sampling_params": sampling, **more}}
     return asyncio.create_task(client.post(f"{{URL}}/generate", cast_to=object, body=body))
-
-
+"""
+"""Requests to SGLang's /generate: its /v1/completions hands no session on."""
+GENERATED = """
 def answer(generated):
     return generated["output_ids"]
 """
-"""Requests to SGLang's /generate: its /v1/completions hands no session on."""
+"""Reads the answer to one."""
 Fields = Callable[[Turn, int], Mapping[str, object] | None]
 """Returns the fields of a request besides its prompt and length, for a number of samples; None for a request that no
 endpoint takes."""

@@ -18,6 +18,7 @@ from ...reference.tokens import IMAGE_TOKENS, Truth, kind_of
 from .client_turn import prompt_path
 from .inlined import Part, bare, import_block, trimmed
 from .repro import DEVIATION, MACHINERY, Failure, Place, Script, python_comment
+from .trace import LATE_STEPS_MAX
 
 AGAIN = "again "
 """Begins the names of clients that send tokens once more."""
@@ -57,21 +58,53 @@ def beginning(prompt: Prompt, length: int) -> list[int | tuple[str, int]]:
     another image."""
     found: list[int | tuple[str, int]] = []
     for one in prompt:
-        left = length - tokens_in(found)
-        if left <= 0:
+        if length <= 0:
             break
         if isinstance(one, int):
             found.append(one)
+            length -= 1
         else:
-            document, size = one
+            document, whole = one
             unit = IMAGE_TOKENS if kind_of(document) == "image" else 1
-            found.append((document, min(cdiv(left, unit) * unit, size)))
+            size = min(cdiv(length, unit) * unit, whole)
+            found.append((document, size))
+            length -= size
     return found
 
 
 def tokens_in(prompt: Prompt) -> int:
     """Return the number of tokens of a prompt."""
     return sum(one[1] if isinstance(one, tuple) else 1 for one in prompt)
+
+
+class Conversations:
+    """What clients have: their prompts, and the answers that they should get.
+
+    truths  the tokens of each client when its last turn has ended
+    """
+
+    def __init__(self) -> None:
+        self.truths: dict[str, Truth] = {}
+        self._prompts: dict[str, list[int | tuple[str, int]]] = {}
+
+    def begin(self, name: str, path: Sequence[tuple[str, int]], truth: Truth, first: int) -> Prompt:
+        """Begin a turn whose own tokens, those of `path`, begin at position `first`; return what its client sends."""
+        before = beginning(self.said(name), first) if first else []
+        prompt = prompt_of(path, truth.tokens[first:])
+        self.truths[name], self._prompts[name] = truth, [*before, *prompt]
+        return prompt
+
+    def prefix(self, name: str, depth: int) -> Prompt:
+        """Return the first `depth` tokens of a client and the one after them, [] if its name is not known."""
+        if name not in self.truths or depth < 0:
+            return []
+        self.truths[name].reach(depth + 1)
+        return beginning(self.said(name), depth + 1)
+
+    def said(self, name: str) -> list[int | tuple[str, int]]:
+        """Return all that a client has, its answer included."""
+        truth = self.truths[name]
+        return [*self._prompts[name], *truth.tokens[truth.prompt_length :]]
 
 
 class End(NamedTuple):
@@ -111,12 +144,10 @@ UNENDED = End(
     ],
 )
 
-LATE_MAX = 2
-"""Steps whose tokens a client may get after its abort: one in flight, and one that ends the request."""
 ABORTED = End(
     "AssertionError: requests go on after their abort",
     [
-        f"late = [turn.name for turn in engine.turns if turn.late > {LATE_MAX}]",
+        f"late = [turn.name for turn in engine.turns if turn.late > {LATE_STEPS_MAX}]",
         'assert not late, f"requests go on after their abort: {late}"',
     ],
 )

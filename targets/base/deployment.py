@@ -45,12 +45,14 @@ class Scale(Struct, frozen=True):
 class Client(Struct, frozen=True):
     """What clients send to a server for the events of a trace, as lines of a Python script.
 
-    head   imports, and the functions that the calls use
+    head   imports, and the function that sends a request
+    reads  the function that reads an answer, which calls use that quote one
     calls  index of an event -> lines; events that no client causes have none
     forced what the scenario decides itself, and when a server gets there: one sentence for each
     """
 
     head: str = ""
+    reads: str = ""
     calls: Mapping[int, Sequence[str]] = {}
     forced: tuple[str, ...] = ()
 

@@ -224,6 +224,10 @@ class Preempt(Event, frozen=True, tag="preempt"):
     name: Annotated[Name, Refers(parked=True)]
 
 
+LATE_STEPS_MAX = 2
+"""Steps whose tokens a request may get after its client aborted it: one in flight, and one that ends it."""
+
+
 class Abort(Event, frozen=True, tag="abort"):
     """The client aborts a request, or closes a session. The requests in `together` are aborted in the same call, as the
     other samples of its prompt."""

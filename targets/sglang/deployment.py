@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
-from ..base.client_requests import GENERATE, calls_of, variable
+from ..base.client_requests import GENERATE, GENERATED, calls_of, variable
 from ..base.deployment import Client, Deployment, Implementation, Scale
 from ..base.issue_form import Form, Section
 from ..base.trace import (
@@ -255,7 +255,7 @@ def _client(trace: Trace) -> Client:
     """Return what clients send to a server's /generate."""
     ends = {event.name for event in trace.events if isinstance(event, Abort)}
     calls = calls_of(trace.events, partial(_fields, ends), _Others(trace))
-    return Client(GENERATE, dict(calls), tuple(_forced(trace)))
+    return Client(GENERATE, GENERATED, dict(calls), tuple(_forced(trace)))
 
 
 def _fields(aborted: Collection[str], event: Turn, samples: int) -> dict[str, object]:

@@ -22,16 +22,15 @@ from ..base.client_script import (
     MORE_TOKENS,
     WAITING,
     WRONG_TOKENS,
+    Conversations,
     End,
     Frame,
     Prompt,
     asked_again,
     asking,
-    beginning,
     expects,
     leaking,
     marked,
-    prompt_of,
     tokens_in,
 )
 from ..base.engine_tests import ENGINE, NOTE, RUN_SCENARIO, EngineTest, class_name, docstring, scenario
@@ -135,34 +134,20 @@ def _attempts(failure: Failure, config: Config) -> Iterator[tuple[_Clients, _Aga
         yield _Clients(_with_room(config, config.max_model_len), events, turns[-1]), nothing
 
 
-class _Clients:
+class _Clients(Conversations):
     """What clients of a trace have and ask for.
 
     lines   the calls of all events
-    truths  the tokens of each client when its last turn has ended
     """
 
     def __init__(self, config: Config, events: Sequence[Event], longer: Turn | None = None) -> None:
         """`longer`: a turn that asks for `MORE_TOKENS` more than in the trace."""
+        super().__init__()
         self.config = config
         self.longer = longer
-        self.truths: dict[str, Truth] = {}
-        self._prompts: dict[str, list[int | tuple[str, int]]] = {}
         self.sessions = any(isinstance(event, Arrive) and event.session for event in events)
         self.grammars = any(isinstance(event, Turn) and has_grammar(event) for event in events)
         self.lines = [line for event in events for line in self._call(event)]
-
-    def prefix(self, name: str, depth: int) -> Prompt:
-        """Return the first `depth` tokens of a client and the one after them, [] if its name is not known."""
-        if name not in self.truths or depth < 0:
-            return []
-        self.truths[name].reach(depth + 1)
-        return beginning(self.said(name), depth + 1)
-
-    def said(self, name: str) -> list[int | tuple[str, int]]:
-        """Return all that a client has, its answer included."""
-        truth = self.truths[name]
-        return [*self._prompts[name], *truth.tokens[truth.prompt_length :]]
 
     def _call(self, event: Event) -> Iterator[str]:
         match event:
@@ -200,9 +185,7 @@ class _Clients:
 
     def _turn(self, event: Turn, truth: Truth, first: int) -> str:
         """Return the arguments of a turn whose own tokens begin at position `first`."""
-        before = beginning(self.said(event.name), first) if first else []
-        prompt = prompt_of(event.prompt, truth.tokens[first:])
-        self.truths[event.name], self._prompts[event.name] = truth, [*before, *prompt]
+        prompt = self.begin(event.name, event.prompt, truth, first)
         most = event.max_new_tokens + MORE_TOKENS * (event is self.longer)
         stops = stop_tokens_of(event, truth)
         end = truth.prompt_length + truth.answer_length(most, stops, event.string_before > 0)

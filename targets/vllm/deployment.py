@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import NamedTuple
 
-from ..base.client_requests import COMPLETIONS, calls_of, is_text, variable
+from ..base.client_requests import COMPLETED, COMPLETIONS, calls_of, is_text, variable
 from ..base.deployment import Client, Deployment, Implementation, Scale
 from ..base.issue_form import Form, Section
 from ..base.trace import (
@@ -352,7 +352,7 @@ def _sizes(config: Config) -> Iterator[str]:
 def _client(trace: Trace) -> Client:
     """Return what clients send to a server's /v1/completions."""
     calls = dict(calls_of(trace.events, _fields, partial(_other_calls, trace.config)))
-    return Client(COMPLETIONS, calls, tuple(_forced(trace)))
+    return Client(COMPLETIONS, COMPLETED, calls, tuple(_forced(trace)))
 
 
 def _fields(event: Turn, samples: int) -> dict[str, object] | None:

@@ -25,16 +25,15 @@ from ..base.client_script import (
     UNENDED,
     WAITING,
     WRONG_TOKENS,
+    Conversations,
     End,
     Frame,
     Prompt,
     asked_again,
     asking,
-    beginning,
     expects,
     leaking,
     marked,
-    prompt_of,
     tokens_in,
 )
 from ..base.engine_tests import ENGINE, RUN_SCENARIO, EngineTest, docstring, scenario
@@ -131,7 +130,7 @@ def _attempts(failure: Failure, config: Config) -> Iterator[tuple[_Clients, _Aga
             # What was computed from a wrong state may lie behind the end of an answer.
             longer = _Clients(_with_room(config, config.max_model_len), failure.events, failure.request)
             yield longer, nothing, WRONG_TOKENS
-        if tokens := clients.prefix(failure.holder, failure.depth):
+        if failure.depth and (tokens := clients.prefix(failure.holder, failure.depth)):
             yield clients, _Again([tokens]), WRONG_TOKENS
         everything = [clients.said(name)[:-1] for name in clients.truths]
         yield clients, _Again(everything), WRONG_TOKENS
@@ -172,7 +171,10 @@ def _memory(failure: Failure, clients: _Clients) -> End | None:
         promise = f"step {failure.step} does not continue {failure.request} from its state"
         where = f"{failure.step}, {failure.request!r}, {group}, {failure.depth}"
         return _fact(promise, f"wrong = engine.wrong_reads({where})", "not wrong", "(layers, blocks): {wrong}")
-    if failure.oracle in ("S1", "S5") and (tokens := clients.prefix(failure.holder, failure.depth)[:-1]):
+    holder = clients.truths.get(failure.holder)
+    if failure.oracle in ("S1", "S5") and holder and holder.is_plain and failure.depth > 0:
+        holder.reach(failure.depth)
+        tokens = holder.tokens[: failure.depth]
         promise = f"block {block} is published as the state after {len(tokens)} tokens"
         found = f"wrong = engine.wrong_states({group}, {block}, {tokens})"
         return _fact(promise, found, "not wrong", "but holds {wrong}")
@@ -201,33 +203,19 @@ class _Again(NamedTuple):
         yield from asked_again(self.prompts, "A cache")
 
 
-class _Clients:
+class _Clients(Conversations):
     """What clients of a trace have and ask for.
 
     lines   the calls of all events
-    truths  the tokens of each client when its last turn has ended
     """
 
     def __init__(self, config: Config, events: Sequence[Event], longer: str = "") -> None:
         """`longer`: a client that asks for `MORE_TOKENS` more than in the trace."""
+        super().__init__()
         self.config = config
         self.longer = longer
-        self.truths: dict[str, Truth] = {}
-        self._prompts: dict[str, list[int | tuple[str, int]]] = {}
         self.structured = any(isinstance(event, Arrive | Resume) and has_grammar(event) for event in events)
         self.lines = [line for event in events for line in self._call(event)]
-
-    def prefix(self, name: str, depth: int) -> Prompt:
-        """Return the first `depth` tokens of a client and the one after them, [] if its name is not known."""
-        if name not in self.truths or depth < 1:
-            return []
-        self.truths[name].reach(depth + 1)
-        return beginning(self.said(name), depth + 1)
-
-    def said(self, name: str) -> list[int | tuple[str, int]]:
-        """Return all that a client has, its answer included."""
-        truth = self.truths[name]
-        return [*self._prompts[name], *truth.tokens[truth.prompt_length :]]
 
     def _call(self, event: Event) -> Iterator[str]:
         match event:
@@ -271,11 +259,8 @@ class _Clients:
 
     def _turn(self, event: Turn, truth: Truth, first: int) -> str:
         """Return the arguments of a turn whose own tokens begin at position `first`."""
-        before = beginning(self.said(event.name), first) if first else []
-        self.truths[event.name] = truth
+        prompt = self.begin(event.name, event.prompt, truth, first)
         most = event.max_new_tokens + MORE_TOKENS * (event.name == self.longer)
-        prompt = prompt_of(event.prompt, truth.tokens[first:])
-        self._prompts[event.name] = [*before, *prompt]
         stops = stop_tokens_of(event, truth)
         end = truth.prompt_length + truth.answer_length(most, stops)
         truth.reach(end)

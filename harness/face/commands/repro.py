@@ -203,9 +203,7 @@ def written(
             test, tested = write_engine_test(folder, case, script)
         case = structs.replace(case, test=test, tested=tested)
         case = structs.replace(case, fix=tried_fix(options.patch, subject, folder, case))
-        write_folder(folder, case)
-        if reported:
-            (folder / REPORT).unlink()
+        write_folder(folder, case, has_report=reported is None)
     except OSError as error:
         raise unwritable(folder, error) from error
     good = verdict is not None and verdict.promised

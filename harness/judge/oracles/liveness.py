@@ -12,6 +12,7 @@ from ....reference.layout import Layout, cdiv, first_attended
 from ....reference.prefix_cache import key_at
 from ....reference.request import Life
 from ....targets.base.observe import Delivered, ForwardRow, Planned, View
+from ....targets.base.trace import LATE_STEPS_MAX
 from ..verdict import Requests, key_of
 from ..violation import Violation
 from .base import Context, Oracle
@@ -19,8 +20,6 @@ from .rules import Consequence, Rule
 
 STALL_STEPS_MAX = 8
 """Planned steps in a row that schedule no token while requests are unfinished."""
-ABORTED_STEPS_MAX = 2
-"""Steps whose tokens a request may get after its client aborted it: one in flight, and one that ends it."""
 
 
 class Liveness(Oracle):
@@ -72,7 +71,7 @@ class Liveness(Oracle):
             if life is None or not life.aborted or not tokens:
                 continue
             self._past_abort[name] += 1
-            if self._past_abort[name] > ABORTED_STEPS_MAX:
+            if self._past_abort[name] > LATE_STEPS_MAX:
                 return self.violation(context, "aborted", steps=self._past_abort[name], request=name)
         return None
 

@@ -12,13 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 from ....reference.tokens import IMAGE_TOKENS, PLACEHOLDER, Truth, key_of
 from ...base.trace import Config
-from ..options import has_adapters, has_images
+from ..options import has_adapters, has_images, is_v2
 from ..versions.wrapping import replaced
 
 MISSING = 1
@@ -67,22 +66,10 @@ def _keep_images(runner: Any) -> None:
     """Let V2 keep the images of its requests although its model has no encoder, if vLLM keeps them up to date."""
     from vllm.v1.core.sched.output import SchedulerOutput
 
-    is_v2 = not hasattr(runner, "requests")
-    if is_v2 and runner.encoder_cache is None and "encoder_input_updates" in SchedulerOutput.__dataclass_fields__:
+    if runner.encoder_cache is None and "encoder_input_updates" in SchedulerOutput.__dataclass_fields__:
         from vllm.v1.worker.gpu.mm.encoder_cache import EncoderCache
 
         runner.encoder_cache = EncoderCache()
-
-
-def _has_pixels(runner: Any, request: str, index: int) -> bool:
-    """Return True if the worker has what its encoder needs of a request's image; it skips one of which it has not."""
-    if hasattr(runner, "requests"):  # V1
-        features = runner.requests[request].mm_features
-    elif (cache := runner.encoder_cache) is not None:
-        features = cache.mm_features[request]
-    else:
-        return True
-    return features[index].data is not None
 
 
 class Inputs:
@@ -97,8 +84,10 @@ class Inputs:
         self.encoded: set[str] = set()
         self.picture: Callable[[str, int], Any] = _no_pixels
         """Returns what an encoder gets of an image with so many tokens."""
-        self._encode: Callable[[], None] | None = None
-        """Takes note of what the worker encodes in the step, once it has the step's requests."""
+        self._runner: Any = None
+        self._scheduled: Mapping[str, Sequence[int]] = {}
+        """Images that the worker encodes in the step, once it has the step's requests: request -> their numbers."""
+        self._is_v2 = is_v2(config)
         self._has_images = has_images(config)
         self._is_adapting = has_adapters(config)
         self._adapters: dict[int, str] = {}
@@ -133,7 +122,8 @@ class Inputs:
         sets that the runner has."""
         scheduler.max_num_encoder_input_tokens = ENCODER_TOKENS
         scheduler.encoder_cache_manager = type(scheduler.encoder_cache_manager)(cache_size=ENCODER_TOKENS)
-        if self._has_images:
+        self._runner = runner
+        if self._has_images and self._is_v2:
             _keep_images(runner)
         if self._is_adapting and runner.lora_config:
             manager = runner.lora_manager
@@ -152,7 +142,7 @@ class Inputs:
     def running(self, runner: Any, plan: Any) -> Iterator[None]:
         """Surround one step of the worker: update the encoder outputs it holds, and let the runner set adapters."""
         self.encoded.difference_update(plan.free_encoder_mm_hashes)
-        self._encode = partial(self._note_encoded, runner, plan.scheduled_encoder_inputs)
+        self._scheduled = plan.scheduled_encoder_inputs
         self._active = None
         if not self._is_adapting or runner.lora_config:
             yield
@@ -161,11 +151,20 @@ class Inputs:
         with replaced((runner, "lora_config", SimpleNamespace(max_loras=MAX_ADAPTERS))):
             yield
 
-    def _note_encoded(self, runner: Any, scheduled: Mapping[str, Sequence[int]]) -> None:
-        self._encode = None
-        for name, indices in scheduled.items():
-            images = self.truths[name].images
-            self.encoded.update(images[index].name for index in indices if _has_pixels(runner, name, index))
+    def _note_encoded(self) -> None:
+        """Take note of what the worker encodes in this step: it skips an image of which it has no pixels."""
+        for name, indices in self._scheduled.items():
+            images, features = self.truths[name].images, self._features(name)
+            has_pixels = [index for index in indices if features is None or features[index].data is not None]
+            self.encoded.update(images[index].name for index in has_pixels)
+        self._scheduled = {}
+
+    def _features(self, name: str) -> Any:
+        """Return the worker's own images of a request, None if this V2 keeps none beside stand-in layers."""
+        if not self._is_v2:
+            return self._runner.requests[name].mm_features
+        cache = self._runner.encoder_cache
+        return None if cache is None else cache.mm_features[name]
 
     def drop_adapters(self) -> None:
         """Apply no adapter in this step: it replays a graph without the kernels of adapters."""
@@ -183,8 +182,7 @@ class Inputs:
 
         Row i is `ids[starts[i] : starts[i + 1]]`: tokens of request `names[i]` from position `positions[i]` on.
         """
-        if self._encode:
-            self._encode()
+        self._note_encoded()
         found: list[int] | None = None
         for row, name in enumerate(names):
             truth = self.truths.get(name or "")

@@ -8,7 +8,7 @@ from handmade import context_of, life_of, plan, view_of
 from msgspec import structs
 
 from hybridfuzz.harness.judge.oracles.device_order import Order
-from hybridfuzz.harness.judge.oracles.liveness import ABORTED_STEPS_MAX, STALL_STEPS_MAX, Liveness
+from hybridfuzz.harness.judge.oracles.liveness import STALL_STEPS_MAX, Liveness
 from hybridfuzz.harness.judge.oracles.output import Output
 from hybridfuzz.reference.layout import Group, Layout
 from hybridfuzz.reference.request import Life
@@ -174,7 +174,7 @@ def test_an_aborted_request_gets_the_tokens_of_few_steps() -> None:
     aborted.aborted = True
     context, oracle = context_of(LAYOUT, r0=aborted, r1=life_of("r1", 20)), Liveness()
     both = Delivered(1, (("r0", (5,)), ("r1", (5,))), ())
-    for _ in range(ABORTED_STEPS_MAX):
+    for _ in range(LATE_STEPS_MAX):
         assert oracle.on_delivered(context, both) is None
     assert oracle.on_delivered(context, Delivered(1, (("r0", ()), ("r1", (5,))), ())) is None
     violation = oracle.on_delivered(context, both)
