@@ -14,6 +14,7 @@ from hybridfuzz.reference.layout import Group, Layout
 from hybridfuzz.reference.request import Life
 from hybridfuzz.reference.tokens import other_token
 from hybridfuzz.targets.base.observe import Copied, Delivered, Forward, ForwardRow, Loaded, PlannedRow, Zeroed
+from hybridfuzz.targets.base.trace import LATE_STEPS_MAX
 
 LAYOUT = Layout((Group("attention", 8),), 12, 4, "align", True)
 TRUTH = life_of("r0", 6).truth
