@@ -213,8 +213,8 @@ class ReproCase(Struct, frozen=True):
 
     @property
     def told(self) -> Answers:
-        """The answers that are told. Of a library they are of stand-ins for the layers that a script has: none if the
-        script shows the failure."""
+        """The answers that are told. For a library they come from stand-in layers, those of a script from real ones:
+        none if the script shows the failure."""
         return Answers() if _is_library(self) and self.verdict and self.verdict.promised else self.answers
 
     @property
@@ -489,8 +489,8 @@ def _settings_needed(
     reach: Reach, scheduling: Sequence[str], told: Sequence[str], *, only_flags: bool
 ) -> Iterator[str]:
     """Yield sentences about the settings without which the same requests do not fail: each was run. `scheduling`: flags
-    that choose how requests are scheduled. `told`: what need not be told. `only_flags`: a cause tells what else it
-    needs."""
+    that choose how requests are scheduled. `told`: settings that are told elsewhere. `only_flags`: a cause tells what
+    else it needs."""
     kinds = [kind for kind, failed in reach.scheduling.items() if not failed]
     tried = [
         one
@@ -613,7 +613,7 @@ def _server(page: _Page) -> Iterator[str]:
     clients = list(client_lines(served, page.case.trace, page.case.history, again)) if served and not forced else []
     lines = [f"* {markdown_text(note)}" for note in server.notes]
     if forced:
-        yield "No client can make this server fail at will, so that no client script is given. This comes by chance:\n"
+        yield "No client can make this server fail at will, so no client script is given. These are up to chance:\n"
         yield from (f"* {markdown_text(one)}" for one in forced)
         yield ""
         lines += list(_sent(served)) if served else []
@@ -630,8 +630,8 @@ def _server(page: _Page) -> Iterator[str]:
 
 
 TIMED = """\
-The clients below send the requests. In which step a server takes each of them, and in which order those that are sent
-together, comes by chance: it may take several attempts, and other values of `DELAY` where there is one."""
+The clients below send the requests. The step in which a server takes each of them, and the order of those that are
+sent together, are up to chance: it may take several attempts, and other values of `DELAY` where there is one."""
 
 
 def _by_chance(case: ReproCase, server: Deployment, again: bool) -> Iterator[str]:
@@ -818,11 +818,12 @@ LEGEND: Mapping[str, str] = {
     "stops=": "`stops` are the stop tokens of a request.",
     "is_string=": "With `is_string` the stop is found in the text of the answer.",
     "min_tokens=": "`min_tokens` is the least number of new tokens that a request asks for.",
-    "structured=": "`structured` asks for structured output, whose grammar is compiled after one step less than that.",
+    "structured=": "With `structured=n` the answer is structured output, whose grammar is ready after n - 1 steps.",
     "reasoning=": "`reasoning` is the new token by which the reasoning before structured output has ended.",
     "closes=": "`closes` is the number of new tokens with which the grammar is complete.",
-    "bad_grammar=": "`bad_grammar` is a grammar that does not compile, which is known after one step less than that.",
-    "scored_from=": "`scored_from` is the position of the prompt after which its log-probabilities are asked for.",
+    "bad_grammar=": "With `bad_grammar=n` the request's grammar does not compile, which is known after n - 1 steps.",
+    "scored_from=": "`scored_from` is the position of the prompt, counted from 0, after which its log-probabilities "
+    "are asked for.",
     "priority=": "Requests with a lower `priority` are served first.",
     "delay=": "`delay` is the number of further steps that a load takes.",
     "preempt(": "`preempt` does what the scheduler does for lack of memory.",
@@ -1015,7 +1016,7 @@ def _sources(case: ReproCase) -> Iterator[str]:
     script = f" The script, {release}: its output and exit statuses." if case.script else ""
     how = "by the fuzzer, with stand-ins" if case.deployment.is_stood_in else "by the fuzzer"
     yield f"**What is measured.**{script} Runs of the same requests {how}: settings, models and controls."
-    yield "Read in the source, not measured by these runs: the cause, what it needs and the public reports.\n"
+    yield "Not measured by these runs: the cause and what it needs (read in the source), and the public reports.\n"
 
 
 PLACES = """\

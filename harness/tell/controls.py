@@ -73,7 +73,7 @@ class Variant(NamedTuple):
 
     words   the factor; `{}` stands for `number`, so that numbers of one factor are told together
     is_own  it changes what the failing request hits
-    shorter tokens that the failing request's prompt has fewer
+    shorter by how many tokens the failing request's prompt is shorter
     has_other_rows  what fails is computed for other rows of the batch
     """
 
@@ -227,7 +227,7 @@ def _fewer_events(trace: Trace, calls: Mapping[str, str], failing: int) -> Itera
         if index != failing and (words := EVENTS.get(type(event), call)):
             events = (*trace.events[:index], *trace.events[index + 1 :])
             words = words.format(name=getattr(event, "name", ""))
-            fitted = f"{words}, and with the later calls for the rows that there are then" if call else words
+            fitted = f"{words} (later calls are for the rows that remain)" if call else words
             yield Variant(f"without {fitted}", structs.replace(trace, events=events), has_other_rows=bool(call))
 
 
@@ -297,7 +297,7 @@ def _bystanders(trace: Trace, history: History, violation: Violation) -> list[st
 
 
 def _turns(trace: Trace, violation: Violation) -> tuple[str, int]:
-    """Return whose turn it is whose event raises, and which: "", 0 if another event does, or no event."""
+    """Return the request whose turn raises, and the number of that turn; "", 0 if no turn does."""
     event = trace.events[violation.event] if 0 <= violation.event < len(trace.events) else None
     if violation.oracle != "CRASH" or not isinstance(event, Turn):
         return "", 0

@@ -127,7 +127,8 @@ def narrate(trace: Trace, history: History, calls: Mapping[str, str] = {}, *, is
 def _narrated(
     trace: Trace, history: History, events: Sequence[Event], calls: Mapping[str, str]
 ) -> Iterator[tuple[int, str]]:
-    """Yield the index of an event, of the last one of steps that schedule nothing, and a sentence."""
+    """Yield the index of each event, and a sentence. Steps in a row that schedule nothing share one: with the last
+    index."""
     at: dict[int, list[RequestStep]] = {}
     for one in history.request_steps:
         at.setdefault(one.moment, []).append(one)

@@ -38,11 +38,11 @@ def send(prompt, max_tokens, **more):
     )
 """
 """Requests to /v1/completions. `MODEL` is what the serve command names."""
-COMPLETED = """
+ANSWER_OF_COMPLETION = """
 def answer(completion):
     return completion.choices[0].token_ids
 """
-"""Reads the answer to one."""
+"""Returns the tokens of a response."""
 GENERATE = f"""{_HEAD.format(port=30000)}
 def send(prompt, max_tokens, **more):
     sampling = {{"max_new_tokens": max_tokens, "temperature": 0}}
@@ -54,11 +54,11 @@ def send(prompt, max_tokens, **more):
     return asyncio.create_task(client.post(f"{{URL}}/generate", cast_to=object, body=body))
 """
 """Requests to SGLang's /generate: its /v1/completions hands no session on."""
-GENERATED = """
+ANSWER_OF_GENERATE = """
 def answer(generated):
     return generated["output_ids"]
 """
-"""Reads the answer to one."""
+"""Returns the tokens of a response."""
 Fields = Callable[[Turn, int], Mapping[str, object] | None]
 """Returns the fields of a request besides its prompt and length, for a number of samples; None for a request that no
 endpoint takes."""

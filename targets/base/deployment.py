@@ -46,7 +46,7 @@ class Client(Struct, frozen=True):
     """What clients send to a server for the events of a trace, as lines of a Python script.
 
     head   imports, and the function that sends a request
-    reads  the function that reads an answer, which calls use that quote one
+    reads  the function `answer`, which returns the tokens of a response: for calls that quote an answer
     calls  index of an event -> lines; events that no client causes have none
     forced what the scenario decides itself, and when a server gets there: one sentence for each
     """

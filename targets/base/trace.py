@@ -85,7 +85,7 @@ LogprobsFrom = Annotated[
     Shrinks(0),
     NeedsFeature("logprobs-from"),
     Trait("log-probabilities of the end of a prompt"),
-    Says(", the log-probabilities only of what follows token {} of its prompt"),
+    Says(", log-probabilities only after position {} of its prompt, counted from 0"),
 ]
 Structured = Annotated[
     int,

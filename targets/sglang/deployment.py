@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
-from ..base.client_requests import GENERATE, GENERATED, calls_of, variable
+from ..base.client_requests import ANSWER_OF_GENERATE, GENERATE, calls_of, variable
 from ..base.deployment import Client, Deployment, Implementation, Scale
 from ..base.issue_form import Form, Section
 from ..base.trace import (
@@ -46,12 +46,12 @@ class Model(NamedTuple):
 
 
 GDN = Model("gated delta nets", "Qwen3NextForCausalLM", "Qwen/Qwen3-Next-80B-A3B-Instruct", {"num_hidden_layers": 4})
-"""The target checks its contract."""
+"""The target checks the contract of its state layers."""
 MAMBA2 = Model(
     "Mamba 2", "NemotronHForCausalLM", "nvidia/NVIDIA-Nemotron-Nano-9B-v2", {"hybrid_override_pattern": "M-M*"}
 )
 """For traces that have such layers. Its configuration takes the number of layers from the pattern."""
-WINDOWS = Model("state layers beside sliding windows", "InklingForConditionalGeneration", '"$MODEL"')
+WINDOWS = Model("convolution states beside sliding windows", "InklingForConditionalGeneration", '"$MODEL"')
 """For traces with sliding windows: the only architecture of 0.5.23 that has them beside states (`mamba2_config` and
 `is_hybrid_swa_model`). Its states are convolution windows alone."""
 ADAPTERS = ("--enable-lora", "--max-lora-rank", "8", "--lora-target-modules", "all")
@@ -255,7 +255,7 @@ def _client(trace: Trace) -> Client:
     """Return what clients send to a server's /generate."""
     ends = {event.name for event in trace.events if isinstance(event, Abort)}
     calls = calls_of(trace.events, partial(_fields, ends), _Others(trace))
-    return Client(GENERATE, GENERATED, dict(calls), tuple(_forced(trace)))
+    return Client(GENERATE, ANSWER_OF_GENERATE, dict(calls), tuple(_forced(trace)))
 
 
 def _fields(aborted: Collection[str], event: Turn, samples: int) -> dict[str, object]:

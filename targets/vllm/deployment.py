@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import NamedTuple
 
-from ..base.client_requests import COMPLETED, COMPLETIONS, calls_of, is_text, variable
+from ..base.client_requests import ANSWER_OF_COMPLETION, COMPLETIONS, calls_of, is_text, variable
 from ..base.deployment import Client, Deployment, Implementation, Scale
 from ..base.issue_form import Form, Section
 from ..base.trace import (
@@ -352,7 +352,7 @@ def _sizes(config: Config) -> Iterator[str]:
 def _client(trace: Trace) -> Client:
     """Return what clients send to a server's /v1/completions."""
     calls = dict(calls_of(trace.events, _fields, partial(_other_calls, trace.config)))
-    return Client(COMPLETIONS, COMPLETED, calls, tuple(_forced(trace)))
+    return Client(COMPLETIONS, ANSWER_OF_COMPLETION, calls, tuple(_forced(trace)))
 
 
 def _fields(event: Turn, samples: int) -> dict[str, object] | None:
@@ -437,7 +437,7 @@ def _notes(trace: Trace, model: Model, is_stood_in: bool) -> Iterator[str]:
         yield "DRAFTER is a checkpoint of an EAGLE drafter for the model"
     if _reasons(trace):
         yield (
-            f"{PARSER} stands for the reasoning parser of the model; prompts of requests with reasoning end inside an "
+            f"replace {PARSER} by the reasoning parser of your model; prompts of requests with reasoning end inside an "
             "open block of reasoning, the other prompts behind a closed one"
         )
     if options_of(config).connector not in ("none", "offloading"):

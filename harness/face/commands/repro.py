@@ -148,7 +148,7 @@ def reproduced(
 
 
 def with_known_bug(target: str, one: Reproduced, name: str) -> Reproduced:
-    """Return a failing trace with the known bug `name` that a comparison recognized in it, as it is for ""."""
+    """Return a failing trace with the known bug `name` that a comparison recognized in it; unchanged for an empty name."""
     from msgspec import structs
 
     from ...tell.related import related
@@ -226,7 +226,7 @@ def written(
         line(f"with the patch: {', '.join(results)}")
     line(f"wrote {folder}")
     if reported:
-        line(f"it is the defect of {reported.folder / REPORT}, which names it: it has no report of its own")
+        line(f"the same defect as {reported.folder / REPORT}: it has no report of its own")
     seconds, lines = round(verdict.seconds, 1) if verdict else None, script.text.count("\n") if script else None
     reason = "promised" if good else "not-promised" if verdict else "no-script"
     result = {"exit_reason": reason, "signature": violation.signature, "folder": str(folder)}

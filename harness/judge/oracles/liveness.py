@@ -43,7 +43,7 @@ class Liveness(Oracle):
                 ),
                 "aborted": Consequence(
                     "An abort is lost",
-                    "The request goes on to its end, on memory and in steps that other requests wait for.",
+                    "The request runs to its end, and takes memory and steps that other requests wait for.",
                     "slower",
                 ),
             },

@@ -60,7 +60,7 @@ class Sizes:
     tags         True if requests name a session, whose nodes the tree keeps (`enable_session_radix_cache`)
     tenant       True if requests bring a key of their own to the tree (`extra_key`), beside an adapter or a salt
     endless      True if a request without a stop token ends by its length alone (`ignore_eos`)
-    conservativeness  of the share of an answer that admission reserves (`schedule_conservativeness`)
+    conservativeness  factor on the share of an answer that admission reserves (`schedule_conservativeness`)
     prefill_interval  rounds between two prefills in which only decodes may run (`prefill_decode_interval`)
     hicache      when content is copied to the host (`hicache_write_policy`), "no" without a host tier
     host_ratio   size of the host's pools in sizes of the device's (`hicache_ratio`)
