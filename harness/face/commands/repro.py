@@ -148,7 +148,7 @@ def reproduced(
 
 
 def with_known_bug(target: str, one: Reproduced, name: str) -> Reproduced:
-    """Return a failing trace with the known bug `name` that a comparison recognized in it; unchanged for an empty name."""
+    """Return a failing trace with the known bug `name` that a comparison recognized in it, unchanged for ""."""
     from msgspec import structs
 
     from ...tell.related import related
