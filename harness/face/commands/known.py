@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=Path("known.toml"),
         metavar="FILE",
-        help="file to write (default: known.toml; severity has none: severity.json beside the patches)",
+        help="file to write (default: known.toml; severity: none, it has to be given)",
     )
     parser.add_argument("--json", action="store_true", help="end with one JSON object on standard output")
 

@@ -339,7 +339,7 @@ def test_a_server_has_its_clients_and_what_was_run_of_it(fails: bool) -> None:
     [command] = commands
     assert "--block-size 1024" in command and "--num-gpu-blocks-override" not in command
     assert (
-        "No client can make this server fail at will, so that no client script is given. This comes by chance:" in text
+        "No client can make this server fail at will, so no client script is given. These are up to chance:" in text
     )
     assert "What clients can send, in the lengths of this server:\n\n* r0 arrives: " in text
     tight = report(
@@ -923,7 +923,7 @@ def test_it_says_which_figures_are_of_runs_and_which_of_the_text_of_the_cause() 
     case = structs.replace(known_case(GPU="not run"), verdict=VERDICT, script=Script("pass\n", "x", "nothing"))
     [line] = [one for one in report(case).splitlines() if one.startswith("**What is measured.**")]
     assert "run on the release: " in line and "GPU" not in line and "with stand-ins" not in line
-    assert "not measured by these runs: the cause" in report(case)
+    assert "Not measured by these runs: the cause" in report(case)
     stood_in = structs.replace(case.deployment, is_stood_in=True)
     assert "by the fuzzer, with stand-ins: " in report(structs.replace(case, deployment=stood_in))
     # No script of the report shows it: it is told to whoever files it.

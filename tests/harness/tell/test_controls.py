@@ -204,7 +204,7 @@ def test_the_call_that_goes_wrong_is_not_left_out() -> None:
 
     found = [*controls(trace, history, OnlyAsGiven({"r0"}, {}), structs.replace(ABLE, stock=()), library)]
     [left_out] = [one for one in found if "Cache.crop" in one]
-    assert left_out == "without Cache.crop, and with the later calls for the rows that there are then"
+    assert left_out == "without Cache.crop (later calls are for the rows that remain)"
 
 
 def test_another_request_may_be_longer_or_shorter() -> None:
