@@ -338,9 +338,7 @@ def test_a_server_has_its_clients_and_what_was_run_of_it(fails: bool) -> None:
         return
     [command] = commands
     assert "--block-size 1024" in command and "--num-gpu-blocks-override" not in command
-    assert (
-        "No client can make this server fail at will, so no client script is given. These are up to chance:" in text
-    )
+    assert "No client can make this server fail at will, so no client script is given. These are up to chance:" in text
     assert "What clients can send, in the lengths of this server:\n\n* r0 arrives: " in text
     tight = report(
         structs.replace(case, deployment=described(plain), served=structs.replace(served, needs=["num_blocks"]))
