@@ -619,7 +619,7 @@ def _server(page: _Page) -> Iterator[str]:
         lines += list(_sent(served)) if served else []
     elif not clients:
         lines += ["", "No client script is given: the requests are no calls of a server's HTTP interface.", ""]
-    elif needs_timing("\n".join(clients)):
+    elif served and needs_timing(served, page.case.trace, page.case.history):
         yield f"{TIMED}\n"
     if clients:
         lines += ["", markdown_fence("\n".join(clients), "python")]
