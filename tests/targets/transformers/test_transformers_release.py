@@ -26,6 +26,7 @@ from hybridfuzz.targets.base.registry import prepare
 from hybridfuzz.targets.base.repro import Failure
 from hybridfuzz.targets.base.trace import Arrive, Config, Group, Step, Trace, TraceError
 from hybridfuzz.targets.transformers.factory import capabilities, refusal
+from hybridfuzz.targets.transformers.families import FAMILIES
 from hybridfuzz.targets.transformers.repro import PROMISE, write_scripts
 
 pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("engine")]
@@ -82,6 +83,14 @@ for mapping in (DYNAMIC_LAYER_TYPE_MAPPING, STATIC_LAYER_TYPE_MAPPING):
                 print(kind, type(error).__name__)
 """
 """Prints where the keys and the states of a layer with both halves are after two forwards with an offloaded cache."""
+POSITIONS = """
+import inspect
+from hybridfuzz.targets.transformers.families import FAMILIES
+from transformers import AutoConfig, AutoModelForCausalLM
+for name, family in FAMILIES.items():
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family.model_type, **family.sizes))
+    print(name, "position_ids" in inspect.signature(model.forward).parameters)
+"""
 SOUND_OPTIONS = {"chunks": "wide", "record": "no", "client": "generate", "offload": "no", "forward": "tags"}
 SOUND = {"chunks": "wide", "record": "no", "client": "generate", "offload": "no", "max_model_len": 32}
 """Configurations in which the sound families are silent: no known defect of 5.23.0 is reached."""
@@ -246,6 +255,15 @@ def test_the_states_of_every_layer_with_both_halves_stay(release: str, refused: 
 
     assert told(launch) == [f"{kind} {error}" for kind, error in zip(kinds, refused, strict=True)]
     assert told(patched(launch, fixes)) == [f"{kind} OnHost Tensor" for kind in kinds]
+
+
+@pytest.mark.parametrize("release", ["5.23.0", "5.24.0"])
+def test_a_family_takes_positions_if_its_forward_does(release: str) -> None:
+    launch = prepare(f"transformers@{release}", print)
+    environment = {**os.environ, **launch.env}
+    command = [launch.python, "-c", POSITIONS]
+    told = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+    assert told.splitlines() == [f"{name} {family.positions}" for name, family in FAMILIES.items()]
 
 
 def test_a_script_of_public_api_shows_a_defect(tmp_path: Path) -> None:
