@@ -1142,7 +1142,8 @@ def _own(case: ReproCase) -> Iterator[str]:
 
 def _search(case: ReproCase) -> str:
     """Return where and for what the issues are searched, as their authors word them: what a client gets with the
-    engine's function, and with the kind of model and the first thing that the failure needs."""
+    engine's function, and with the feature that the failure needs most, or the kind of model. What raises names its
+    place itself, so that the model's kind is left out where there is a feature."""
     where = f" in {markdown_code(case.deployment.tracker)}" if case.deployment.tracker else ""
     symptom = "too many tokens" if case.what == TOO_MANY else SYMPTOMS.get(client_of(case.violation), "")
     if case.crashes and not _is_told_by_us(case):
@@ -1152,8 +1153,11 @@ def _search(case: ReproCase) -> str:
         patched = case.fix.functions if case.fix else ()
         named = FUNCTION.findall(case.cause.body) if case.cause else ()
         functions = [_searched(one) for one in (patched or named)[:FUNCTIONS_SEARCHED]]
-    kind, *needs = (*case.deployment.search, *case.headline.search[bool(case.deployment.search) :])
-    queries = [*([symptom, one] for one in functions), [kind, *needs[:1], symptom]]
+    deployment = case.deployment
+    kind, *needs = (*deployment.search, *case.headline.search[bool(deployment.search) :])
+    features = [*deployment.features, *(deployment.words.get(one, one) for one in needs)][:1]
+    about = features if case.crashes and features and not deployment.search else [kind, *features]
+    queries = [*([symptom, one] for one in functions), [*about, symptom]]
     # GitHub wants every word of a query: each of these is one.
     told = dict.fromkeys(" ".join(filter(None, words)) for words in queries)
     return f"{where}, one query each: {', '.join(map(markdown_code, told))}"

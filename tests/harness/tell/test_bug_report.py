@@ -826,7 +826,12 @@ def test_the_words_to_search_for_are_of_the_function_and_the_symptom() -> None:
     assert f"one query each: `wrong output Pool.take`, {last}" in report(structs.replace(case, fix=fix))
     crash = structs.replace(case_of("mixed-decodes"), related=known_case().related)
     exception, _, function = crash.violation.field.partition("-")
-    assert f"one query each: `{exception} {function}`, `mamba " in report(crash)
+    about = crash.headline.search[1]
+    assert f"one query each: `{exception} {function}`, `{about} {exception}`" in report(crash)
+    words = structs.replace(crash.deployment, words={about: "as users say"})
+    assert f"`as users say {exception}`" in report(structs.replace(crash, deployment=words))
+    named = structs.replace(words, features=("HiTier",))
+    assert f"`HiTier {exception}`" in report(structs.replace(crash, deployment=named))
 
 
 def test_a_title_names_the_event_that_the_cause_does_not() -> None:
