@@ -105,12 +105,14 @@ DIFFER = re.compile(r"log-probabilities differ from the same tokens alone by ([\
 
 
 class OtherRun(Struct, frozen=True):
-    """The trace on one implementation of several. `result`: `PASSES`, how it fails, or why it cannot run."""
+    """The trace on one implementation of several. `result`: `PASSES`, how it fails, or why it cannot run; of the script
+    where the trace itself cannot run (`by_script`)."""
 
     title: str
     default: bool
     current: bool
     result: str
+    by_script: bool = False
 
 
 class SecondPatch(Struct, frozen=True):
@@ -577,13 +579,17 @@ def _shown(case: ReproCase) -> str:
     return ""
 
 
+NOT_DRIVEN = "not run, because the test harness does not drive it with these settings"
+
+
 def _implementations(case: ReproCase) -> Iterator[str]:
     """Yield which implementations show the failure, the default one first, in one line."""
     if not case.runs:
         return
     told = []
     for run in sorted(case.runs, key=lambda run: not run.default):
-        was_run = "not run" if run.result.startswith(CANNOT_RUN) else _without_event(run.result)  # for our reasons
+        was_run = NOT_DRIVEN if run.result.startswith(CANNOT_RUN) else _without_event(run.result)  # for our reasons
+        was_run += " (the script)" * run.by_script
         result = "**fails** (this report)" if run.current else markdown_text(was_run)
         told.append(f"{markdown_text(run.title)}{' (the default)' * run.default}: {result}")
     yield f"{'; '.join(told)}.\n"

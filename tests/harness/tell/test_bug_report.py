@@ -542,10 +542,14 @@ def test_a_script_whose_tokens_are_right_claims_no_wrong_ones() -> None:
 
 
 def test_it_is_said_how_another_implementation_fails() -> None:
-    """It said "fails in another way" and not how; and of one that was not run, why our adapter cannot."""
+    """It said "fails in another way" and not how; and of one that was not run, why our adapter cannot, in words of its options."""
     unable = [OtherRun("python", False, True, "fails"), OtherRun("rust", True, False, "cannot run: x needs y")]
     told = report(structs.replace(case_of("accepted-count-zero"), runs=unable))
-    assert "rust (the default): not run; python: **fails** (this report).\n" in told
+    reason = "not run, because the test harness does not drive it with these settings"
+    assert f"rust (the default): {reason}; python: **fails** (this report).\n" in told
+    by_script = [unable[0], OtherRun("rust", True, False, "fails, too", by_script=True)]
+    told = report(structs.replace(case_of("accepted-count-zero"), runs=by_script))
+    assert "rust (the default): fails, too (the script); python: **fails** (this report).\n" in told
     runs = [OtherRun("python", False, True, "fails"), OtherRun("rust", True, False, "fails in another way: TypeError")]
     assert "rust (the default): fails in another way: TypeError; python" in report(
         structs.replace(case_of("accepted-count-zero"), runs=runs)
