@@ -333,7 +333,7 @@ class Truth:
         return stops
 
     def restrict(self, closes: int) -> None:
-        """Let a grammar restrict the answer from its first token on. It is complete with token `closes`, 0 for never."""
+        """Let a grammar restrict the answer from its first token on. Token `closes` completes it, 0 for never."""
         self.has_grammar, self.closes_at = True, self.prompt_length + closes - 1 if closes else 0
         self._answer_anew()
 

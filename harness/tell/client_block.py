@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from ...targets.base.client_requests import awaited_by, stops_of, variable
 from ...targets.base.trace import Abort, Arrive, Resume, Step, Trace, Turn
@@ -56,7 +57,7 @@ def client_lines(served: Served, trace: Trace, history: History, again: bool = F
     yield END
 
 
-class _Call(NamedTuple):
+class _Call(Struct, frozen=True):
     """A call of the script.
 
     lines   its own

@@ -135,7 +135,7 @@ def _quoted(prompt: Prompt, sent: Mapping[str, Turn]) -> str:
 
 
 def awaited_by(events: Sequence[Event], index: int) -> set[str]:
-    """Return the requests for whose answers the call of an event itself waits: the turn before, and one that it quotes."""
+    """Return the requests for whose answers the call of an event itself waits: the turn before, and quoted ones."""
     event = events[index]
     if not isinstance(event, Turn):
         return set()

@@ -542,7 +542,7 @@ def test_a_script_whose_tokens_are_right_claims_no_wrong_ones() -> None:
 
 
 def test_it_is_said_how_another_implementation_fails() -> None:
-    """It said "fails in another way" and not how; and of one that was not run, why our adapter cannot, in words of its options."""
+    """It said "fails in another way" and not how; and of one that was not run, why our adapter cannot."""
     unable = [OtherRun("python", False, True, "fails"), OtherRun("rust", True, False, "cannot run: x needs y")]
     told = report(structs.replace(case_of("accepted-count-zero"), runs=unable))
     reason = "not run, because the test harness does not drive it with these settings"

@@ -263,11 +263,11 @@ def test_a_request_behind_the_others_needs_no_timing() -> None:
         (make_trace(arrive("r0", 3), Abort("r0")), True),
         (make_trace(arrive("r0", 3), ResetPrefixCache()), True),
         (make_trace(ResetPrefixCache(), arrive("r0", 3)), False),
-        (make_trace(arrive("r0", 3), structs.replace(arrive("r1", 3), prompt=(*arrive("r0", 3).prompt, ("~", 1)))), False),
+        (make_trace(arrive("r0", 3), Arrive("r1", (*arrive("r0", 3).prompt, ("~", 1)), 2)), False),
     ],
 )
 def test_what_happens_beside_a_request_needs_timing(trace: Trace, meets: bool) -> None:
-    """The script's text was read, in which a reset or an abort beside a request looked like a request that had ended."""
+    """The script's text was read, in which a reset or an abort beside a request looked like its end."""
     assert is_timed("vllm@0.33.0", trace) == meets
 
 

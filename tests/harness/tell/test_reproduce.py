@@ -201,8 +201,8 @@ def test_an_implementation_that_the_trace_cannot_run_on_is_shown_by_the_script(m
     implementations = (Implementation("one", {"core": "one"}), Implementation("other", {"core": "other"}))
     deployment = Deployment("", implementations=implementations)
     case = SimpleNamespace(
-        spec="", launch=Launch("", {}), trace=make_trace(options={"core": "one"}), history=None, violation=None, runs=[here, cannot],
-        deployment=deployment,
+        spec="", launch=Launch("", {}), trace=make_trace(options={"core": "one"}), history=None, violation=None,
+        runs=[here, cannot], deployment=deployment,
     )  # fmt: skip
     verdicts = [ScriptVerdict(False, 0, 0.1, ""), ScriptVerdict(True, 1, 0.1, "")]
 
