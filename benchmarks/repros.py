@@ -25,6 +25,7 @@ import datetime
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,7 +33,8 @@ from forked_scripts import ForkedScripts
 
 from hybridfuzz.harness.draw.trace_files import load_trace
 from hybridfuzz.harness.group.findings.finding_store import read_state
-from hybridfuzz.harness.group.known.fixes import BUILTIN, read_fixes
+from hybridfuzz.harness.group.known.fixes import BUILTIN, KNOWN_FILE, read_fixes
+from hybridfuzz.harness.group.known.known_toml import load_known
 from hybridfuzz.harness.tell.script import Run, ScriptVerdict, failure_of, run_script, run_test
 from hybridfuzz.harness.workers.worker_client import WorkerClient
 from hybridfuzz.targets.base.launch import Launch
@@ -148,15 +150,20 @@ def counted_of(spec: str, findings: Path | None) -> str:
 
 
 def packaged_traces(spec: str, only: str = "*", corpus: Path = ROOT / "corpus") -> dict[str, Path]:
-    """Return the packaged traces of a release by the names that entries of known.toml have for them.
+    """Return the packaged traces of a release by the names that entries of known.toml have for them: those made with
+    it, and those of earlier releases whose entries list it.
 
     Those of a variant with a folder of its own (`llamacpp:server`) are in that folder alone.
     """
     target = parse(spec)
     folder = corpus / target.name
     own = folder / target.variant if target.variant else folder
-    paths = sorted((own if own.is_dir() else folder).glob(f"{target.version}--{only}.json"))
-    return {path.relative_to(folder).as_posix(): path for path in paths}
+    place = own if own.is_dir() else folder
+    entries = load_known(folder / KNOWN_FILE) if (folder / KNOWN_FILE).exists() else ()
+    listed = {folder / name for entry in entries if target.version in entry.releases for name in entry.traces}
+    paths = {*place.glob(f"{target.version}--*.json"), *(path for path in listed if path.parent == place)}
+    chosen = sorted(path for path in paths if fnmatchcase(path.stem.partition("--")[2], only))
+    return {path.relative_to(folder).as_posix(): path for path in chosen}
 
 
 def count(

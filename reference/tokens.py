@@ -332,6 +332,11 @@ class Truth:
         self._withhold(stops, min_tokens)
         return stops
 
+    def restrict(self, closes: int) -> None:
+        """Let a grammar restrict the answer from its first token on. Token `closes` completes it, 0 for never."""
+        self.has_grammar, self.closes_at = True, self.prompt_length + closes - 1 if closes else 0
+        self._answer_anew()
+
     def _withhold(self, tokens: tuple[int, ...], places: int) -> None:
         """Answer anew, without `tokens` in the first places."""
         if places:

@@ -37,6 +37,15 @@ def test_names_of_counted_traces_are_those_of_the_known_bugs(repros: ModuleType)
     ]
 
 
+def test_traces_of_earlier_releases_count_where_their_bug_is_listed(repros: ModuleType) -> None:
+    """A release for which no trace was made had no row, although all its known bugs had scripts."""
+    found = repros.packaged_traces("transformers@5.24.0")
+    entries = [one for one in repros.read_fixes(repros.BUILTIN, "transformers@5.24.0") if "5.24.0" in one.releases]
+    assert found.keys() == {name for entry in entries for name in entry.traces}
+    assert found.keys() < repros.packaged_traces("transformers@5.23.0").keys()
+    assert repros.packaged_traces("transformers@5.24.0", "lfm2*").keys() < found.keys()
+
+
 @pytest.mark.parametrize(
     ("passing", "expected"),
     [

@@ -105,12 +105,14 @@ DIFFER = re.compile(r"log-probabilities differ from the same tokens alone by ([\
 
 
 class OtherRun(Struct, frozen=True):
-    """The trace on one implementation of several. `result`: `PASSES`, how it fails, or why it cannot run."""
+    """The trace on one implementation of several. `result`: `PASSES`, how it fails, or why it cannot run; of the script
+    where the trace itself cannot run (`by_script`)."""
 
     title: str
     default: bool
     current: bool
     result: str
+    by_script: bool = False
 
 
 class SecondPatch(Struct, frozen=True):
@@ -577,13 +579,17 @@ def _shown(case: ReproCase) -> str:
     return ""
 
 
+NOT_DRIVEN = "not run, because the test harness does not drive it with these settings"
+
+
 def _implementations(case: ReproCase) -> Iterator[str]:
     """Yield which implementations show the failure, the default one first, in one line."""
     if not case.runs:
         return
     told = []
     for run in sorted(case.runs, key=lambda run: not run.default):
-        was_run = "not run" if run.result.startswith(CANNOT_RUN) else _without_event(run.result)  # for our reasons
+        was_run = NOT_DRIVEN if run.result.startswith(CANNOT_RUN) else _without_event(run.result)  # for our reasons
+        was_run += " (the script)" * run.by_script
         result = "**fails** (this report)" if run.current else markdown_text(was_run)
         told.append(f"{markdown_text(run.title)}{' (the default)' * run.default}: {result}")
     yield f"{'; '.join(told)}.\n"
@@ -619,7 +625,7 @@ def _server(page: _Page) -> Iterator[str]:
         lines += list(_sent(served)) if served else []
     elif not clients:
         lines += ["", "No client script is given: the requests are no calls of a server's HTTP interface.", ""]
-    elif needs_timing("\n".join(clients)):
+    elif served and needs_timing(served, page.case.trace, page.case.history):
         yield f"{TIMED}\n"
     if clients:
         lines += ["", markdown_fence("\n".join(clients), "python")]
@@ -1142,7 +1148,8 @@ def _own(case: ReproCase) -> Iterator[str]:
 
 def _search(case: ReproCase) -> str:
     """Return where and for what the issues are searched, as their authors word them: what a client gets with the
-    engine's function, and with the kind of model and the first thing that the failure needs."""
+    engine's function, and with the feature that the failure needs most, or the kind of model. What raises names its
+    place itself, so that the model's kind is left out where there is a feature."""
     where = f" in {markdown_code(case.deployment.tracker)}" if case.deployment.tracker else ""
     symptom = "too many tokens" if case.what == TOO_MANY else SYMPTOMS.get(client_of(case.violation), "")
     if case.crashes and not _is_told_by_us(case):
@@ -1152,8 +1159,11 @@ def _search(case: ReproCase) -> str:
         patched = case.fix.functions if case.fix else ()
         named = FUNCTION.findall(case.cause.body) if case.cause else ()
         functions = [_searched(one) for one in (patched or named)[:FUNCTIONS_SEARCHED]]
-    kind, *needs = (*case.deployment.search, *case.headline.search[bool(case.deployment.search) :])
-    queries = [*([symptom, one] for one in functions), [kind, *needs[:1], symptom]]
+    deployment = case.deployment
+    kind, *needs = (*deployment.search, *case.headline.search[bool(deployment.search) :])
+    features = [*deployment.features, *(deployment.words.get(one, one) for one in needs)][:1]
+    about = features if case.crashes and features and not deployment.search else [kind, *features]
+    queries = [*([symptom, one] for one in functions), [*about, symptom]]
     # GitHub wants every word of a query: each of these is one.
     told = dict.fromkeys(" ".join(filter(None, words)) for words in queries)
     return f"{where}, one query each: {', '.join(map(markdown_code, told))}"

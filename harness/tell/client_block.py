@@ -8,8 +8,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from ...targets.base.client_requests import stops_of, variable
-from ...targets.base.trace import Abort, Arrive, Resume, Step, Trace
+from msgspec import Struct
+
+from ...targets.base.client_requests import awaited_by, stops_of, variable
+from ...targets.base.trace import Abort, Arrive, Resume, Step, Trace, Turn
 from ..record.history import History, RequestStep
 from ..units import listed
 from .at_scale import Served
@@ -55,25 +57,51 @@ def client_lines(served: Served, trace: Trace, history: History, again: bool = F
     yield END
 
 
-def _main(served: Served, trace: Trace, history: History, again: bool) -> Iterator[str]:
-    """Yield the lines of the function that sends the requests."""
-    client = served.deployment.client
+class _Call(Struct, frozen=True):
+    """A call of the script.
+
+    lines   its own
+    ended   requests that the script awaits before it
+    until   what the script sleeps for before it, "" for nothing
+    """
+
+    index: int
+    lines: Sequence[str]
+    ended: Sequence[str] = ()
+    until: str = ""
+
+
+def _plan(served: Served, trace: Trace, history: History) -> Iterator[_Call]:
+    """Yield the calls in order; their indices are those of the server's trace."""
+    calls = served.deployment.client.calls
     before, of_trace = -1, dict(zip(_calls(served.trace), _calls(trace), strict=True))
-    for index in sorted(client.calls):
+    for index in sorted(calls):
         event = of_trace[index]
         planned = _planned(history, event)
+        ended: Sequence[str] = ()
+        until = ""
         if planned > before >= 0:
             doing = _doing(trace, history, event, planned)
             own = [variable(getattr(trace.events[event], "name", ""))]
             if isinstance(trace.events[event], Resume) and [*doing.values()] == [own]:
                 pass  # its call waits for the turn before
             elif doing.keys() == {ENDED}:
-                yield f"    await asyncio.gather({', '.join(doing[ENDED])})"
+                ended = doing[ENDED]
             else:
-                when = _in_words(doing) or "the turn before is computed"
-                yield f"    await asyncio.sleep(DELAY)  # until {when}"
+                until = _in_words(doing) or "the turn before is computed"
         before = planned
-        yield from (f"    {line}" for line in client.calls[index])
+        yield _Call(index, calls[index], ended, until)
+
+
+def _main(served: Served, trace: Trace, history: History, again: bool) -> Iterator[str]:
+    """Yield the lines of the function that sends the requests."""
+    client = served.deployment.client
+    for call in _plan(served, trace, history):
+        if call.ended:
+            yield f"    await asyncio.gather({', '.join(call.ended)})"
+        elif call.until:
+            yield f"    await asyncio.sleep(DELAY)  # until {call.until}"
+        yield from (f"    {line}" for line in call.lines)
     if again and (first := next(_sent(client.calls.values()), None)):
         prompt, new = map(ast.unparse, first.args)
         fields = "".join(f", {one.arg}={ast.unparse(one.value)}" for one in first.keywords)
@@ -122,13 +150,17 @@ def _in_words(doing: Mapping[str, Sequence[str]]) -> str:
     return "; ".join(f"{listed(names)} {_plural(state, names)}" for state, names in doing.items())
 
 
-def needs_timing(script: str) -> bool:
-    """Return True if requests of a script have to meet in a server: one is sent while another may not have ended."""
-    is_open = False
-    for line in script.splitlines():
-        if "sleep(DELAY)" in line or (is_open and " = send(" in line and "await" not in line):
+def needs_timing(served: Served, trace: Trace, history: History) -> bool:
+    """Return True if something has to happen in a server while a request runs: a call is made before all earlier
+    requests have ended."""
+    events, running = served.trace.events, set[str]()
+    for call in _plan(served, trace, history):
+        running -= {*call.ended, *map(variable, awaited_by(events, call.index))}
+        if running or call.until:
             return True
-        is_open = " = send(" in line or (is_open and "await" not in line)
+        event = events[call.index]
+        if isinstance(event, Turn):
+            running.add(variable(event.name))
     return False
 
 

@@ -277,8 +277,6 @@ def _search_terms(trace: Trace, history: History, violation: Violation) -> Itera
         "prefix caching": subject and subject.hit > 0,
         "chunked prefill": subject and len(subject.chunks) > 1,
         "one token prompt": subject and subject.prompt == 1,
-        "memory leak": violation.oracle in ("M1", "M9"),
-        "request stuck waiting": _stalls(violation),
         "async scheduling": config.async_depth,  # by default, and so least telling
     }
     yield "mamba" if violation.group_kind != "attention" else "kv cache"

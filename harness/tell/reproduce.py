@@ -19,6 +19,7 @@ from contextlib import ExitStack
 from functools import partial
 from itertools import product
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from msgspec import Struct, structs
 
@@ -289,7 +290,8 @@ def reproduce(
         except TargetError as error:
             why = str(error)
         else:
-            why, case = "", structs.replace(case, script=script, verdict=verdict)
+            runs = list(_by_script(case)) if verdict.promised else case.runs
+            why, case = "", structs.replace(case, script=script, verdict=verdict, runs=runs)
         if case.trace == trace or (case.verdict and case.verdict.promised):
             break
     return case, why
@@ -315,6 +317,37 @@ def _implementations(worker: WorkerClient, trace: Trace, signature: str, deploym
         chosen = structs.replace(trace, config=structs.replace(trace.config, options=options))
         current = all(trace.config.options.get(name) == value for name, value in one.options.items())
         yield OtherRun(one.title, one.default, current, _result(worker, chosen, signature))
+
+
+def _by_script(case: ReproCase) -> Iterator[OtherRun]:
+    """Yield the results on each implementation, those of its script where the trace cannot run: a script reads what
+    clients receive, and needs no view of what a cache holds."""
+    options = {one.title: one.options for one in case.deployment.implementations}
+    for run in case.runs:
+        config = case.trace.config
+        chosen = structs.replace(config, options={**config.options, **options.get(run.title, {})})
+        is_unable = run.result.startswith(CANNOT_RUN) and chosen != config
+        yield _run_script_on(case, structs.replace(case.trace, config=chosen), run) if is_unable else run
+
+
+def _run_script_on(case: ReproCase, trace: Trace, run: OtherRun) -> OtherRun:
+    """Return the result of the first script of a trace that fails as it promises, else of the last; `run` as it is if
+    there is none."""
+    try:
+        scripts = write_scripts(case.spec, trace, failure_of(case.trace, case.history, case.violation))
+    except TargetError:
+        return run
+    result = run.result
+    with TemporaryDirectory() as folder:
+        for script in scripts:
+            path = Path(folder) / SCRIPT
+            path.write_text(script.text, encoding="utf-8")
+            verdict = run_script(path, script, case.launch)
+            if verdict.promised:
+                result = FAILS_TOO
+                break
+            result = f"{FAILS_OTHERWISE}: {verdict.raised}" if verdict.status else PASSES
+    return structs.replace(run, result=result, by_script=True)
 
 
 def _models(judged: Judged, traces: Iterator[tuple[str, Trace]], signature: str) -> Iterator[tuple[str, str]]:

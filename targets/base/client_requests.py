@@ -122,13 +122,27 @@ def prompt_of(prompt: Prompt, sent: Mapping[str, Turn]) -> str:
     parts = []
     for index, (document, length) in enumerate(prompt):
         if document == CONTINUATION:
-            before = prompt[:index]
-            whose = [variable(name) for name, turn in sent.items() if turn.prompt == before]
-            quoted = f"answer(await {whose[0]})[:{length}]" if whose else f'tokens("answer", {length})'
-            parts.append(quoted)
+            whose = _quoted(prompt[:index], sent)
+            parts.append(f"answer(await {variable(whose)})[:{length}]" if whose else f'tokens("answer", {length})')
         else:
             parts.append(f'tokens("{document}", {length})')
     return " + ".join(parts)
+
+
+def _quoted(prompt: Prompt, sent: Mapping[str, Turn]) -> str:
+    """Return the earlier request with this prompt, "" without one."""
+    return next((name for name, turn in sent.items() if turn.prompt == prompt), "")
+
+
+def awaited_by(events: Sequence[Event], index: int) -> set[str]:
+    """Return the requests for whose answers the call of an event itself waits: the turn before, and quoted ones."""
+    event = events[index]
+    if not isinstance(event, Turn):
+        return set()
+    sent = {one.name: one for one in reversed(events[:index]) if isinstance(one, Turn)}
+    places = [place for place, (document, _) in enumerate(event.prompt) if document == CONTINUATION]
+    quoted = {_quoted(event.prompt[:place], sent) for place in places} - {""}
+    return quoted | ({event.name} if isinstance(event, Resume) else set())
 
 
 def is_text(event: Turn) -> bool:

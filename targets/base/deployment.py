@@ -76,6 +76,8 @@ class Deployment(Struct, frozen=True):
     sources    the folder of its repository that has the engine's packages, "" for the repository itself
     model      the kind of model, in words; `architecture`: the class that the engine has for one
     search     terms by which the tracker is searched instead of the kind of cache, () for that
+    features   features of the engine that the trace's options switch on, as its tracker calls them
+    words      a term that a report searches for -> how the tracker's users write it
     form       by which its tracker takes a bug report
     unusual    names of flags that a server does not have by default and that choose other code
     scheduling names of flags that choose synchronous or asynchronous scheduling
@@ -106,6 +108,8 @@ class Deployment(Struct, frozen=True):
     model: str = ""
     architecture: str = ""
     search: tuple[str, ...] = ()
+    features: tuple[str, ...] = ()
+    words: Mapping[str, str] = {}
     form: Form = PLAIN
     environment: tuple[str, ...] = ()
     has_sizes: bool = True

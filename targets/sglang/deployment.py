@@ -106,6 +106,17 @@ EAGER = "--disable-cuda-graph"
 SYNCHRONOUS = "--disable-overlap-schedule"
 PAUSE = """await client.post(f"{URL}/pause_generation", cast_to=object, body={'mode': 'retract'})"""
 CONTINUE = 'await client.post(f"{URL}/continue_generation", cast_to=object, body={})'
+WORDS = {
+    "speculative decoding": "speculative",
+    "priority scheduling": "priority",
+    "preemption": "retract",
+    "pause generation": "pause_generation",
+    "reset prefix cache": "flush_cache",
+    "session": "streaming session",
+    "prefix caching": "radix cache",
+    "async scheduling": "overlap schedule",
+}
+"""Terms that a report searches for -> how issues of SGLang write them."""
 CORES = ("rust", "python")
 """Cores of the radix tree; a server's default is Rust where it is built, otherwise Python."""
 
@@ -130,6 +141,8 @@ def deployment(variant: str, trace: Trace, version: str, device: str = "") -> De
         packages=("torch", "triton", "transformers", "numpy"),
         environment=("-m", "sglang.check_env"),
         tracker="https://github.com/sgl-project/sglang/issues",
+        features=("HiCache",) if sizes_of(config).hicache != "no" else (),
+        words=WORDS,
         sources="python",
         form=FORM,
         sizes=tuple(_sizes(config)),

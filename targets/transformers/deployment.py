@@ -75,7 +75,7 @@ def deployment(variant: str, trace: Trace, version: str, device: str = "") -> De
     del variant, version, device
     options = trace.config.options
     family = FAMILIES.get(options.get("family", ""))
-    clients = CLIENTS if family is None or family.cache_name == "past_key_values" else WITHOUT_POSITIONS
+    clients = CLIENTS if family is None or family.positions else WITHOUT_POSITIONS
     return Deployment(
         title="transformers",
         implementations=tuple(

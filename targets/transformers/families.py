@@ -52,7 +52,8 @@ class Family(Struct, frozen=True):
     sizes       arguments of its configuration
     layers      what each layer keeps in the cache
     recurrent, conv  False if its state layers have no recurrent state, or no convolution
-    cache_name  argument of its forward; a model with `cache_params` knows no positions
+    cache_name  argument of its forward
+    positions   True if its forward takes `position_ids`
     attention_first  True if a layer with both runs its attention before its state layer
     masks_itself  True if the model takes the mask as it is, and `generate` does not pass it after the first forward
     """
@@ -63,6 +64,7 @@ class Family(Struct, frozen=True):
     recurrent: bool = True
     conv: bool = True
     cache_name: Literal["past_key_values", "cache_params"] = "past_key_values"
+    positions: bool = True
     attention_first: bool = False
     masks_itself: bool = False
 
@@ -85,7 +87,8 @@ FAMILIES: Mapping[str, Family] = {
         ("both", "both"),
     ),
     "falcon-mamba": Family(
-        "falcon_mamba", {**_MAMBA_ALONE, "time_step_rank": 4}, _PURE, cache_name="cache_params", masks_itself=True
+        "falcon_mamba", {**_MAMBA_ALONE, "time_step_rank": 4}, _PURE, cache_name="cache_params", positions=False,
+        masks_itself=True,
     ),
     "granite-hybrid": Family(
         "granitemoehybrid",
@@ -109,11 +112,12 @@ FAMILIES: Mapping[str, Family] = {
         recurrent=False,
     ),
     "mamba": Family(
-        "mamba", {**_MAMBA_ALONE, "time_step_rank": 4}, _PURE, cache_name="cache_params", masks_itself=True
+        "mamba", {**_MAMBA_ALONE, "time_step_rank": 4}, _PURE, cache_name="cache_params", positions=False,
+        masks_itself=True,
     ),
     "mamba2": Family(
         "mamba2", {**_MAMBA_ALONE, "num_heads": 4, "head_dim": 16, "n_groups": 1, "chunk_size": 4}, _PURE,
-        cache_name="cache_params",
+        cache_name="cache_params", positions=False,
     ),
     "minimax": Family(
         "minimax",

@@ -76,7 +76,7 @@ class ModelBatch:
             "input_ids": torch.tensor(feed.tokens), "attention_mask": mask, model.family.cache_name: self.batch.cache,
             "use_cache": True,
         }  # fmt: skip
-        if self.positions and model.family.cache_name == "past_key_values":
+        if self.positions and model.family.positions:
             given["position_ids"] = torch.tensor(feed.positions)
         if self.positions and model.family.masks_itself and feed.start:
             given["attention_mask"] = mask_after_first(feed)

@@ -337,8 +337,7 @@ class _Script:
     def _forward(self, feed: do.Feed, rows: dict[int, tuple[list[int], int]]) -> str:
         plain = self.config.options.get("client") == "loop"
         mask = None if self.family.masks_itself and not plain and feed.start else [list(row) for row in feed.mask]
-        known = self.family.cache_name == "past_key_values"
-        positions = None if plain or not known else [list(row) for row in feed.positions]
+        positions = None if plain or not self.family.positions else [list(row) for row in feed.positions]
         given = {"tokens": [list(row) for row in feed.tokens], "mask": mask, "positions": positions, "rows": rows}
         words = [f"{name}={value}" for name, value in given.items() if value is not None]
         noted = "wrong=wrong, " if self.notes else ""

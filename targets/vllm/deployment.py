@@ -133,6 +133,14 @@ collect_env.get_pip_packages = lambda *arguments, **keywords: ("pip3", listed)
 print(collect_env.get_pretty_env_info())
 """
 """vLLM's own collect_env.py, which wants pip for its list of packages; the environments made here have none."""
+WORDS = {
+    "speculative decoding": "spec decode",
+    "dummy run data parallel": "data parallel dummy",
+    "pause generation": "pause_generation",
+    "reset prefix cache": "reset_prefix_cache",
+    "session": "StreamingInput",
+}
+"""Terms that a report searches for -> how issues of vLLM write them."""
 FORM = Form(
     (
         Section("Your current environment", ("environment",)),
@@ -209,6 +217,7 @@ def deployment(variant: str, trace: Trace, version: str, device: str = "") -> De
         packages=("torch", "triton", "transformers", "numpy"),
         environment=("-c", COLLECT_ENV),
         tracker="https://github.com/vllm-project/vllm/issues",
+        words=WORDS,
         form=FORM,
         sizes=tuple(_sizes(config)),
         notes=tuple(_notes(trace, model, not device)),

@@ -175,3 +175,15 @@ def test_a_turn_and_a_branch_keep_images_and_adapters() -> None:
     branch = truth.branched(8, 5)
     assert branch.tags[:9] == truth.tags[:9] and branch.tokens[8] == 5
     assert chain(EMPTY, tuple(branch.contents(0, branch.tokens))) == tuple(branch.tags[1:])
+
+
+@pytest.mark.parametrize("stop_at", [0, 5])
+def test_a_grammar_restricts_an_answer_however_it_is_asked_for(stop_at: int) -> None:
+    """A script named the grammar and its end, and was answered as if there were none."""
+    asked, restricted, plain = (Truth([("a", 4)]) for _ in range(3))
+    asked.stop_tokens(stop_at, has_grammar=True)
+    restricted.restrict(stop_at)
+    for truth in (asked, restricted, plain):
+        truth.reach(16)
+    assert restricted.tokens == asked.tokens != plain.tokens
+    assert [restricted.is_bound(place) for place in range(16)] == [asked.is_bound(place) for place in range(16)]

@@ -66,7 +66,8 @@ class Engine:
         """
         first = truth.prompt_length
         truth.withheld, truth.free_from = stops, first + min(min_tokens, new_tokens)
-        truth.has_grammar, truth.closes_at = structured > 0, first + closes - 1 if structured and closes else 0
+        if structured:
+            truth.restrict(closes)
         self.truths[name] = truth
         self.last[name] = Turn(name, truth, new_tokens, stops, is_string, bad_grammar > 0, scored_from)
         self.turns.append(self.last[name])

@@ -545,7 +545,11 @@ def test_it_is_said_how_another_implementation_fails() -> None:
     """It said "fails in another way" and not how; and of one that was not run, why our adapter cannot."""
     unable = [OtherRun("python", False, True, "fails"), OtherRun("rust", True, False, "cannot run: x needs y")]
     told = report(structs.replace(case_of("accepted-count-zero"), runs=unable))
-    assert "rust (the default): not run; python: **fails** (this report).\n" in told
+    reason = "not run, because the test harness does not drive it with these settings"
+    assert f"rust (the default): {reason}; python: **fails** (this report).\n" in told
+    by_script = [unable[0], OtherRun("rust", True, False, "fails, too", by_script=True)]
+    told = report(structs.replace(case_of("accepted-count-zero"), runs=by_script))
+    assert "rust (the default): fails, too (the script); python: **fails** (this report).\n" in told
     runs = [OtherRun("python", False, True, "fails"), OtherRun("rust", True, False, "fails in another way: TypeError")]
     assert "rust (the default): fails in another way: TypeError; python" in report(
         structs.replace(case_of("accepted-count-zero"), runs=runs)
@@ -826,7 +830,12 @@ def test_the_words_to_search_for_are_of_the_function_and_the_symptom() -> None:
     assert f"one query each: `wrong output Pool.take`, {last}" in report(structs.replace(case, fix=fix))
     crash = structs.replace(case_of("mixed-decodes"), related=known_case().related)
     exception, _, function = crash.violation.field.partition("-")
-    assert f"one query each: `{exception} {function}`, `mamba " in report(crash)
+    about = crash.headline.search[1]
+    assert f"one query each: `{exception} {function}`, `{about} {exception}`" in report(crash)
+    words = structs.replace(crash.deployment, words={about: "as users say"})
+    assert f"`as users say {exception}`" in report(structs.replace(crash, deployment=words))
+    named = structs.replace(words, features=("HiTier",))
+    assert f"`HiTier {exception}`" in report(structs.replace(crash, deployment=named))
 
 
 def test_a_title_names_the_event_that_the_cause_does_not() -> None:

@@ -19,7 +19,7 @@ from hybridfuzz.harness.tell.at_scale import Reading, Served, at_scale
 from hybridfuzz.harness.tell.client_block import client_lines, needs_timing
 from hybridfuzz.targets.base.deployment import Scale
 from hybridfuzz.targets.base.registry import describe, prepare
-from hybridfuzz.targets.base.trace import Abort, Arrive, Preempt, Resume, Trace
+from hybridfuzz.targets.base.trace import Abort, Arrive, Preempt, ResetPrefixCache, Resume, Trace
 
 CORPUS = Path(__file__).parents[3] / "corpus"
 RELEASES = {"vllm@0.33.0": "vllm/0.33.0--*.json", "sglang@0.5.23": "sglang/0.5.23--*.json"}
@@ -29,11 +29,19 @@ def packaged(target: str) -> dict[str, Trace]:
     return {path.stem: load_trace(path) for path in sorted(CORPUS.glob(RELEASES[target]))}
 
 
-def script(target: str, trace: Trace, history: History | None = None) -> str:
+def served(target: str, trace: Trace) -> Served:
     described = describe(target, trace, target.partition("@")[2])
     scaled = at_scale(trace, described.scale) if described.scale else None
     server = described if scaled is None else describe(target, scaled, target.partition("@")[2])
-    return "\n".join(client_lines(Served(server, scaled or trace), trace, history or History()))
+    return Served(server, scaled or trace)
+
+
+def script(target: str, trace: Trace, history: History | None = None) -> str:
+    return "\n".join(client_lines(served(target, trace), trace, history or History()))
+
+
+def is_timed(target: str, trace: Trace, history: History | None = None) -> bool:
+    return needs_timing(served(target, trace), trace, history or History())
 
 
 class FakeServer:
@@ -238,13 +246,29 @@ def test_a_request_behind_the_others_needs_no_timing() -> None:
     rows = (RequestStep(1, 0, "r0", 0, 3, 0, True, 0),)
     moments = tuple(Moment(index, "", "", one) for index, one in enumerate(((), (0,), (1,), ())))
     text = script("vllm@0.33.0", trace, History(moments=moments, request_steps=rows))
-    assert "    await asyncio.gather(r0)\n    r1 = send(" in text and not needs_timing(text)
+    assert "    await asyncio.gather(r0)\n    r1 = send(" in text
+    assert not is_timed("vllm@0.33.0", trace, History(moments=moments, request_steps=rows))
     ahead = structs.replace(trace, config=structs.replace(trace.config, async_depth=1))
     in_flight = History(moments=moments, request_steps=(structs.replace(rows[0], step=1),))
     timed = script("vllm@0.33.0", ahead, in_flight)
-    assert "sleep(DELAY)  # until r0 is in its last step" in timed and needs_timing(timed)
-    assert needs_timing(script("vllm@0.33.0", make_trace(arrive("r0", 3), arrive("r1", 3))))
-    assert not needs_timing(script("vllm@0.33.0", make_trace(arrive("r0", 3))))
+    assert "sleep(DELAY)  # until r0 is in its last step" in timed and is_timed("vllm@0.33.0", ahead, in_flight)
+
+
+@pytest.mark.parametrize(
+    ("trace", "meets"),
+    [
+        (make_trace(arrive("r0", 3)), False),
+        (make_trace(arrive("r0", 3), arrive("r1", 3)), True),
+        (make_trace(arrive("r0", 3), arrive("r0.1", 3)), False),
+        (make_trace(arrive("r0", 3), Abort("r0")), True),
+        (make_trace(arrive("r0", 3), ResetPrefixCache()), True),
+        (make_trace(ResetPrefixCache(), arrive("r0", 3)), False),
+        (make_trace(arrive("r0", 3), Arrive("r1", (*arrive("r0", 3).prompt, ("~", 1)), 2)), False),
+    ],
+)
+def test_what_happens_beside_a_request_needs_timing(trace: Trace, meets: bool) -> None:
+    """The script's text was read, in which a reset or an abort beside a request looked like its end."""
+    assert is_timed("vllm@0.33.0", trace) == meets
 
 
 def test_the_next_turn_of_a_session_waits_for_the_one_before_it_alone() -> None:
@@ -254,7 +278,7 @@ def test_the_next_turn_of_a_session_waits_for_the_one_before_it_alone() -> None:
     history = History(moments=moments, request_steps=(RequestStep(1, 0, "r0", 0, 3, 0, True, 0),))
     text = script("sglang@0.5.23", trace, history)
     assert "    await r0  # the next turn of its session\n    r0 = send(" in text
-    assert "DELAY" not in text and not needs_timing(text)
+    assert "DELAY" not in text and not is_timed("sglang@0.5.23", trace, history)
 
 
 def test_a_request_waits_until_the_others_do_what_they_did() -> None:

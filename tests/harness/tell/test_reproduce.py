@@ -14,6 +14,7 @@ from hybridfuzz.harness.draw.trace_files import encode_trace, load_trace
 from hybridfuzz.harness.judge.outcome import Outcome
 from hybridfuzz.harness.judge.violation import Violation
 from hybridfuzz.harness.tell import reproduce
+from hybridfuzz.harness.tell.bug_report import OtherRun
 from hybridfuzz.harness.tell.reproduce import EARLIER, Judged, behind_another, on_default, without_idle_options
 from hybridfuzz.harness.tell.script import ScriptVerdict
 from hybridfuzz.harness.workers.worker_client import WorkerClient
@@ -191,3 +192,31 @@ def test_a_second_patch_repairs_the_trace_before_its_script_is_run(monkeypatch: 
     case = SimpleNamespace(script="a script", related=None, trace=make_trace(), deployment=Deployment(""))
     found = reproduce._second_patch(cast(Any, subject), Path(), cast(Any, case), cast(Any, "first"), "S1-x")
     assert found and (found.title, found.text, scripts) == ("fifth", "fifth", ["fifth"])
+
+
+def test_an_implementation_that_the_trace_cannot_run_on_is_shown_by_the_script(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SGLang's default core of the tree was "not run", because its caches cannot be read, which no script does."""
+    cannot = OtherRun("other", True, False, "cannot run: it does not show what is on the host")
+    here = OtherRun("one", False, True, "fails, too")
+    implementations = (Implementation("one", {"core": "one"}), Implementation("other", {"core": "other"}))
+    deployment = Deployment("", implementations=implementations)
+    case = SimpleNamespace(
+        spec="", launch=Launch("", {}), trace=make_trace(options={"core": "one"}), history=None, violation=None,
+        runs=[here, cannot], deployment=deployment,
+    )  # fmt: skip
+    verdicts = [ScriptVerdict(False, 0, 0.1, ""), ScriptVerdict(True, 1, 0.1, "")]
+
+    def write_scripts(spec: str, trace: Trace, failure: object) -> list[SimpleNamespace]:
+        return [SimpleNamespace(text=trace.config.options["core"])] * 2
+
+    def run_script(path: Path, script: SimpleNamespace, launch: Launch) -> ScriptVerdict:
+        assert path.read_text() == script.text == "other"
+        return verdicts.pop(0)
+
+    monkeypatch.setattr(reproduce, "failure_of", lambda *_: None)
+    monkeypatch.setattr(reproduce, "write_scripts", write_scripts)
+    monkeypatch.setattr(reproduce, "run_script", run_script)
+    [first, second] = reproduce._by_script(cast(Any, case))
+    assert first == here and second == OtherRun("other", True, False, "fails, too", by_script=True)
+    verdicts += [ScriptVerdict(False, 0, 0.1, "")] * 2
+    assert [*reproduce._by_script(cast(Any, case))][1].result == "passes"

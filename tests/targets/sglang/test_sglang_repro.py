@@ -36,6 +36,7 @@ from hybridfuzz.targets.base.trace import (
 SPEC = "sglang:sessions@0.5.23"
 FOLDER = Path(__file__).parents[3] / "corpus" / "sglang"
 RUN = [
+    "0.5.23--mixed-step-under-an-old-mask--S6-step-sampled.json",
     "0.5.23--retracted-turn-behind-its-state--S2-step-mamba-temporal.json",
     "0.5.23--retracted-turn-keeps-its-memory--M8-step-stall.json",
     "0.5.23--retracted-turn-never-closed--M9-step-request-rows.json",

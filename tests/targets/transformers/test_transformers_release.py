@@ -16,13 +16,17 @@ from cli_process import Cli
 
 from hybridfuzz.harness.draw.grammar import draw_trace
 from hybridfuzz.harness.draw.trace_files import load_trace
+from hybridfuzz.harness.group.known.fixes import BUILTIN, read_fixes
 from hybridfuzz.harness.workers.worker_client import WorkerClient
 from hybridfuzz.targets.base.environment import cache_folder
+from hybridfuzz.targets.base.launch import Launch
+from hybridfuzz.targets.base.patched_copy import patched
 from hybridfuzz.targets.base.protocol import TargetError
 from hybridfuzz.targets.base.registry import prepare
 from hybridfuzz.targets.base.repro import Failure
 from hybridfuzz.targets.base.trace import Arrive, Config, Group, Step, Trace, TraceError
 from hybridfuzz.targets.transformers.factory import capabilities, refusal
+from hybridfuzz.targets.transformers.families import FAMILIES
 from hybridfuzz.targets.transformers.repro import PROMISE, write_scripts
 
 pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("engine")]
@@ -56,6 +60,36 @@ for name, family in FAMILIES.items():
         print(name)
     except ValueError:
         pass
+"""
+OFFLOADED_HALVES = """
+import torch
+from hybridfuzz.targets.base.protocol import EngineError
+from hybridfuzz.targets.transformers.devices import simulated
+from transformers.cache_utils import DYNAMIC_LAYER_TYPE_MAPPING, STATIC_LAYER_TYPE_MAPPING, Cache
+for mapping in (DYNAMIC_LAYER_TYPE_MAPPING, STATIC_LAYER_TYPE_MAPPING):
+    for kind in ("hybrid", "hybrid_sliding"):
+        sizes = {"max_cache_len": 8} if mapping is STATIC_LAYER_TYPE_MAPPING else {}
+        layers = [mapping[kind](sliding_window=4, **sizes) for _ in range(2)]
+        with simulated():
+            cache = Cache(layers=layers, offloading=True, offload_only_non_sliding=False)
+            try:
+                for layer in (0, 1, 0, 1):
+                    new = torch.ones(1, 1, 1, 2)
+                    cache.update(new, new, layer)
+                    cache.update_conv_state(torch.ones(1, 2, 4), layer)
+                kinds = [type(one).__name__ for one in (layers[1].keys, layers[1].conv_states[0])]
+                print(kind, *kinds)
+            except (EngineError, ValueError) as error:
+                print(kind, type(error).__name__)
+"""
+"""Prints where the keys and the states of a layer with both halves are after two forwards with an offloaded cache."""
+POSITIONS = """
+import inspect
+from hybridfuzz.targets.transformers.families import FAMILIES
+from transformers import AutoConfig, AutoModelForCausalLM
+for name, family in FAMILIES.items():
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family.model_type, **family.sizes))
+    print(name, "position_ids" in inspect.signature(model.forward).parameters)
 """
 SOUND_OPTIONS = {"chunks": "wide", "record": "no", "client": "generate", "offload": "no", "forward": "tags"}
 SOUND = {"chunks": "wide", "record": "no", "client": "generate", "offload": "no", "max_model_len": 32}
@@ -203,6 +237,33 @@ def test_continuous_batching_takes_no_family() -> None:
     )
     assert ran.stdout.split() == [], ran.stderr
     assert ran.returncode == 0, ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("release", "refused"), [("5.23.0", ["EngineError", *["ValueError"] * 3]), ("5.24.0", ["EngineError"] * 4)]
+)
+def test_the_states_of_every_layer_with_both_halves_stay(release: str, refused: list[str]) -> None:
+    """The patch left out layers with a window, which offload their states alone."""
+    spec, kinds = f"transformers@{release}", ["hybrid", "hybrid_sliding"] * 2
+    launch = prepare(spec, print)
+    fixes = [one.read_patch() for one in read_fixes(BUILTIN, spec) if one.patch and release in one.releases]
+
+    def told(by: Launch) -> list[str]:
+        environment = {**os.environ, **by.env}
+        command = [by.python, "-c", OFFLOADED_HALVES]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.splitlines()
+
+    assert told(launch) == [f"{kind} {error}" for kind, error in zip(kinds, refused, strict=True)]
+    assert told(patched(launch, fixes)) == [f"{kind} OnHost Tensor" for kind in kinds]
+
+
+@pytest.mark.parametrize("release", ["5.23.0", "5.24.0"])
+def test_a_family_takes_positions_if_its_forward_does(release: str) -> None:
+    launch = prepare(f"transformers@{release}", print)
+    environment = {**os.environ, **launch.env}
+    command = [launch.python, "-c", POSITIONS]
+    told = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+    assert told.splitlines() == [f"{name} {family.positions}" for name, family in FAMILIES.items()]
 
 
 def test_a_script_of_public_api_shows_a_defect(tmp_path: Path) -> None:
