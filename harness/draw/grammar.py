@@ -34,6 +34,7 @@ from ...targets.base.trace import (
     Arrive,
     Config,
     DummyRun,
+    Evict,
     ExternalLoad,
     Fork,
     Reorder,
@@ -58,6 +59,8 @@ from .workload import DEFAULT, Workload
 OneTurn = TypeVar("OneTurn", Arrive, Resume)
 ENDING_MAX = 100
 """Most events that follow until the requests have ended."""
+SHORT_MAX = 6
+"""Most short requests between an eviction and one for what was evicted."""
 REQUESTS_LEFT_MAX = 12
 """Latest requests that a trace may end with an abort of."""
 SESSIONS_MAX = 6
@@ -99,6 +102,10 @@ class Grammar:
         self.idle = 0
         self.unit = max(group.block_size for group in config.groups)
         self.documents = capabilities.documents_with(config.options)
+        self.loads_back = "evict" in self.events and capabilities.has_with("loads-back", config.options)
+        """True if what is evicted may be loaded back: requests then often ask for it."""
+        self.behind: tuple[int, tuple[tuple[str, int], ...] | None] | None = None
+        """Behind an eviction, short requests still to arrive, and the earlier prompt that arrives then."""
         self.rare = self._enabled()
         self.before_reset = 0
         """Events still to draw once all requests have probably ended, the reset included; 0 if no reset is due."""
@@ -146,7 +153,9 @@ class Grammar:
         drawn_by: dict[type[AnyEvent], Callable[[], AnyEvent]] = {}
         if "reset-when-idle" in self.capabilities.features:
             drawn_by[ResetPrefixCache] = self.idle_reset
-        rare, chance = self.workload.rare, self.choices.chance
+        rare, chance = dict(self.workload.rare), self.choices.chance
+        if self.loads_back:
+            rare[tag_of(Evict)] = self.workload.evict_loadable
         return [
             (rare[tag], drawn_by.get(kind, partial(self.draw, kind)))
             for kind in KINDS
@@ -208,6 +217,16 @@ class Grammar:
         arriving = isinstance(self._last, Arrive | ExternalLoad)
         if self.waits and isinstance(self._last, Turn) and choices.chance(workload.load_follows):
             return self.external_load()
+        if (
+            self.loads_back
+            and isinstance(self._last, Evict)
+            and self.history
+            and choices.chance(workload.evicted_again)
+        ):
+            before = choices.integer(0, min(2 * self.config.max_num_seqs, SHORT_MAX))
+            self.behind = before, self._shared_path(self.config.max_model_len - 2)
+        if self.behind is not None:
+            return self.arrive_behind(*self.behind)
         if not self.left:
             self.idle += 1
             if self.history and "dummy_run" in self.events and choices.chance(workload.idle_dummy):
@@ -390,24 +409,34 @@ class Grammar:
             return choices.integer(1, most)
         return min(max(length, 1), most)
 
-    def arrive(self) -> Arrive:
-        """Return an arrival with a new prompt, or with one that shares a prefix with earlier ones."""
+    def arrive_behind(self, before: int, path: tuple[tuple[str, int], ...] | None) -> Arrive:
+        """Return the next arrival behind an eviction. What short requests leave takes the room that a load needs."""
+        self.behind = (before - 1, path) if before else None
+        return self.arrive(brief=True) if before else self.arrive(path)
+
+    def arrive(self, path: tuple[tuple[str, int], ...] | None = None, *, brief: bool = False) -> Arrive:
+        """Return an arrival with this prompt, if there is room for it; with a new prompt, or with one that shares a
+        prefix with earlier ones. A `brief` one has a short new prompt, and one token as its answer."""
         choices, config, workload = self.choices, self.config, self.workload
         name = f"r{len(self.history)}"
         new_max = min(config.max_model_len - 2, 6 if self.short else 3 * self.unit)
-        near = choices.chance(workload.answer_near_boundary)
-        max_new = self.length(new_max) if near else choices.integer(1, min(4, new_max))
-        session = self.talks and len(self.sessions) < self.sessions_max and choices.chance(workload.session)
+        near = choices.chance(workload.answer_near_boundary) and not brief
+        max_new = self.length(new_max) if near else 1 if brief else choices.integer(1, min(4, new_max))
+        talks = self.talks and not brief and len(self.sessions) < self.sessions_max
+        session = talks and choices.chance(workload.session)
         room = (config.max_model_len - max_new) // (2 if session else 1)
-        path = self._shared_path(room) if self.history and choices.chance(workload.shared_prompt) else None
+        if path is not None and sum(length for _, length in path) > room:
+            path = None
+        if path is None and not brief and self.history and choices.chance(workload.shared_prompt):
+            path = self._shared_path(room)
         if path is None:
             # Short prompts meet boundaries as well, and leave the pool room for others.
-            most = min(room, 2 * self.unit) if choices.chance(workload.short_prompt) else room
+            most = min(room, 2 * self.unit) if brief or choices.chance(workload.short_prompt) else room
             path = ((choices.pick(self.documents), self.length(most)),)
         priority = self.priority() if config.policy == "priority" else 0
         total = sum(length for _, length in path)
         rest = config.max_model_len - total
-        if not session and rest <= 2 * self.unit and choices.chance(workload.full_length):
+        if not session and not brief and rest <= 2 * self.unit and choices.chance(workload.full_length):
             max_new = rest
         elif near:
             max_new = self.length(max_new if session else min(new_max, rest), total)

@@ -131,6 +131,8 @@ class Workload(Struct, frozen=True, forbid_unknown_fields=True):
     load_states: Annotated[int, percent("loads with states")] = 85
     load_fails: Annotated[int, percent("loads that break off")] = 20
     waited_load_fails: Annotated[int, percent("loads that break off, where requests wait for loads")] = 40
+    evict_loadable: Annotated[int, percent("events that evict, where what is evicted may be loaded back")] = 20
+    evicted_again: Annotated[int, percent("such evictions behind which an earlier prompt is asked for again")] = 60
     row_selected: Annotated[int, percent("rows that a selection keeps")] = 75
     rows_exchanged: Annotated[int, percent("reorders that exchange rows and copy none")] = 50
     dummy_uniform: Annotated[int, percent("dummy runs that replay a decode graph")] = 85

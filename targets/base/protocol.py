@@ -176,6 +176,15 @@ class Capabilities(Struct, frozen=True):
         most = {name: max(values, key=values.count) for name, values in self.options.items()}
         return {name: value for name, value in most.items() if self.options[name].count(value) > 1}
 
+    def has_with(self, feature: str, options: Mapping[str, str]) -> bool:
+        """Return True if the target has a feature with these options of a configuration (`features_with`)."""
+        named = {
+            name: values for name, values in self.features_with.items() if feature in set().union(*values.values())
+        }
+        return feature in self.features and all(
+            feature in values.get(options[name], ()) for name, values in named.items() if name in options
+        )
+
     def documents_with(self, options: Mapping[str, str]) -> tuple[str, ...]:
         """Return the documents that prompts are drawn from with these options of a configuration."""
         declared = (names.get(options.get(name, "")) for name, names in self.documents.items())

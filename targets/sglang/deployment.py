@@ -80,6 +80,7 @@ FLAGS = (
 """Options of a trace that are flags of the server's prefix cache, with the server's own values."""
 RETRACTS = {"SGLANG_TEST_RETRACT": "1", "SGLANG_TEST_RETRACT_INTERVAL": "3"}
 """SGLang's own switch: it retracts a request every so many forward passes."""
+UNLOCKS = {"SGLANG_OPT_RELEASE_PREFILL_SWA": "1"}
 RANKS = ("--tp-size", "2", "--attn-dp-size", "2")
 """Of a server on one of whose ranks the trace runs."""
 SCALE = Scale(64, what="snapshot intervals")
@@ -106,6 +107,7 @@ EAGER = "--disable-cuda-graph"
 SYNCHRONOUS = "--disable-overlap-schedule"
 PAUSE = """await client.post(f"{URL}/pause_generation", cast_to=object, body={'mode': 'retract'})"""
 CONTINUE = 'await client.post(f"{URL}/continue_generation", cast_to=object, body={})'
+CLEAR = """await client.post(f"{URL}/clear_hicache_storage_backend", cast_to=object)"""
 WORDS = {
     "speculative decoding": "speculative",
     "priority scheduling": "priority",
@@ -178,7 +180,9 @@ def _variables(trace: Trace, core: str) -> Mapping[str, str]:
     has_core = trace.config.enable_prefix_caching and core in CORES
     chosen = {"SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND": core} if has_core else {}
     is_retracted = any(isinstance(event, Preempt) for event in trace.events)
-    return {**chosen, **(RETRACTS if is_retracted else {})}
+    has_windows = any(group.window for group in trace.config.groups)
+    unlocks = has_windows and trace.config.options.get("early_unlock") == "yes"
+    return {**chosen, **(RETRACTS if is_retracted else {}), **(UNLOCKS if unlocks else {})}
 
 
 def _flags(trace: Trace) -> Iterator[str]:
@@ -290,6 +294,8 @@ class _Others:
 
     def __init__(self, trace: Trace) -> None:
         self.sessions = {event.name for event in trace.events if isinstance(event, Arrive) and event.session}
+        sizes = sizes_of(trace.config)
+        self.clear = [CLEAR] * (sizes.storage != "no" and sizes.storage_cleared)
 
     def __call__(self, event: Event) -> Iterator[str]:
         """Yield the lines of an event, or those before a request."""
@@ -306,9 +312,10 @@ class _Others:
         elif isinstance(event, Pause):
             yield from (PAUSE, CONTINUE)
         elif isinstance(event, ResetPrefixCache) and event.preempt_running:
-            yield from (PAUSE, 'await client.post(f"{URL}/flush_cache", cast_to=object)', CONTINUE)
+            yield from (PAUSE, 'await client.post(f"{URL}/flush_cache", cast_to=object)', *self.clear, CONTINUE)
         elif isinstance(event, ResetPrefixCache):
             yield 'await client.post(f"{URL}/flush_cache", cast_to=object)  # refused while requests run'
+            yield from self.clear
         elif isinstance(event, Evict):
             yield "# Other prompts fill the pool, so that older ones are evicted."
 

@@ -17,6 +17,7 @@ def _variables(home: Path) -> dict[str, str]:
 
     TRITON_INTERPRET: kernels are never compiled. NATIVE_MOVE: keys and values are moved by plain Torch.
     RUST_BUILD_MODE: a checkout with Rust sources is not compiled in the middle of a trace.
+    EXTENSIONS: the hash of pages for a storage is compiled once, not by each worker in the middle of a trace.
     """
     return {
         "CUDA_VISIBLE_DEVICES": "",
@@ -24,6 +25,7 @@ def _variables(home: Path) -> dict[str, str]:
         "OMP_NUM_THREADS": "1",
         "SGLANG_CACHE_DIR": str(home / "cache"),
         "SGLANG_NATIVE_MOVE_KV_CACHE": "1",
+        "TORCH_EXTENSIONS_DIR": str(home / "extensions"),
         "TRITON_CACHE_DIR": str(home / "triton"),
         "TRITON_INTERPRET": "1",
         "PYTHONWARNINGS": "ignore",

@@ -38,6 +38,7 @@ MIXED = (
     Setting("--prefill-decode-interval", {"prefill_interval": "0"}, is_rare=True),
     Setting("--radix-eviction-policy", {"eviction": "lru"}, is_rare=True),
     Setting("--mamba-max-states-per-path", {"path_states": "-1"}, is_rare=True),
+    Setting("SGLANG_OPT_RELEASE_PREFILL_SWA", {"early_unlock": "no"}, is_rare=True),
     Setting("--enable-session-radix-cache", {"session_tags": "no"}, is_rare=True),
     Setting(
         "inputs",
@@ -54,6 +55,7 @@ HOST_TIER = (
     Setting("--enable-hierarchical-cache", {"hicache": "no"}),
     Setting("--hicache-storage-backend", {"storage": "no"}),
     Setting("--hicache-host-memory-mode", {"host_mode": "cache"}),
+    Setting("POST /clear_hicache_storage_backend", {"storage_cleared": "no"}, is_rare=True),
 )
 """Only with a core that shows what is on the host."""
 POLICIES = ("write_through", "write_through_selective", "write_back")
@@ -72,32 +74,35 @@ SERVING = {
     "prefill_interval": ("0", "0", "0", "2"),
     "drafter": ("eagle", "ngram"),
     "window_ratio": ("1", "0.5"),
+    "early_unlock": ("no", "no", "no", "yes"),
     "state_layers": ("gdn", "gdn", "mamba2"),
     "inputs": ("tokens", "tokens", "tokens", "tokens", "images", "adapters", "tenants"),
 }
 """Options of such releases: `--enable-mixed-chunk`, `--schedule-policy`, `--radix-eviction-policy`,
 `--mamba-max-states-per-path`, `--enable-session-radix-cache`, `ignore_eos` of requests, the share of an answer that
 admission reserves (`--schedule-conservativeness`: after 600 decodes a server with 1 is where one with 0.14 begins),
-`--prefill-decode-interval`, what makes drafts (`--speculative-algorithm`), `--swa-full-tokens-ratio`, what the model's
-state layers are, and what requests have beside token ids."""
+`--prefill-decode-interval`, what makes drafts (`--speculative-algorithm`), `--swa-full-tokens-ratio`,
+`SGLANG_OPT_RELEASE_PREFILL_SWA`, what the model's state layers are, and what requests have beside token ids."""
 KEYED = ("a", "adapter.b", "adapter.c", "salt.d")
 DOCUMENTS = {"images": ("a", "image.b", "image.c"), "adapters": KEYED, "tenants": KEYED}
 HIERARCHY = {
     "hicache": ("no", "no", *POLICIES),
     "host_ratio": ("2", "1", "0.5"),
-    "host_copies": ("early", "late"),
+    "host_copies": ("early", "late", "slow"),
     "storage": ("no", "file"),
     "host_mode": ("cache", "buffer"),
     "context_flag": ("yes", "no"),
     "prefetch": ("wait_complete", "timeout", "best_effort"),
     "storage_pace": ("all", "each", "one"),
     "storage_limits": ("no", "room", "faults"),
+    "storage_cleared": ("no", "yes"),
 }
 """Options of the host tier, for trees whose core shows what is on the host: `--hicache-write-policy` ("no": no
 HiCache), `--hicache-ratio`; when copies between host and device run (host_copies.py); what is behind the host
 (`--hicache-storage-backend`), whether the host is a cache beside it or a buffer (`--hicache-host-memory-mode`), whether
 the server is told a request's most tokens, on which a buffer's locks depend (`--context-length`), when a request stops
-to wait for it (`--hicache-storage-prefetch-policy`), and how fast, large and reliable it is (storage.py).
+to wait for it (`--hicache-storage-prefetch-policy`), how fast, large and reliable it is (storage.py), and whether
+clients that flush the cache clear it (`POST /clear_hicache_storage_backend`).
 """
 DRAFTS = 3
 """Most drafts in a verification, for releases whose speculation the target can drive."""

@@ -1,8 +1,8 @@
 """Copies between HiCache's host and the device, in place of SGLang's streams and kernels.
 
 An operation runs layer by layer, either as soon as it may ("early"), or as late as SGLang allows ("late"): when a
-forward waits for its layer, when the scheduler waits for its end, or a turn later. One that waits for the forward
-stream waits for what was launched before it.
+forward waits for its layer, when the scheduler waits for its end, or a turn later ("slow": four turns). One that waits
+for the forward stream waits for what was launched before it.
 """
 
 from __future__ import annotations

@@ -13,6 +13,8 @@ from .compat import parts
 from .compat.engine import ATTENTION, STATES, WINDOW, SglangEngine
 from .host_copies import Event, Operation, Transfers, attach
 
+TURNS = {"early": 0, "late": 1, "slow": 4}
+"""Turns that a copy takes for which nothing waits. On servers some took many: one locked its states for 57 s."""
 MOST_ROUNDS = 1000
 """Of copies and operations, each of which may be followed by another one."""
 NOTHING = -1
@@ -69,7 +71,7 @@ class HostTier:
             self.storage.attach(self.controller)
         self.transfers: Transfers = self.controller.l2_transfer_engine
         self.transfers.tier = self
-        self.late = engine.sizes.late_copies
+        self.patience = TURNS[engine.sizes.copies]
         forward = object() if engine.sizes.overlap else None
         self.controller.load_fence_stream = self.controller.write_fence_stream = forward
         self.pools = host_pools(self.cache)
@@ -117,17 +119,17 @@ class HostTier:
 
     def settle(self) -> None:
         """Run what may run, if copies run early: its launch has been executed."""
-        for operation in [] if self.late else self._operations():
+        for operation in [] if self.patience else self._operations():
             if operation.after not in self.device.pending:
                 operation.advance(operation.layers)
 
     def tick(self, idle: bool) -> None:
-        """End a turn, without a batch if it was `idle`: late copies run a turn after that of their submission."""
+        """End a turn, without a batch if it was `idle`: copies that are not early run turns after their submission."""
         if self.storage is not None:
             self.storage.tick(idle)
         for operation in self._operations():
             operation.age += 1
-            if operation.age > 1:
+            if operation.age > self.patience:
                 operation.advance(operation.layers)
         self.settle()
 
@@ -162,6 +164,10 @@ class HostTier:
     def prefetched(self) -> int:
         """Return how many tokens count against the limit of those that prefetches may occupy on the host."""
         return int(self.controller.prefetch_tokens_occupied) if self.storage is not None else 0
+
+    def miscounted(self) -> int:
+        """Return by how many bytes a storage is wrong about the room that its files take."""
+        return self.storage.miscounted() if self.storage is not None else 0
 
     def waited_for(self, consumer: int) -> tuple[int, list[Event]]:
         """Return what a forward waits for if its batch names a load, -1 for none: its number, and its events so far.

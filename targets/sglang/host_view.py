@@ -106,6 +106,7 @@ class Host:
                 "sessions": self.sessions.open() if self.sessions is not None else 0,
                 "prefetches": len(engine.cache.ongoing_prefetch) if self.tier is not None else 0,
                 "tokens of prefetches": self.tier.prefetched() if self.tier is not None else 0,
+                "miscounted bytes": self.tier.miscounted() if self.tier is not None else 0,
             },
             drained=host_contents.astray(self.tier) | host_contents.left_locked(self.tier) if self.tier else {},
             stored=host_contents.stored(self.tier) if self.tier is not None else {},

@@ -298,11 +298,13 @@ def _parts(sizes: Sizes, clients: _Clients) -> Iterator[Part]:
 def _opening(sizes: Sizes, config: Config, clients: _Clients) -> Iterator[str]:
     """Yield the lines that make the engine."""
     every = [(field.name, getattr(sizes, field.name), field.default) for field in fields(Sizes)]
-    unused = {"host_ratio", "late_copies"} if sizes.hicache == "no" else set()
+    unused = {"host_ratio", "copies"} if sizes.hicache == "no" else set()
     unused |= (
-        {"host_mode", "context_given", "prefetch", "storage_pace", "storage_limits"} if sizes.storage == "no" else set()
+        {"host_mode", "context_given", "prefetch", "storage_pace", "storage_limits", "storage_cleared"}
+        if sizes.storage == "no"
+        else set()
     )
-    unused |= set() if sizes.sliding else {"window_ratio"}
+    unused |= set() if sizes.sliding else {"window_ratio", "early_unlock"}
     given = [(name, value) for name, value, default in every if value != default and name not in unused]
     yield "engine = Engine("
     yield "    Sizes("

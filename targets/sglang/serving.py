@@ -188,9 +188,10 @@ class Server:
             self.sessions.close(name)
 
     def flush(self) -> None:
-        """Flush the cache, which SGLang does only when it is idle. A storage keeps what it has."""
+        """Flush the cache, which SGLang does only when it is idle, and clear the storage if clients do both."""
         if not self.scheduler.busy:
             self._flush()
+        self._clear_storage()
 
     def pause(self) -> tuple[list[tuple[str, list[int]]], list[str], list[str]]:
         """Pause generation, and continue. Return what clients receive, as `turn` does."""
@@ -207,6 +208,7 @@ class Server:
             holds = any(one.kv.holds_kv for one in self.scheduler.waiting_queue)
             if not holds and not self.scheduler.grammar_manager.grammar_queue:
                 self._flush()
+            self._clear_storage()
             return received
 
     @contextmanager
@@ -221,6 +223,11 @@ class Server:
         if self.tier is not None:
             self.tier.finish(self.scheduler.waiting_queue)
         scheduler_api.flush(self.scheduler)
+
+    def _clear_storage(self) -> None:
+        """Clear the storage, at any time, as `clear_hicache_storage_wrapped` does."""
+        if self.engine.sizes.storage_cleared and self.engine.sizes.storage != "no":
+            self.engine.cache.clear_storage_backend()
 
     def evict(self, pages: int) -> None:
         """Evict the given number of pages of tokens, and as many states and pages of windows.

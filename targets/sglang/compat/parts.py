@@ -78,6 +78,7 @@ def publish(sizes: Sizes) -> Any:
         from sglang.srt.environ import envs
 
         envs.SGLANG_SWA_EVICTION_INTERVAL.set(sizes.eviction_interval)  # scaled: 128 tokens
+        envs.SGLANG_OPT_RELEASE_PREFILL_SWA.set(sizes.early_unlock)
         given["swa_full_tokens_ratio"] = sizes.window_ratio
     arguments = scheduler_api.call(ServerArgs, **given)
     old_releases.set_chunk(arguments, sizes.chunk)

@@ -64,17 +64,19 @@ class Sizes:
     prefill_interval  rounds between two prefills in which only decodes may run (`prefill_decode_interval`)
     hicache      when content is copied to the host (`hicache_write_policy`), "no" without a host tier
     host_ratio   size of the host's pools in sizes of the device's (`hicache_ratio`)
-    late_copies  True if copies between device and host run as late as they may, else as early
+    copies       when copies between device and host run: as "early" as they may, "late", or "slow", turns later
     storage      what is behind the host (`hicache_storage_backend`), "no" for nothing
     host_mode    what the host is beside a storage: a "cache", or only a "buffer" (`hicache_host_memory_mode`)
     context_given  True if the server is told how long a request may be (`context_length`), else the model says so
     prefetch     when a request stops to wait for it (`hicache_storage_prefetch_policy`)
     storage_pace operations of the storage in each turn of the scheduler: "all", one of "each" thread, or "one"
     storage_limits  "no", or what the storage lacks: "room" for all that it is given; with "faults" some operations fail
+    storage_cleared  True if a client that flushes the cache has the storage cleared as well
     graphs       rows of the captured decode graphs; without any, batches run as they are
     priorities   True if more important requests come first, and take the place of others
     sliding      tokens that layers with a sliding window attend to, the token itself included; 0 without such layers
     window_layers, window_ratio  of them: how many, and the size of their pool in sizes of the other layers'
+    early_unlock  True if a request unlocks the windows and the state of its prefix once its own window is behind them
     """
 
     caching: bool
@@ -107,16 +109,18 @@ class Sizes:
     prefill_interval: int = 0
     hicache: str = "no"
     host_ratio: float = 2.0
-    late_copies: bool = False
+    copies: str = "early"
     storage: str = "no"
     host_mode: str = "cache"
     context_given: bool = True
     prefetch: str = "timeout"
     storage_pace: str = "all"
     storage_limits: str = "no"
+    storage_cleared: bool = False
     sliding: int = 0
     window_layers: int = 0
     window_ratio: float = 1.0
+    early_unlock: bool = False
 
     @cached_property
     def tree_core(self) -> str:
@@ -228,14 +232,16 @@ def sizes_of(config: Config) -> Sizes:
         prefill_interval=int(options.get("prefill_interval", "0")),
         hicache=hicache,
         host_ratio=float(options.get("host_ratio", "2")),
-        late_copies=options.get("host_copies", "early") == "late",
+        copies=options.get("host_copies", "early"),
         storage=options.get("storage", "no") if hicache != "no" else "no",
         host_mode=options.get("host_mode", "cache"),
         context_given=options.get("context_flag", "yes") == "yes",
         prefetch=options.get("prefetch", "timeout"),
         storage_pace=options.get("storage_pace", "all"),
         storage_limits=options.get("storage_limits", "no"),
+        storage_cleared=options.get("storage_cleared") == "yes",
         sliding=windows[0].window if windows else 0,
         window_layers=windows[0].layers if windows else 0,
         window_ratio=float(options.get("window_ratio", "1")),
+        early_unlock=options.get("early_unlock") == "yes",
     )

@@ -115,6 +115,8 @@ def state_lock_of(request: Any) -> Any:
     """Return the id of the node whose state a request has locked, None if there is none."""
     lock = getattr(request, "lock", None)
     receipt = lock.receipt if lock else getattr(request, "lock_receipt", None)  # a TreeLock since 0.5.21
+    if getattr(lock, "swa_released", False):  # that of the state goes with it
+        return None
     if receipt is not None:
         return None if component_types().MAMBA in receipt.skipped_lock_components else receipt.node_id
     # Up to 0.5.19 there is no receipt: the lock exists as long as the row.

@@ -22,6 +22,7 @@ from hybridfuzz.targets.base.trace import (
     Abort,
     Arrive,
     Config,
+    Evict,
     ExternalLoad,
     Fork,
     Group,
@@ -389,6 +390,22 @@ def test_documents_are_those_of_the_options_value() -> None:
         kinds = found.setdefault(trace.config.options["inputs"], set())
         kinds |= {kind_of(document) for prompt in prompts for document, _ in prompt}
     assert found == {"tokens": {""}, "images": {"", "image"}, "adapters": {"", "adapter", "salt"}}
+
+
+def test_what_was_evicted_is_asked_for_again_where_it_may_be_loaded_back() -> None:
+    """Only with the option that has loads: more evictions, and mostly an earlier prompt behind them."""
+    able = CLEAN.capabilities
+    host = {"host": {"yes": frozenset({"loads-back"})}}
+    able = msgspec.structs.replace(
+        able, features=able.features | {"loads-back"}, features_with=host, options={"host": ("no", "yes")}
+    )
+    share: dict[str, list[float]] = {"no": [], "yes": []}
+    for index in range(200):
+        trace = draw_trace(able, 5, index)
+        following = [event for last, event in pairwise(trace.events) if isinstance(last, Evict)]
+        share[trace.config.options["host"]] += [isinstance(event, Arrive) for event in following]
+    assert len(share["yes"]) > 1.5 * len(share["no"]) > 0
+    assert sum(share["yes"]) / len(share["yes"]) > 0.5 > sum(share["no"]) / len(share["no"])
 
 
 def test_an_engine_that_can_be_paused_is_reset_while_requests_run_too() -> None:

@@ -28,7 +28,8 @@ ALL = structs.replace(CLEAN.capabilities, events=EVENTS, attention_chunks=(2,), 
 """A target with every kind of event, to reach every ratio."""
 WAITING = structs.replace(ALL, features=ALL.features | {"async-loads"})
 PAUSED = structs.replace(ALL, events=EVENTS | {"pause"}, features=ALL.features | {"reset-when-idle"})
-TARGETS = (ALL, WAITING, structs.replace(ALL, has_server=True), PAUSED)
+LOADING = structs.replace(ALL, features=ALL.features | {"loads-back"})
+TARGETS = (ALL, WAITING, structs.replace(ALL, has_server=True), PAUSED, LOADING)
 
 
 def drawn(changes: Mapping[str, object], count: int = 40) -> list[Trace]:

@@ -233,7 +233,7 @@ def test_a_turn_ends_with_its_stop_token(workers: dict[str, WorkerClient], depth
 
 
 @pytest.mark.parametrize("policy", ["write_through", "write_back"])
-@pytest.mark.parametrize("copies", ["early", "late"])
+@pytest.mark.parametrize("copies", ["early", "late", "slow"])
 def test_evicted_content_comes_back_from_the_host(workers: dict[str, WorkerClient], policy: str, copies: str) -> None:
     """A second request with the prompt of one whose cache was evicted goes on from what the host has."""
     config = config_of(0, 1)
@@ -245,6 +245,28 @@ def test_evicted_content_comes_back_from_the_host(workers: dict[str, WorkerClien
     assert outcome.violation is None, outcome.violation.message
     assert outcome.reached["cached content kept outside the pool alone"]
     assert outcome.reached["content loaded back into the cache"] and outcome.reached["prefix hit"]
+
+
+@pytest.mark.parametrize("spare", ["0", "2"])
+def test_a_load_without_room_for_its_state_is_called_off(workers: dict[str, WorkerClient], spare: str) -> None:
+    """Two states that are being saved lock two of the three slots of a server with one running request; a load needs
+    two, for the request and for the cached state. The request gives its own back, with the pages, and computes all."""
+    options = {"strategy": "no_buffer", "tree_core": "python", "spare_states": spare, "host_copies": "late"}
+    config = Config(
+        40,
+        (Group("mamba", 4), Group("attention", 1)),
+        mamba_cache_mode="slots",
+        max_model_len=24,
+        max_num_seqs=1,
+        max_num_batched_tokens=8,
+        options={**options, "hicache": "write_through"},
+    )
+    first, other = Arrive("r0", (("a", 13),), 2), Arrive("r1", (("b", 9),), 1)
+    again = Arrive("r2", (("a", 13),), 2), *(Step(),) * 12
+    trace = Trace(config, (first, *(Step(),) * 14, Evict(20), other, Step(), *again))
+    outcome = worker_of(workers, LATEST).run(trace)
+    assert outcome.violation is None, outcome.violation.message
+    assert bool(outcome.reached.get("content loaded back into the cache")) is (spare == "2")
 
 
 @pytest.mark.parametrize(
@@ -265,6 +287,39 @@ def test_flushed_content_comes_back_from_the_storage(
     assert outcome.violation is None, outcome.violation.message
     read = outcome.reached.get("content read back from a storage", 0)
     assert read if prefetch != "best_effort" else not read, "best effort admits a request at once"
+
+
+@pytest.mark.parametrize(("cleared", "limits"), [("no", "room"), ("yes", "room"), ("yes", "no")])
+def test_a_storage_that_was_cleared_has_nothing_to_read(
+    workers: dict[str, WorkerClient], cleared: str, limits: str
+) -> None:
+    """Behind the flush nothing is left of the first prompt; what is written later comes back as before."""
+    config = config_of(0, 1)
+    options = {"hicache": "write_through", "storage": "file", "tree_core": "python", "prefetch": "wait_complete"}
+    options |= {"storage_cleared": cleared, "storage_limits": limits}
+    config = msgspec.structs.replace(config, options={**config.options, **options})
+    first, second = (Arrive(name, (("a", 13),), 6) for name in "rs")
+    trace = Trace(config, (first, *(Step(),) * 12, ResetPrefixCache(), second, *(Step(),) * 12))
+    outcome = worker_of(workers, LATEST).run(trace)
+    assert outcome.violation is None, outcome.violation.message
+    assert bool(outcome.reached.get("content read back from a storage")) is (cleared == "no")
+
+
+@pytest.mark.parametrize("early", ["no", "yes"])
+def test_a_prefix_behind_the_window_is_unlocked_when_it_ends_and_no_more(
+    workers: dict[str, WorkerClient], early: str
+) -> None:
+    """Two requests with one prefix, of which the first decodes until its window has left it, and both end."""
+    config = config_of(0, 1)
+    window = Group("attention", config.groups[1].block_size, 1, window=4)
+    options = {**config.options, "tree_core": "python", "strategy": "extra_buffer", "early_unlock": early}
+    config = msgspec.structs.replace(config, groups=(*config.groups, window), options=options)
+    first, second, third = (Arrive(name, (("a", 9),), most) for name, most in (("r", 2), ("s", 12), ("t", 4)))
+    steps = (Step(),) * 8
+    trace = Trace(config, (first, *steps, second, *steps, third, *steps, Evict(20), *steps))
+    outcome = worker_of(workers, LATEST).run(trace)
+    assert outcome.violation is None, outcome.violation.message
+    assert outcome.reached["prefix hit"]
 
 
 @pytest.mark.parametrize("pace", ["each", "one"])

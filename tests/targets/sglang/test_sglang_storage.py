@@ -123,7 +123,7 @@ def test_a_faulty_storage_fails_in_each_way(tmp_path: Path) -> None:
 
     backend = SimpleNamespace(get=read, set=lambda *_: True, file_path=str(tmp_path), _get_suffixed_key=lambda key: key)
     page.write_bytes(bytes(8))
-    fail(backend)
+    fail(backend, 0)
     answers: list[object] = []
     for _ in range(5 * 7):
         try:
@@ -135,6 +135,28 @@ def test_a_faulty_storage_fails_in_each_way(tmp_path: Path) -> None:
     assert answers.count("the storage does not answer") == 5 and answers.count(None) == 6
     written = [backend.set("key") for _ in range(12)]
     assert written.count(False) == 12 // EACH["writes that fail"]
+
+
+def test_storages_of_other_sizes_fail_at_other_operations(tmp_path: Path) -> None:
+    def answers(first: int) -> list[bool]:
+        backend = SimpleNamespace(get=None, set=lambda *_: True, file_path=str(tmp_path))
+        fail(backend, first)
+        return [backend.set("key") for _ in range(EACH["writes that fail"])]
+
+    assert answers(0) != answers(1) and answers(0).count(False) == answers(1).count(False) == 1
+
+
+@pytest.mark.parametrize(("counted", "wrong"), [(8, 0), (12, 4), (0, 8)])
+def test_a_limit_of_room_that_counts_other_bytes_than_the_files_have_shows(
+    tmp_path: Path, counted: int, wrong: int
+) -> None:
+    (tmp_path / "key.bin").write_bytes(bytes(8))
+    made = FileStorage(sizes(storage_limits="room"))
+    evictor = SimpleNamespace(enabled=True, _total_bytes=counted)
+    made.controller = SimpleNamespace(storage_backend=SimpleNamespace(_evictor=evictor, file_path=str(tmp_path)))
+    assert made.miscounted() == wrong
+    evictor.enabled = False
+    assert not made.miscounted()
 
 
 def test_a_storage_with_little_room_says_how_much_it_takes() -> None:
