@@ -27,7 +27,7 @@ def compute(*rows: Any) -> None:
 
 def test_a_row_without_tokens_is_an_error_of_the_engine() -> None:
     """Layers compute at least one token of each request: with none they would leave its state to chance."""
-    with pytest.raises(EngineError, match="a forward has rows without tokens, of r1, r3$"):
+    with pytest.raises(EngineError, match=r"a forward has rows without tokens, of r1, r3$"):
         compute(row("r0", (5,)), row("r1", ()), row("r2", None), row("r3", ()), row(None, ()))
 
 
