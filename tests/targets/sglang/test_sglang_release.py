@@ -238,7 +238,7 @@ def test_the_turn_behind_an_aborted_one_follows_what_came_before_it(
     workers: dict[str, WorkerClient], depth: int, turn: int
 ) -> None:
     """Aborted while it waits, between its chunks, and while it decodes; the first turn of its session or the second."""
-    first = Arrive("r0", (("a", 9),), 3, session=True), *(Step(),) * 8
+    first = Arrive("r0", (("a", 5),), 2, session=True), *(Step(),) * 6
     aborted = Resume("r0", (("b", 9),), 6) if turn else Arrive("r0", (("b", 9),), 6, session=True)
     for steps in range(5):
         ended = Abort("r0", keeps_session=True), *(Step(),) * 3
