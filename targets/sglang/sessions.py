@@ -6,7 +6,7 @@ longest idle first, as soon as their records would not leave room for one reques
 after that opens a new session and sends its whole history again.
 
 A client may abort a turn and go on with its session, which is then as it was behind the last turn that ended by itself
-("session rolls back to last successful turn": `StreamingSessionKitMixin.test_nth_mid_abort_recovery` in SGLang's tests).
+("session rolls back to last successful turn": `StreamingSessionKitMixin.test_nth_mid_abort_recovery` in its tests).
 """
 
 from __future__ import annotations
