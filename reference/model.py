@@ -287,6 +287,7 @@ class Reference:
     ) -> None:
         """Start the next turn of a parked session. Steps in flight keep the life of the last turn."""
         life = self.lives[name] = copy(self.lives[name])
+        self.withdrawn.discard(name)
         asked = stop_at, structured, min_tokens, string_before, reasoning
         life.resume(path, max_new_tokens, self.layout.resume_drops, *asked)
 
@@ -337,23 +338,47 @@ class Reference:
         """Note that the forward of `step` has run."""
         self.pending.pop(step, None)
 
-    def abort(self, name: str, lingers: bool) -> None:
-        """Abort a request. If it `lingers`, the target needs another step and reports its end then."""
+    def abort(self, name: str, lingers: bool, keeps_session: bool = False) -> None:
+        """Abort a request, or the turn of a session that goes on. If it `lingers`, the target needs another step and
+        reports its end then."""
         life = self.lives.get(name)
-        if life is not None:
-            self.withdrawn.add(name)
-        if life is not None and lingers:
-            life.aborted = True
+        if life is None:
+            return
+        is_closed = life.aborted and not life.keeps_session
+        keeps_session = keeps_session and life.session and not is_closed
+        if keeps_session and life.parked:
+            return
+        self.withdrawn.add(name)
+        if lingers:
+            life.aborted, life.keeps_session = True, keeps_session
+        elif keeps_session:
+            self._park_without_turn(life)
         else:
             self.forget(name)
 
     def end(self, name: str) -> None:
         """End a request, or the turn of a session."""
         life = self.lives.get(name)
-        if life is not None and life.session and not life.aborted:
+        if life is None or not life.session or (life.aborted and not life.keeps_session):
+            self.forget(name)
+        elif life.aborted:
+            self._park_without_turn(life)
+        else:
             life.park()
+
+    def fail(self, name: str) -> None:
+        """End a request with an error: its client closes a session, unless it had aborted the turn."""
+        life = self.lives.get(name)
+        if life is not None and life.keeps_session:
+            self._park_without_turn(life)
         else:
             self.forget(name)
+
+    def _park_without_turn(self, life: Life) -> None:
+        """Park a session without its aborted turn, which steps in flight keep."""
+        life.aborted = True
+        self.lives[life.name] = copy(life)
+        self.lives[life.name].park_without_turn()
 
     def forget(self, name: str) -> None:
         """Remove a request; steps in flight keep their own reference to its life."""

@@ -8,6 +8,9 @@ A **session** is a request of several turns. When a turn ends it is parked inste
 
     running --end of the turn--> parked --resume(more prompt)--> waiting --admit(kept)--> running
 
+When a client aborts a turn and keeps its session, the session is parked as it was before that turn: what was said in it
+is no part of the next one.
+
 Its caches stay with it: the next turn starts from the `kept` tokens that it still has, without a hit. The turn's prompt
 is everything that the client has seen, then the new part. A parked session may lose its caches (it is then admitted
 like any request), and it may be truncated; it ends when it is closed.
@@ -50,8 +53,10 @@ class Life:
     __slots__ = (
         "aborted",
         "answer_length",
+        "before",
         "delivered",
         "grammar_fails",
+        "keeps_session",
         "load_breaks_off",
         "logprobs_from",
         "max_new_tokens",
@@ -61,6 +66,7 @@ class Life:
         "resumed",
         "session",
         "settled",
+        "settled_before",
         "speculated",
         "stops",
         "structured",
@@ -94,6 +100,10 @@ class Life:
         """True if its grammar does not compile: it ends with an error."""
         self.parked = False
         """True between two turns of a session."""
+        self.before = Truth(())
+        """What the client of a session had before its last turn."""
+        self.settled_before = 0
+        """How many of its tokens were in memory then."""
         self.truth = Truth(path)
         stops = self.truth.stop_tokens(stop_at, min_tokens, string_before, structured > 0, reasoning)
         self._answer(max_new_tokens, stops, string_before > 0)
@@ -107,6 +117,8 @@ class Life:
         """True if a load for the request breaks off: an engine may end it with an error."""
         self.aborted = False
         """True once its client aborted it; an engine may need another step to release it."""
+        self.keeps_session = False
+        """True if only a turn was aborted: the session goes on without it."""
 
     def _answer(self, max_new_tokens: int, stops: tuple[int, ...], is_string: bool = False) -> None:
         """Set where the answer to the prompt ends."""
@@ -158,6 +170,8 @@ class Life:
         life.resumed, life.speculated, life.aborted = self.resumed, self.speculated, self.aborted
         life.load_breaks_off, life.grammar_fails = self.load_breaks_off, self.grammar_fails
         life.stops, life.answer_length = self.stops, self.answer_length
+        life.before, life.keeps_session = self.before, self.keeps_session
+        life.settled_before = self.settled_before
         return life
 
     def compute_instead(self, tokens: Sequence[int]) -> None:
@@ -170,6 +184,13 @@ class Life:
         """End the turn of a session."""
         assert self.session and not self.parked
         self.parked = True
+
+    def park_without_turn(self) -> None:
+        """End an aborted turn of a session that goes on: its client has what it had before, and so may the engine."""
+        self.park()
+        self.aborted = self.keeps_session = False
+        self.truth, self.delivered = self.before, 0
+        self.settled = self.settled_before
 
     def resume(
         self,
@@ -186,9 +207,10 @@ class Life:
         grammar of its answer, if any, begins anew."""
         assert self.parked
         self.structured = structured
+        self.before = self.truth.continued(self.known, ())
         kept = self.known - dropped
         self.truth = self.truth.continued(kept, path)
-        self.settled = min(self.settled, kept)
+        self.settled = self.settled_before = min(self.settled, kept)
         stops = self.truth.stop_tokens(stop_at, min_tokens, string_before, structured > 0, reasoning)
         self._answer(max_new_tokens, stops, string_before > 0)
         self.delivered = 0

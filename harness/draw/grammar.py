@@ -99,6 +99,9 @@ class Grammar:
         self.history: list[Arrive] = []
         self.sessions: dict[str, int] = {}
         """Sessions that are not closed -> the most tokens that they can have."""
+        self.before_turn: dict[str, int] = {}
+        """Sessions in a later turn than their first -> the most tokens that they had before it."""
+        self.leaves_turns = "aborted-turns" in capabilities.features
         self.idle = 0
         self.unit = max(group.block_size for group in config.groups)
         self.documents = capabilities.documents_with(config.options)
@@ -254,8 +257,13 @@ class Grammar:
         return self.choices.pick(list({**self.left, **self.sessions}) or ["r0"])
 
     def abort(self) -> Abort:
-        """Return an abort of a request or a session."""
+        """Return an abort of a request, a session, or the turn of a session that goes on."""
         name = self.holder()
+        is_turn = self.leaves_turns and name in self.sessions and name in self.left
+        if is_turn and self._asking.chance(self.workload.turn_aborted):
+            self.left.pop(name)
+            self.sessions[name] = self.before_turn.get(name, 0)
+            return Abort(name, keeps_session=True)
         self.sessions.pop(name, None)
         self.left.pop(name, None)
         family = tuple(one for one in self.left if original_name(one) == original_name(name)) if self.samples else ()
@@ -339,6 +347,7 @@ class Grammar:
         room = self.room(name)
         max_new = self.length(min(room - 1, 6 if self.short else self.unit))
         prompt = self.length(min(room - max_new, 2 * self.unit))
+        self.before_turn[name] = self.sessions[name]
         self.sessions[name] += prompt + max_new
         self.expect(name, prompt, max_new)
         document = self.choices.pick(self.documents)

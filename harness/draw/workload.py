@@ -83,6 +83,7 @@ class Workload(Struct, frozen=True, forbid_unknown_fields=True):
     arrival: Annotated[int, percent("other events in a burst that are arrivals")] = 30
     turn: Annotated[int, percent("events with a parked session that go on with one")] = 35
     turn_truncates: Annotated[int, percent("next turns that truncate the session instead")] = 40
+    turn_aborted: Annotated[int, percent("aborts of a session with a turn that keep the session")] = 50
     turn_forks: Annotated[int, percent("next turns that fork the session instead")] = 25
 
     # requests

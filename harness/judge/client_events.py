@@ -86,7 +86,8 @@ def _follow(event: Event, reference: Reference, view: View) -> None:
     """Apply the end of a request or turn, as the view shows it."""
     if isinstance(event, Abort):
         for name in (event.name, *event.together):
-            reference.abort(name, lingers=name in view.running or name in view.waiting)
+            lingers = name in view.running or name in view.waiting
+            reference.abort(name, lingers, event.keeps_session)
     elif isinstance(event, Park) and event.name in view.parked:
         life = reference.lives.get(event.name)
         if life is not None and not life.parked:

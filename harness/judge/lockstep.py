@@ -204,7 +204,7 @@ class Lockstep:
             for name in record.finished:
                 reference.end(name)
             for name in record.failed:
-                reference.forget(name)
+                reference.fail(name)
         return None
 
     def _plan(self, planned: Planned) -> None:
@@ -288,7 +288,7 @@ class Lockstep:
         else:
             self.violation = self._stuck(bound)
             return self.violation
-        for life in lives:
+        for life in list(self.context.reference.lives.values()):
             if life.parked and self.apply(Abort(life.name), first_index):
                 return self.violation
         # One more step lets the worker drop the rows of the requests that ended last.

@@ -43,6 +43,7 @@ from ...targets.base.trace import (
     Pause,
     Reorder,
     ResetPrefixCache,
+    Resume,
     Sleep,
     Step,
     Truncate,
@@ -76,6 +77,8 @@ class ReachedStates:
         self._evicted: set[Key] = set()
         self._parked_with: dict[str, int] = {}
         """Tokens that a session had in memory when its last turn ended."""
+        self._without_turn: set[str] = set()
+        """Sessions whose last turn was aborted."""
         self._content: Content | None = None
         """The first content that was read."""
         self._seats: list[str] = []
@@ -516,6 +519,8 @@ class ReachedStates:
         self._loaded_back.clear()
         if view.parked or context.before.parked:
             self._parked(event, context, view)
+        if isinstance(event, Abort | Resume):
+            self._turn_aborted(event, context)
         for name in (event.name, *event.together) if isinstance(event, Abort) else ():
             if name in self._loading:
                 self._loading.remove(name)
@@ -570,6 +575,17 @@ class ReachedStates:
             name in before.parked and name in before.tables and name not in view.tables for name in view.parked
         )
         counts["session closed while parked"] += isinstance(event, Abort) and event.name in before.parked
+
+    def _turn_aborted(self, event: Abort | Resume, context: Context) -> None:
+        counts, name, before = self.counts, event.name, context.before
+        if isinstance(event, Resume):
+            counts["turn behind an aborted one"] += name in self._without_turn and name in before.parked
+            self._without_turn.discard(name)
+        elif event.keeps_session and name in {*before.running, *before.waiting}:
+            life = context.reference.lives.get(name)
+            if life is not None and life.session:
+                counts["turn aborted in a session that goes on"] += 1
+                self._without_turn.add(name)
 
     def _lost_its_blocks(self, name: str, context: Context) -> None:
         counts, life = self.counts, context.reference.lives.get(name)

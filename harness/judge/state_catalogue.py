@@ -102,6 +102,8 @@ REQUIRES: dict[str, str] = {
     "resumed turn waits while holding its caches": "resume",
     "caches of a parked session evicted": "resume block-tables",
     "session closed while parked": "resume",
+    "turn aborted in a session that goes on": "aborted-turns resume abort",
+    "turn behind an aborted one": "aborted-turns resume abort",
     "session forked": "fork",
     "session truncated": "truncate",
     "truncation refused": "truncate block-tables",

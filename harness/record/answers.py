@@ -160,7 +160,8 @@ def _renamed(trace: Trace, suffix: str) -> Trace:
 class _Turn:
     """One request, or one turn of a session, while it runs."""
 
-    def __init__(self, event: Turn, truth: Truth, *, session: bool = False) -> None:
+    def __init__(self, event: Turn, truth: Truth, *, session: bool = False, before: Truth | None = None) -> None:
+        """`before`: what its client had when it began, if it is not the first of a session."""
         stops = stop_tokens_of(event, truth)
         self.new = truth.answer_length(event.max_new_tokens, stops, event.string_before > 0)
         truth.reach(truth.prompt_length + self.new)
@@ -169,6 +170,16 @@ class _Turn:
         """Its grammar does not compile: an error is all that its client should get."""
         self.received: list[int] = []
         self.end = "not finished"
+        self.before = before or Truth(())
+        self.is_forgotten = False
+        """True if it was aborted, and its session goes on without it."""
+
+    @property
+    def left(self) -> Truth:
+        """What its client has once it is over."""
+        if self.is_forgotten:
+            return self.before
+        return self.truth.continued(self.truth.prompt_length + len(self.received), ())
 
 
 class _Run:
@@ -199,15 +210,16 @@ class _Run:
         if isinstance(event, Arrive) and event.name not in self.live and fits(self.config, event):
             self.begin(_Turn(event, Truth(event.prompt), session=event.session))
         elif isinstance(event, Resume) and event.name in self.live and event.name in self.target.view().parked:
-            before = self.live[event.name]
-            known = before.truth.prompt_length + len(before.received)
+            before = self.live[event.name].left
+            known = before.prompt_length
             if fits(self.config, event, known):
-                truth = before.truth.continued(known - self.target.layout.resume_drops, event.prompt)
-                self.begin(_Turn(event, truth, session=True))
+                truth = before.continued(known - self.target.layout.resume_drops, event.prompt)
+                self.begin(_Turn(event, truth, session=True, before=before))
         elif isinstance(event, Abort):
             for name in (event.name, *event.together):
                 if name in self.live and self.live[name].end:
                     self.live[name].end = "aborted"
+                    self.live[name].is_forgotten = event.keeps_session
         for record in self.target.apply(event).records:
             if isinstance(record, Delivered):
                 self.deliver(record)

@@ -230,7 +230,11 @@ LATE_STEPS_MAX = 2
 
 class Abort(Event, frozen=True, tag="abort"):
     """The client aborts a request, or closes a session. The requests in `together` are aborted in the same call, as the
-    other samples of its prompt."""
+    other samples of its prompt.
+
+    With `keeps_session` it aborts the turn of a session that runs or waits, and the session goes on: the next turn
+    follows what the client had before the aborted one, whose prompt and answer are forgotten. Nothing happens if no
+    turn runs or waits."""
 
     about = About("The client of {name} aborts it", percent=8, acts="after")
 
@@ -243,6 +247,13 @@ class Abort(Event, frozen=True, tag="abort"):
         NeedsFeature("samples"),
         Says(", together with {}"),
     ] = ()
+    keeps_session: Annotated[
+        bool,
+        Usual(False),
+        NeedsFeature("aborted-turns"),
+        Trait("an aborted turn of a session that goes on"),
+        Says(", and its session goes on"),
+    ] = False
 
 
 class Park(Event, frozen=True, tag="park"):

@@ -270,7 +270,9 @@ def _sizes(config: Config) -> Iterator[str]:
 
 def _client(trace: Trace) -> Client:
     """Return what clients send to a server's /generate."""
-    ends = {event.name for event in trace.events if isinstance(event, Abort)}
+    sessions = {event.name for event in trace.events if isinstance(event, Arrive) and event.session}
+    aborts = [event for event in trace.events if isinstance(event, Abort)]
+    ends = {event.name for event in aborts if event.keeps_session or event.name not in sessions}
     calls = calls_of(trace.events, partial(_fields, ends), _Others(trace))
     return Client(GENERATE, ANSWER_OF_GENERATE, dict(calls), tuple(_forced(trace)))
 
@@ -280,7 +282,7 @@ def _fields(aborted: Collection[str], event: Turn, samples: int) -> dict[str, ob
     in_session = isinstance(event, Resume) or event.session
     found: dict[str, object] = {"n": samples} if samples > 1 else {}
     found |= {"session_params": {"id": event.name}} if in_session else {}
-    found |= {"rid": event.name} if event.name in aborted and not in_session else {}
+    found |= {"rid": event.name} if event.name in aborted else {}
     found |= {"min_new_tokens": least} if (least := least_tokens(event)) else {}
     found |= {"regex": ".*"} if event.structured else {}
     found |= {"regex": "("} if isinstance(event, Arrive) and event.bad_grammar else {}
@@ -302,7 +304,7 @@ class _Others:
         if isinstance(event, Arrive) and event.session:
             asked = {"capacity_of_str_len": 100_000, "session_id": event.name, "streaming": True}
             yield f'await client.post(f"{{URL}}/open_session", cast_to=object, body={asked!r})'
-        elif isinstance(event, Abort) and event.name in self.sessions:
+        elif isinstance(event, Abort) and event.name in self.sessions and not event.keeps_session:
             closed = {"session_id": event.name}
             yield f"{variable(event.name)}.cancel()"
             yield f'await client.post(f"{{URL}}/close_session", cast_to=object, body={closed!r})'

@@ -70,7 +70,7 @@ SERVING = {
     "path_states": ("-1", "-1", "1", "2"),
     "session_tags": ("no", "yes"),
     "ignore_eos": ("no", "no", "yes"),
-    "conservativeness": ("1",),
+    "conservativeness": ("1", "1", "0.14", "0"),
     "prefill_interval": ("0", "0", "0", "2"),
     "drafter": ("eagle", "ngram"),
     "window_ratio": ("1", "0.5"),
@@ -143,7 +143,8 @@ class SglangFactory:
             features=features
             | {"pool", "reset-when-idle", "stop-tokens"}
             | (HOST if has_host else frozenset())
-            | (ASKED if mixes else frozenset()),
+            | (ASKED if mixes else frozenset())
+            | (frozenset({"aborted-turns"}) if sessions else frozenset()),
             documents={"inputs": DOCUMENTS} if mixes else {},
             features_with=_features_with(mixes, has_host, tree_core),
             # "A relaxed version of penalties for speculative decoding": it counts verifications, not tokens.
@@ -162,10 +163,7 @@ class SglangFactory:
                 **(SERVING if mixes else {}),
                 **(HIERARCHY if has_host else {}),
             },
-            accepts={
-                "tree_core": (*TREE_CORES, "legacy") if tree_core else (),
-                **({"conservativeness": ("0.14", "0")} if mixes else {}),
-            },
+            accepts={"tree_core": (*TREE_CORES, "legacy") if tree_core else ()},
         )
 
     def supports(self, config: Config) -> str:

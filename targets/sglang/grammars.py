@@ -117,7 +117,7 @@ class Grammars(grammar_manager.GrammarManager):
 
     def ask(self, request: Any, truth: Truth, stops: tuple[int, ...], wait: int, compiles: bool) -> None:
         """Ask for a structured answer: its grammar is ready in time for the planning after the next `wait`."""
-        specification = f"{request.rid}{truth.prompt_length}" if compiles else DOES_NOT_COMPILE
+        specification = f"{request.rid}{len(self.grammar_backend.asked)}" if compiles else DOES_NOT_COMPILE
         self.grammar_backend.asked[specification] = truth, stops
         self.grammar_backend.executor.wait = wait
         request.sampling_params.ebnf = specification

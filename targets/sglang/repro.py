@@ -145,6 +145,8 @@ class _Clients(Conversations):
         super().__init__()
         self.config = config
         self.longer = longer
+        self._earlier: dict[str, tuple[Truth, list[int | tuple[str, int]]]] = {}
+        """What each client had before its last turn."""
         self.sessions = any(isinstance(event, Arrive) and event.session for event in events)
         self.grammars = any(isinstance(event, Turn) and has_grammar(event) for event in events)
         self.lines = [line for event in events for line in self._call(event)]
@@ -169,7 +171,9 @@ class _Clients(Conversations):
             case Preempt():
                 yield f"engine.retract({event.name!r})"
             case Abort():
-                yield f"engine.abort({event.name!r})"
+                if event.keeps_session and event.name in self._earlier:
+                    self.truths[event.name], self._prompts[event.name] = self._earlier[event.name]
+                yield f"engine.abort({event.name!r}{', keeps_session=True' * event.keeps_session})"
             case DummyRun():
                 yield f"engine.idle({event.rows})"
             case ResetPrefixCache() if event.preempt_running:
@@ -185,6 +189,7 @@ class _Clients(Conversations):
 
     def _turn(self, event: Turn, truth: Truth, first: int) -> str:
         """Return the arguments of a turn whose own tokens begin at position `first`."""
+        self._earlier[event.name] = self.truths.get(event.name, Truth(())), self._prompts.get(event.name, [])
         prompt = self.begin(event.name, event.prompt, truth, first)
         most = event.max_new_tokens + MORE_TOKENS * (event is self.longer)
         stops = stop_tokens_of(event, truth)

@@ -156,7 +156,8 @@ class Server:
             # A client is slower than a step: whatever is in flight ends before the next turn arrives.
             self.device.drain()
         for name in failed if self.sessions is not None else ():
-            self.sessions.close(name)  # its client does
+            if not self.sessions.has_left(name):
+                self.sessions.close(name)  # its client does
         return outputs, ended, failed
 
     def tick(self, idle: bool = True) -> None:
@@ -176,11 +177,19 @@ class Server:
         if name in self.requests:
             self.scheduler.retract_next.append(name)
 
-    def abort(self, name: str) -> None:
-        """Abort a request, or close a session: a waiting request ends at once, a running one with its next result."""
+    def abort(self, name: str, keeps_session: bool = False) -> None:
+        """Abort a request, or close a session: a waiting request ends at once, a running one with its next result.
+
+        With `keeps_session` a turn is aborted and its session goes on.
+        """
         if name in self.requests:
             self.scheduler.abort_request(scheduler_api.abort_message(name))
             self.scheduler.client.take()
+        if keeps_session and self.sessions is not None and name in self.sessions.requests:
+            self.device.drain()  # a client is slower than a step
+            there = [*self.scheduler.live(), *self.scheduler.queued()]
+            self.sessions.leave(name, all(one.client_name != name for one in there))
+            return
         if name in self.tags:
             self.engine.cache.release_radix_session(self.tags[name])
         # A session that timed out holds nothing, but its client could still come back.

@@ -4,6 +4,9 @@ A session owns the KV record of its turns (request row, pages, state slots, tree
 it is closed; a turn borrows the record. The server can reclaim it only by a timeout, so idle clients time out, the
 longest idle first, as soon as their records would not leave room for one request of full length. A client that returns
 after that opens a new session and sends its whole history again.
+
+A client may abort a turn and go on with its session, which is then as it was behind the last turn that ended by itself
+("session rolls back to last successful turn": `StreamingSessionKitMixin.test_nth_mid_abort_recovery` in its tests).
 """
 
 from __future__ import annotations
@@ -31,27 +34,61 @@ class Sessions:
         self.controller = SessionController(engine.cache)
         self.requests: dict[str, Any] = {}
         """The latest turn of each session."""
+        self._truths: dict[str, Truth] = {}
+        """Its truth."""
+        self._before: dict[str, Truth] = {}
+        """What its client had before it."""
+        self._left: set[str] = set()
+        """Sessions whose clients have aborted it."""
+        self._dropped: set[str] = set()
+        """Those of them in which it was waiting: it is over, and never finishes."""
+        self._begun: set[str] = set()
+        """Sessions of the server that have seen the end of a turn: the next turn appends to it."""
         self._time = 0.0
+
+    def had(self, name: str) -> Truth:
+        """Return what a parked session's client has."""
+        if name not in self._truths or name in self._left:
+            return self._before.get(name, Truth(()))
+        truth = self._truths[name]
+        return truth.continued(truth.prompt_length + len(scheduler_api.client_tokens(self.requests[name])), ())
 
     def known(self, name: str) -> int:
         """Return the number of tokens that a parked session's client has."""
-        return len(self.requests[name].origin_input_ids) + len(scheduler_api.client_tokens(self.requests[name]))
+        return self.had(name).prompt_length
 
     def turn(self, name: str, truth: Truth, sampling: Any) -> tuple[Any, list[int]]:
         """Return a turn of a new or parked session, and the tokens that its client sends; the prompt has those of
         earlier turns, too."""
         tokens = truth.tokens[: truth.prompt_length]
         keys = keys_of(truth, self.engine.sizes.tenant)
-        if name in self.controller:
-            tokens = tokens[self.known(name) :]
-        else:
+        before = self.had(name)
+        if name not in self.controller:
             self.controller.open(session_api.open_session(name))
+            self._begun.discard(name)
+        elif name not in self._left:
+            self._begun.add(name)
+        if name in self._begun:
+            tokens = tokens[before.prompt_length :]
+        self._truths[name], self._before[name] = truth, before
+        self._left.discard(name)
+        self._dropped.discard(name)
         session = self.controller.get(name)
         request = session_api.make_turn(session, name, tokens, sampling, keys)
         # Removed and inserted again, so that sessions are in the order of their last turn, oldest first.
         self.requests.pop(name, None)
         self.requests[name] = request
         return request, tokens
+
+    def leave(self, name: str, is_over: bool) -> None:
+        """Abort the turn of a session that goes on. `is_over`: nothing is left of it to finish."""
+        if name in self.requests and not self.requests[name].finished():
+            self._left.add(name)
+            self._dropped |= {name} if is_over else set()
+
+    def has_left(self, name: str) -> bool:
+        """Return True if a session's client has aborted its latest turn, and not the session."""
+        return name in self._left
 
     def close(self, name: str) -> None:
         """Close a session; a turn that still runs is ended first."""
@@ -65,7 +102,7 @@ class Sessions:
 
     def parked(self) -> list[str]:
         """Return the sessions between two turns."""
-        return [name for name, request in self.requests.items() if request.finished()]
+        return [name for name, request in self.requests.items() if request.finished() or name in self._dropped]
 
     def owner(self, request: Any) -> Any:
         """Return the owner of a request's KV record: its session, or itself."""

@@ -110,7 +110,7 @@ class SglangTarget:
         """Queue the next turn of a parked session."""
         name, sessions = event.name, self.sessions
         if sessions is not None and name in sessions.parked() and fits(self.config, event, sessions.known(name)):
-            truth = self._truths[name] = self._truths[name].continued(sessions.known(name), event.prompt)
+            truth = self._truths[name] = sessions.had(name).continued(sessions.known(name), event.prompt)
             stops = stop_tokens_of(event, truth)
             asked = None, has_stop_string(event), least_tokens(event), event.structured
             self.server.add(name, truth, event.max_new_tokens, True, stops, *asked)
@@ -167,7 +167,7 @@ class SglangTarget:
 
     def abort(self, event: Abort) -> None:
         """Abort a request: a waiting one ends at once, a running one with its next result."""
-        self.server.abort(event.name)
+        self.server.abort(event.name, event.keeps_session)
 
     def reset_prefix_cache(self, event: ResetPrefixCache) -> None:
         """Flush the cache, which SGLang does only when it is idle, or paused."""

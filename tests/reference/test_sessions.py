@@ -8,6 +8,7 @@ from hybridfuzz.reference.layout import Group, Layout
 from hybridfuzz.reference.model import Reference
 from hybridfuzz.reference.prefix_cache import Key
 from hybridfuzz.reference.request import Life
+from hybridfuzz.reference.tokens import Truth, document_tokens
 
 LAYOUT = Layout((Group("mamba", 8), Group("attention", 8)), 20, 4, "align", True)
 TABLE = ((1,), (2,))
@@ -45,6 +46,58 @@ def test_an_aborted_session_does_not_park() -> None:
     reference.abort("r0", lingers=True)
     reference.end("r0")
     assert not reference.lives
+
+
+@pytest.mark.parametrize("lingers", [True, False])
+def test_behind_an_aborted_turn_a_session_is_what_it_was_before(parked: Reference, lingers: bool) -> None:
+    """Prompt and answer of the turn are forgotten, by the client and by the reference; steps in flight keep them."""
+    parked.resume("r0", [("b", 4)], 3)
+    turn = parked.lives["r0"]
+    turn.settled, turn.delivered = 10, 1
+    parked.abort("r0", lingers, keeps_session=True)
+    parked.abort("r0", lingers, keeps_session=True)  # a client that is impatient
+    if lingers:
+        assert not parked.lives["r0"].parked
+        parked.end("r0")
+    session = parked.lives["r0"]
+    assert (session.parked, session.aborted, session.known, session.settled) == (True, False, 6, 5)
+    assert (turn.aborted, turn.truth.prompt_length, turn.known) == (True, 10, 11)
+    parked.resume("r0", [("c", 2)], 1)
+    said = Truth([("a", 5)])
+    said.reach(6)
+    assert parked.lives["r0"].truth.tokens[:8] == [*said.tokens, *document_tokens("c", 2)]
+    assert "r0" not in parked.withdrawn
+
+
+def test_behind_an_aborted_first_turn_a_session_is_empty() -> None:
+    reference = Reference(LAYOUT)
+    reference.arrive("r0", [("a", 5)], 1, session=True)
+    reference.abort("r0", lingers=False, keeps_session=True)
+    assert reference.lives["r0"].known == 0
+    reference.resume("r0", [("b", 3)], 1)
+    assert reference.lives["r0"].truth.tokens[:3] == list(document_tokens("b", 3))
+
+
+def test_an_error_ends_an_aborted_turn_as_well() -> None:
+    reference = Reference(LAYOUT)
+    for name in ("r0", "r1"):
+        reference.arrive(name, [("a", 5)], 1, session=True)
+    reference.abort("r0", lingers=True, keeps_session=True)
+    for name in ("r0", "r1"):
+        reference.fail(name)
+    assert list(reference.lives) == ["r0"] and reference.lives["r0"].parked
+
+
+def test_whoever_closes_a_session_ends_it_whatever_was_aborted(parked: Reference) -> None:
+    """Nothing happens to a parked session if its client aborts a turn: none runs."""
+    parked.abort("r0", lingers=False, keeps_session=True)
+    assert parked.lives["r0"].known == 6
+    parked.resume("r0", [("b", 4)], 3)
+    parked.abort("r0", lingers=True, keeps_session=True)
+    parked.abort("r0", lingers=True)
+    parked.abort("r0", lingers=True, keeps_session=True)
+    parked.end("r0")
+    assert not parked.lives
 
 
 def test_kept_blocks_keep_their_facts(parked: Reference) -> None:

@@ -55,8 +55,8 @@ class Liveness(Oracle):
     def __init__(self) -> None:
         super().__init__()
         self._stalled = 0
-        self._past_abort: Counter[str] = Counter()
-        """Steps whose tokens a request got after its abort."""
+        self._past_abort: Counter[Life] = Counter()
+        """Steps whose tokens a request, or a turn, got after its abort."""
 
     def on_planned(self, context: Context, planned: Planned) -> Violation | None:
         self.exercised["M8"] += 1
@@ -70,9 +70,9 @@ class Liveness(Oracle):
             life = context.reference.lives.get(name)
             if life is None or not life.aborted or not tokens:
                 continue
-            self._past_abort[name] += 1
-            if self._past_abort[name] > LATE_STEPS_MAX:
-                return self.violation(context, "aborted", steps=self._past_abort[name], request=name)
+            self._past_abort[life] += 1
+            if self._past_abort[life] > LATE_STEPS_MAX:
+                return self.violation(context, "aborted", steps=self._past_abort[life], request=name)
         return None
 
     def on_view(self, context: Context, view: View) -> Violation | None:

@@ -124,20 +124,21 @@ class Hash(Oracle):
         ended = self._lives | (context.facts.lives if context.facts else {})
         for name, table in [*view.tables.items(), *self._tables.items()]:
             columns = table[key.group]
-            life = context.reference.lives.get(name) or ended.get(name)
-            if life is None or not (block in columns or source in columns or slots):
+            lives = _lives_of(context.reference.lives.get(name), ended.get(name))
+            if not lives or not (block in columns or source in columns or slots):
                 continue
             if block in columns:
                 holders.append((name, columns.index(block)))
-            computed = min(self._reach.get(name, life.settled), life.total_length)
-            # A loaded state is published when its load has ended, and at once moved to a copy.
-            on_grid = key.depth % unit == 0 and column < len(columns) and columns[column] in (block, source)
-            if group.inner_states and block in columns:
-                on_grid |= columns.index(block) == cdiv(computed, group.block_size) - 2
-            named = key.depth + context.layout.lookahead
-            is_known = key.depth <= computed and (named == key.depth or named <= life.known)
-            if (on_grid or slots) and is_known and has_key(context.layout, key, life.truth):
-                return None
+            for life in lives:
+                computed = min(self._reach.get(name, life.settled), life.total_length)
+                # A loaded state is published when its load has ended, and at once moved to a copy.
+                on_grid = key.depth % unit == 0 and column < len(columns) and columns[column] in (block, source)
+                if group.inner_states and block in columns:
+                    on_grid |= columns.index(block) == cdiv(computed, group.block_size) - 2
+                named = key.depth + context.layout.lookahead
+                is_known = key.depth <= computed and (named == key.depth or named <= life.known)
+                if (on_grid or slots) and is_known and has_key(context.layout, key, life.truth):
+                    return None
         return self.violation(
             context,
             "key",
@@ -146,6 +147,14 @@ class Hash(Oracle):
             group=key.group,
             block=block,
         )
+
+
+def _lives_of(life: Life | None, before: Life | None) -> list[Life]:
+    """Return whose content the blocks of a request may have: `life`, or `before` if it has ended. A session that goes
+    on behind an aborted turn may publish what that turn computed."""
+    if life is None or (before is not None and before is not life and before.aborted):
+        return [one for one in (life, before) if one is not None]
+    return [life]
 
 
 class HitValidity(Oracle):

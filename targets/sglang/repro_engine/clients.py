@@ -39,7 +39,7 @@ class Engine:
 
     def __init__(self, sizes, max_tokens, **classes):
         self.server = Server(sizes, max_tokens, **classes)
-        self.turns, self.last, self.truths = [], {}, {}
+        self.turns, self.last = [], {}
 
     def add(self, name, prompt, new_tokens, **asked):
         """Send a request, or the first turn of a session (`session`). `prompt`: token ids, and (name, tokens) for an
@@ -49,8 +49,8 @@ class Engine:
     def resume(self, name, prompt, new_tokens, **asked):
         """Send the next turn of a session: `prompt` follows all that its client has. Nothing unless it is idle."""
         if name in self.server.sessions.parked():
-            before = self.last[name]
-            truth = self.truths[name].continued(len(before.prompt) + len(before.received), prompt_path(prompt))
+            had = self.server.sessions.had(name)
+            truth = had.continued(had.prompt_length, prompt_path(prompt))
             self._ask(name, truth, new_tokens, session=True, **asked)
 
     def _ask(
@@ -68,7 +68,6 @@ class Engine:
         truth.withheld, truth.free_from = stops, first + min(min_tokens, new_tokens)
         if structured:
             truth.restrict(closes)
-        self.truths[name] = truth
         self.last[name] = Turn(name, truth, new_tokens, stops, is_string, bad_grammar > 0, scored_from)
         self.turns.append(self.last[name])
         asked = stops, priority, is_string, min_tokens, structured, bad_grammar, scored_from
@@ -98,11 +97,12 @@ class Engine:
             if self.last[name].end != "aborted":
                 self.last[name].end = "failed"
 
-    def abort(self, name):
-        """Abort a request, or close a session."""
+    def abort(self, name, keeps_session=False):
+        """Abort a request, or close a session; with `keeps_session` abort its turn, which the next one does not
+        follow."""
         if name in self.last and self.last[name].end != "ended":
             self.last[name].end = "aborted"
-        self.server.abort(name)
+        self.server.abort(name, keeps_session)
 
     def retract(self, name):
         """Retract a request, as for lack of memory."""

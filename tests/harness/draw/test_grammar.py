@@ -572,6 +572,25 @@ def test_samples_of_a_prompt_arrive_together_and_are_the_same() -> None:
     assert aborted > 2
 
 
+def test_some_clients_abort_a_turn_and_go_on_with_its_session() -> None:
+    """With a turn that probably runs or waits, of a session that is not closed; not on a target that closes it."""
+    kept = closed = went_on = 0
+    more = msgspec.structs.replace(CLEAN.capabilities, features=CLEAN.capabilities.features | {"aborted-turns"})
+    table = msgspec.structs.replace(DEFAULT, rare={**DEFAULT.rare, "abort": 30})
+    for trace in [draw_trace(more, 1, index, supports=CLEAN.supports, workload=table) for index in range(60)]:
+        sessions = {event.name for event in trace.events if isinstance(event, Arrive) and event.session}
+        left: set[str] = set()
+        for event in trace.events:
+            if isinstance(event, Abort) and event.name in sessions:
+                kept += event.keeps_session
+                closed += not event.keeps_session
+                left |= {event.name} if event.keeps_session else set()
+            elif isinstance(event, Resume):
+                went_on += event.name in left
+    assert kept > 3 and closed > kept and went_on > 0
+    assert not any(isinstance(event, Abort) and event.keeps_session for trace in asking() for event in trace.events)
+
+
 def test_some_clients_want_the_log_probabilities_of_the_end_of_a_prompt() -> None:
     arrivals = [event for trace in asking("logprobs-from") for event in trace.events if isinstance(event, Arrive)]
     wanted = [event for event in arrivals if event.prompt_logprobs]

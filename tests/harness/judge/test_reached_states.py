@@ -276,6 +276,7 @@ ELSEWHERE = {
     "near-stock",
     "pause",
     "logprobs-from",
+    "aborted-turns",
 }
 EMBEDDED = [state for state, needs in REQUIRES.items() if not ELSEWHERE & set(needs.split())]
 """States with slots of their own are reached by the targets that have them (tests/targets/sglang), those of batches of

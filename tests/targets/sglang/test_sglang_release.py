@@ -232,6 +232,24 @@ def test_a_turn_ends_with_its_stop_token(workers: dict[str, WorkerClient], depth
     assert outcome.reached["turn ended by a stop token"] == 2
 
 
+@pytest.mark.parametrize("depth", [0, 1])
+@pytest.mark.parametrize("turn", [0, 1])
+def test_the_turn_behind_an_aborted_one_follows_what_came_before_it(
+    workers: dict[str, WorkerClient], depth: int, turn: int
+) -> None:
+    """Aborted while it waits, between its chunks, and while it decodes; the first turn of its session or the second."""
+    first = Arrive("r0", (("a", 5),), 2, session=True), *(Step(),) * 6
+    aborted = Resume("r0", (("b", 9),), 6) if turn else Arrive("r0", (("b", 9),), 6, session=True)
+    for steps in range(5):
+        ended = Abort("r0", keeps_session=True), *(Step(),) * 3
+        behind = Resume("r0", (("c", 5),), 3), *(Step(),) * 8
+        events = (*first * turn, aborted, *(Step(budget=4),) * steps, *ended, *behind)
+        outcome = worker_of(workers, LATEST).run(Trace(config_of(0, depth), events))
+        assert outcome.violation is None, outcome.violation.message
+        assert outcome.reached["turn aborted in a session that goes on"] == 1
+        assert outcome.reached["turn behind an aborted one"] == 1
+
+
 @pytest.mark.parametrize("policy", ["write_through", "write_back"])
 @pytest.mark.parametrize("copies", ["early", "late", "slow"])
 def test_evicted_content_comes_back_from_the_host(workers: dict[str, WorkerClient], policy: str, copies: str) -> None:
