@@ -11,11 +11,8 @@ from .stock import stock_of
 _EVENTS = frozenset({"arrive", "step", "preempt", "abort", "dummy_run", "reset_prefix_cache", "evict"})
 _CONNECTORS = ("none", "none", "store", "transfer")
 ALL_CONNECTORS = ("none", "none", "none", "store", "transfer", "sync", "none", "offloading")
-OFFLOADING = {
-    "eviction": ("lru", "arc"),
-    "offload": ("prompts", "all", "sync"),
-    "tier": ("none", "none", "files", "faults"),
-}
+OFFLOADING = {"eviction": ("lru", "arc"), "offload": ("prompts", "all", "sync")}
+TIERS = ("none", "none", "files", "faults")
 REPLAYS = ("0", "0", "3", "6")
 CONV_LAYOUTS = ("SD", "SD", "DS")
 SAMPLING = ("greedy", "greedy", "varied")
@@ -74,6 +71,7 @@ def capabilities_of(release: Release) -> Capabilities:
         **({"connector": names} if connectors else {}),
         **({"load_failure": ("recompute", "fail")} if connectors else {}),
         **(OFFLOADING if connectors and release.offloads else {}),
+        **({"tier": TIERS} if release.file_tier else {}),
         **(SERVING if release.serving_options else {}),
         **({"admission": ("prompt", "chunk")} if release.admits_chunks else {}),
         **({"replay": REPLAYS} if release.replays else {}),
@@ -115,7 +113,7 @@ def capabilities_of(release: Release) -> Capabilities:
             | ({"samples"} if release.samples else set())
             | ({"partial-hits"} if release.partial_hits else set())
             | frozenset().union(*connected.values())
-            | ({"storage"} if connectors and release.offloads else set())
+            | ({"storage"} if release.file_tier else set())
             | ({"images", "adapters"} if inputs else set())
         ),
         documents={"inputs": DOCUMENTS} if inputs else {},
@@ -128,7 +126,7 @@ def capabilities_of(release: Release) -> Capabilities:
             **(_PARTIAL_HITS if release.partial_hits else {}),
             **({"runner": {"v2": frozenset({"draft-group"})}} if release.draft_groups else {}),
             **({"hashing": {"lookahead": frozenset({"lookahead-hashes"})}} if release.lookahead_hashes else {}),
-            **({"tier": {tier: frozenset({"storage"}) for tier in OFFLOADING["tier"][2:]}} if release.offloads else {}),
+            **({"tier": dict.fromkeys(TIERS[2:], frozenset({"storage"}))} if release.file_tier else {}),
             "graphs": {"none": groups_without_graphs},
         },
         engine=("vllm",),

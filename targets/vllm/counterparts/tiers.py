@@ -40,7 +40,7 @@ FAULT_PERIOD = 3
 """Of so many loads one meets a file that another process removed or cut off, with tier=faults."""
 
 
-class Region(SharedOffloadRegion):
+class HostRegion(SharedOffloadRegion):
     """The host's memory [chunk, byte]: one buffer for the scheduler's side and the worker's."""
 
     def __init__(self, memory: mmap.mmap, chunks: int, rank: int | None, row_bytes: int, page_bytes: int) -> None:
@@ -52,12 +52,12 @@ class Region(SharedOffloadRegion):
         self._base = torch.frombuffer(memoryview(memory), dtype=torch.int8)
         self._views: list[torch.Tensor] = []
         self._canonical_offset = 0
-        self.is_pinned, self.pinned_addresses = False, []
+        self.is_pinned, self.pinned_addresses = False, list[int]()
         self.mmap_obj = self.fd = None
         self._creator = False
 
 
-class Thread:
+class LateThread:
     """A thread whose work is done when it is waited for."""
 
     def __init__(self, target: Callable[[], None], name: str, daemon: bool) -> None:
@@ -71,10 +71,10 @@ class Thread:
 class Threads:
     """What `async_lookup` takes of `threading`."""
 
-    Thread = Thread
+    Thread = LateThread
 
 
-class Task(NamedTuple):
+class FileJob(NamedTuple):
     """A job of the pool that no thread has seen yet. `enqueue` gives it to the pool."""
 
     left: int
@@ -82,7 +82,7 @@ class Task(NamedTuple):
     enqueue: Callable[[], None]
 
 
-class Pool(DualQueueThreadPool):
+class FilePool(DualQueueThreadPool):
     """vLLM's pool of threads for files, without a thread: this process does their work (`pass_step`)."""
 
     def __init__(self, n_read_threads: int, n_write_threads: int, thread_name_prefix: str) -> None:
@@ -91,7 +91,7 @@ class Pool(DualQueueThreadPool):
         super().__init__(0, 0, thread_name_prefix)
         self.delay = 0
         """Steps for which the next job is kept."""
-        self._tasks: list[Task] = []
+        self._tasks: list[FileJob] = []
 
     @property
     def _stop(self) -> bool:
@@ -105,12 +105,12 @@ class Pool(DualQueueThreadPool):
     def enqueue_load(self, job_id: int, n_tasks: int, tasks: Any) -> None:
         """Keep a job for some steps."""
         enqueue = super().enqueue_load
-        self._tasks.append(Task(self.delay, True, lambda: enqueue(job_id, n_tasks, tasks)))
+        self._tasks.append(FileJob(self.delay, True, lambda: enqueue(job_id, n_tasks, tasks)))
 
     def enqueue_store(self, job_id: int, n_tasks: int, tasks: Any) -> None:
         """Keep a job for some steps."""
         enqueue = super().enqueue_store
-        self._tasks.append(Task(self.delay, False, lambda: enqueue(job_id, n_tasks, tasks)))
+        self._tasks.append(FileJob(self.delay, False, lambda: enqueue(job_id, n_tasks, tasks)))
 
     def pass_step(self, *, loads_first: bool) -> None:
         """Let one step pass: do the work that is due."""
@@ -134,7 +134,7 @@ class Files(FileSystemTierManager):
 
     def __init__(self, offloading_spec: Any, primary_kv_view: memoryview, tier_type: str, **more: Any) -> None:
         self.store: TieredStore = offloading_spec.extra_config["store"]
-        own = (fs, "DualQueueThreadPool", Pool), (async_lookup, "threading", Threads)
+        own = (fs, "DualQueueThreadPool", FilePool), (async_lookup, "threading", Threads)
         # Whether the folder's file system takes O_DIRECT is no property of the trace.
         with replaced(*own, (fs, "probe_o_direct", lambda folder: False)):
             super().__init__(offloading_spec, primary_kv_view, tier_type, **more)
@@ -193,10 +193,10 @@ class TieredSpec(HostSpec, TieringOffloadingSpec):
 
         def region(
             engine_id: str, num_chunks: int, rank: int | None, kv_bytes_per_chunk: int, cpu_page_size: int
-        ) -> Region:
+        ) -> HostRegion:
             del engine_id
             memory = store.memory_of(num_chunks * kv_bytes_per_chunk)
-            return Region(memory, num_chunks, rank, kv_bytes_per_chunk, cpu_page_size)
+            return HostRegion(memory, num_chunks, rank, kv_bytes_per_chunk, cpu_page_size)
 
         with replaced((tiering, "SharedOffloadRegion", region)):
             yield
