@@ -89,8 +89,8 @@ class ReachedStates:
         self._loaded_back: set[int] = set()
         """Blocks of the cache that this event loaded."""
         self._unheld: dict[int, Key] = {}
-        self._once_stored = frozenset[Key]()
-        """Content that was outside the pool once, and was not in the pool since."""
+        self._once_stored: set[Key] = set()
+        """Content that was outside the pool once."""
         """Blocks of the cache with content that neither the pool nor what is outside had when they got it."""
         self._by_string: dict[str, int] = {}
         """Requests whose answer ends by a stop string, if it does not end before -> its tokens, at most."""
@@ -469,10 +469,9 @@ class ReachedStates:
         """Count content that was loaded, not computed, although neither the pool nor what is outside had it: into the
         pool, or into what is outside, which had it once."""
         before, now = context.before, view.published
-        outside = self._once_stored | before.stored.keys()
-        self._once_stored = outside.difference(before.published.values(), now.values())
+        self._once_stored.update(before.stored)
         back = self._once_stored & (view.stored.keys() - before.stored.keys())
-        self.counts["content read back from a storage"] += bool(back)
+        self.counts["content read back from a storage"] += bool(back.difference(before.published.values(), now.values()))
         held = {*before.stored, *before.published.values()}
         kept = {block: key for block, key in self._unheld.items() if now.get(block) == key}
         self._unheld = kept | {block: key for block, key in now.items() if key not in held}
