@@ -33,7 +33,7 @@ from ....reference.prefix_cache import Key
 from ...base.observe import Content, Loaded, PlannedRow, SlotContent
 from ...base.protocol import EngineError
 from ...base.trace import Config
-from ..options import has_files, host_chunks, options_of, state_parts
+from ..options import host_chunks, options_of, state_parts
 from ..shadow.recorder import Recorder
 from ..versions.wrapping import replaced
 from .no_store import NullStore
@@ -509,21 +509,11 @@ class ObservedConnector(OffloadingConnector):
         return finished
 
 
-def own_store(config: Config, recorder: Recorder) -> OffloadedStore:
-    """Return the store of a trace, with the tiers that it asks for."""
-    if not has_files(config):
-        return OffloadedStore(config, recorder)
-    from .tiers import TieredStore
-
-    return TieredStore(config, recorder)
-
-
-def connect_own(vllm_config: Any, config: Config, recorder: Recorder) -> OffloadedStore:
+def connect_own(vllm_config: Any, config: Config, store: OffloadedStore) -> OffloadedStore:
     """Add the connector to vLLM's configuration; return its store."""
     from vllm.config import KVTransferConfig
 
     options = options_of(config)
-    store = own_store(config, recorder)
     vllm_config.kv_transfer_config = KVTransferConfig(
         kv_connector=ObservedConnector.__name__,
         kv_connector_module_path=__name__,
