@@ -471,9 +471,8 @@ class ReachedStates:
         before, now = context.before, view.published
         self._once_stored.update(before.stored)
         back = self._once_stored & (view.stored.keys() - before.stored.keys())
-        self.counts["content read back from a storage"] += bool(
-            back.difference(before.published.values(), now.values())
-        )
+        back -= {*before.published.values(), *now.values()}
+        self.counts["content read back from a storage"] += bool(back)
         held = {*before.stored, *before.published.values()}
         kept = {block: key for block, key in self._unheld.items() if now.get(block) == key}
         self._unheld = kept | {block: key for block, key in now.items() if key not in held}
