@@ -92,6 +92,8 @@ class ReachedStates:
         self._loaded_back: set[int] = set()
         """Blocks of the cache that this event loaded."""
         self._unheld: dict[int, Key] = {}
+        self._once_stored: set[Key] = set()
+        """Content that was outside the pool once."""
         """Blocks of the cache with content that neither the pool nor what is outside had when they got it."""
         self._by_string: dict[str, int] = {}
         """Requests whose answer ends by a stop string, if it does not end before -> its tokens, at most."""
@@ -467,8 +469,13 @@ class ReachedStates:
             counts["boundary crossed in a step without a rejection"] += accepted == row.drafts
 
     def _read_back(self, context: Context, view: View) -> None:
-        """Count content that was loaded, not computed, although neither the pool nor what is outside had it."""
+        """Count content that was loaded, not computed, although neither the pool nor what is outside had it: into the
+        pool, or into what is outside, which had it once."""
         before, now = context.before, view.published
+        self._once_stored.update(before.stored)
+        back = self._once_stored & (view.stored.keys() - before.stored.keys())
+        back -= {*before.published.values(), *now.values()}
+        self.counts["content read back from a storage"] += bool(back)
         held = {*before.stored, *before.published.values()}
         kept = {block: key for block, key in self._unheld.items() if now.get(block) == key}
         self._unheld = kept | {block: key for block, key in now.items() if key not in held}

@@ -12,6 +12,7 @@ _EVENTS = frozenset({"arrive", "step", "preempt", "abort", "dummy_run", "reset_p
 _CONNECTORS = ("none", "none", "store", "transfer")
 ALL_CONNECTORS = ("none", "none", "none", "store", "transfer", "sync", "none", "offloading")
 OFFLOADING = {"eviction": ("lru", "arc"), "offload": ("prompts", "all", "sync")}
+TIERS = ("none", "none", "files", "faults")
 REPLAYS = ("0", "0", "3", "6")
 CONV_LAYOUTS = ("SD", "SD", "DS")
 SAMPLING = ("greedy", "greedy", "varied")
@@ -45,6 +46,7 @@ def capabilities_of(release: Release) -> Capabilities:
     # graphs: decode batches are padded to the trace's graph sizes and replayed, or everything is eager.
     # connector, load_failure: `kv_connector`, or vLLM's own (`offloading`); vLLM's policy for loads that fail.
     # eviction, offload: of `offloading` the policy of its tier, and what is stored, or loaded before a forward.
+    # tier: behind its tier stand files, some of which another process removes or cuts off.
     # reports: statistics and KV events, of which a subscriber must learn what is cached (`cache_events`).
     # reset: between two steps, or once the scheduler was paused and the steps in flight have run.
     # prefills: as the budget allows, or every third step only, while others decode.
@@ -69,6 +71,7 @@ def capabilities_of(release: Release) -> Capabilities:
         **({"connector": names} if connectors else {}),
         **({"load_failure": ("recompute", "fail")} if connectors else {}),
         **(OFFLOADING if connectors and release.offloads else {}),
+        **({"tier": TIERS} if release.file_tier else {}),
         **(SERVING if release.serving_options else {}),
         **({"admission": ("prompt", "chunk")} if release.admits_chunks else {}),
         **({"replay": REPLAYS} if release.replays else {}),
@@ -110,6 +113,7 @@ def capabilities_of(release: Release) -> Capabilities:
             | ({"samples"} if release.samples else set())
             | ({"partial-hits"} if release.partial_hits else set())
             | frozenset().union(*connected.values())
+            | ({"storage"} if release.file_tier else set())
             | ({"images", "adapters"} if inputs else set())
         ),
         documents={"inputs": DOCUMENTS} if inputs else {},
@@ -122,6 +126,7 @@ def capabilities_of(release: Release) -> Capabilities:
             **(_PARTIAL_HITS if release.partial_hits else {}),
             **({"runner": {"v2": frozenset({"draft-group"})}} if release.draft_groups else {}),
             **({"hashing": {"lookahead": frozenset({"lookahead-hashes"})}} if release.lookahead_hashes else {}),
+            **({"tier": dict.fromkeys(TIERS[2:], frozenset({"storage"}))} if release.file_tier else {}),
             "graphs": {"none": groups_without_graphs},
         },
         engine=("vllm",),

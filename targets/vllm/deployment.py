@@ -30,6 +30,7 @@ from ..base.trace import (
 from .options import (
     PREFILL_INTERVAL,
     has_adapters,
+    has_files,
     has_graphs,
     has_peer,
     is_v2,
@@ -110,8 +111,11 @@ CONNECTOR = (
     "store holds, how long a load takes and whether it fails"
 )
 OFFLOADING = "the copies between the caches and host memory: vLLM orders each, and they happen as late as it permits"
+FILES = "a folder of its own for the file tier, whose threads do their work between two steps"
 HOST_BYTES = 1 << 30
 """Bytes of host memory of a server with `offloading`."""
+TIERS = {"spec_name": "TieringOffloadingSpec", "secondary_tiers": [{"type": "fs", "root_dir": "/tmp/kv"}]}
+"""`kv_connector_extra_config` of a server with files behind its host memory."""
 MATCH_UNIT = 32
 """`--prefix-match-unit` of a server: vLLM's own example, for blocks of 1,024 tokens."""
 BLOCK = 1024
@@ -192,7 +196,8 @@ def deployment(variant: str, trace: Trace, version: str, device: str = "") -> De
     stood_in = version.partition("stood in: ")[2]
     graphs = GRAPHS if has_graphs(config) and not device else ()
     options = options_of(config)
-    connector = {"none": (), "offloading": (OFFLOADING,)}.get(options.connector, (CONNECTOR,))
+    offloading = (OFFLOADING, *((FILES,) if has_files(config) else ()))
+    connector = {"none": (), "offloading": offloading}.get(options.connector, (CONNECTOR,))
     model = model_of(trace)
     flags = (*_weights(model), *_flags(trace, model, _release(version)))
     return Deployment(
@@ -302,6 +307,7 @@ def _flags(trace: Trace, model: Model, release: tuple[int, int]) -> Iterator[str
                 "eviction_policy": options.eviction,
                 "offload_prompt_only": options.offload != "all",
                 **({"sync_load_budget_bytes": SYNC_BUDGET} if options.offload == "sync" else {}),
+                **(TIERS if has_files(config) else {}),
             }
         yield from ("--kv-transfer-config", json.dumps(transfer))
     if has_peer(config) or any(isinstance(event, DummyRun) for event in trace.events):
@@ -449,6 +455,8 @@ def _notes(trace: Trace, model: Model, is_stood_in: bool) -> Iterator[str]:
             f"replace {PARSER} by the reasoning parser of your model; prompts of requests with reasoning end inside an "
             "open block of reasoning, the other prompts behind a closed one"
         )
+    if options_of(config).tier == "faults" and offloads(config):
+        yield "while the server runs, something else removes files below `root_dir`, or cuts them off"
     if options_of(config).connector not in ("none", "offloading"):
         yield "the KV connector needs the settings of your store or peer in kv_connector_extra_config"
 

@@ -33,6 +33,7 @@ from .options import (
     PLAIN,
     Options,
     drafts_on_device,
+    has_files,
     has_peer,
     is_v2,
     offloads,
@@ -348,6 +349,8 @@ ROWS: tuple[Row[Case], ...] = (
         "a page of 16 bfloat16 keys and values is smaller than a state"),
     Row("real", "connector=offloading", lambda c: offloads(c.config) and c.options.prefix_match_unit,
         "hits inside blocks beside loads of whole blocks are driven with shadow layers only"),
+    Row("real", "tier", lambda c: has_files(c.config),
+        "files behind the host's memory keep the pages of one memory: use tier=none"),
     # ---- Scripts.
     Row("script", "assertions", lambda c: not shown(c.failure), "{failure.oracle} ({failure.field}) on vLLM yet"),
 )  # fmt: skip

@@ -49,6 +49,7 @@ class Options(Struct, frozen=True):
     load_failure: str = "recompute"
     eviction: str = "lru"
     offload: str = "prompts"
+    tier: str = "none"
     reports: str = "none"
     reset: str = "direct"
     prefills: str = "eager"
@@ -162,13 +163,19 @@ def sync_load_tokens(config: Config) -> int:
 
 
 def host_chunks(config: Config) -> int:
-    """Return the chunks of the host's tier with connector=offloading: so few that some are evicted."""
-    return len(config.groups) + config.num_blocks // 2
+    """Return the chunks of the host's tier with connector=offloading: so few that some are evicted, most if files are
+    behind it."""
+    return len(config.groups) + config.num_blocks // (8 if has_files(config) else 2)
 
 
 def offloads(config: Config) -> bool:
     """Return True if the connector is vLLM's own."""
     return options_of(config).connector == "offloading"
+
+
+def has_files(config: Config) -> bool:
+    """Return True if files stand behind the host's tier of vLLM's own connector."""
+    return offloads(config) and options_of(config).tier != "none"
 
 
 def stages(config: Config) -> int:

@@ -66,6 +66,7 @@ from .options import (
     DROPPED_TOKENS,
     PLAIN,
     drafts_on_device,
+    has_files,
     has_graphs,
     has_peer,
     is_v2,
@@ -350,6 +351,7 @@ _OPTIONAL: Sequence[tuple[Callable[[Config], bool], Collection[str]]] = (
     (lambda config: any(group.draft for group in config.groups), {"ShadowMtp"}),
     (reports_all, {"Subscriber", "switch_on"}),
     (offloads, {"connect_own"}),
+    (has_files, {"TieredStore"}),
     (lambda config: not offloads(config), {"Store", "TraceConnector"}),
 )
 """Definitions that only some configurations need: the others never reach the branch that names them."""

@@ -39,7 +39,7 @@ from ...base.external import computed_elsewhere, keys_to_load, longest_load, who
 from ...base.observe import Content, Loaded, PlannedRow, Record, SlotContent
 from ...base.protocol import EngineError
 from ...base.trace import Config, ExternalLoad
-from ..options import offloads, options_of, sync_load_tokens
+from ..options import has_files, offloads, options_of, sync_load_tokens
 from ..pool_reader import Pool, is_unlabelled
 from ..shadow.recorder import Recorder
 from .no_store import NullStore
@@ -428,9 +428,13 @@ def connect(vllm_config: Any, config: Config, recorder: Recorder, truths: Mappin
     if options_of(config).connector == "none":
         return NullStore()
     if offloads(config):
-        from .offloading import connect_own
+        from .offloading import OffloadedStore, connect_own
 
-        return connect_own(vllm_config, config, recorder)
+        if not has_files(config):
+            return connect_own(vllm_config, config, OffloadedStore(config, recorder))
+        from .tiers import TieredStore
+
+        return connect_own(vllm_config, config, TieredStore(config, recorder))
     store = Store(config, recorder, truths)
     vllm_config.kv_transfer_config = KVTransferConfig(
         kv_connector=TraceConnector.__name__,

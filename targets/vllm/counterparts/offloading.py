@@ -384,7 +384,7 @@ class OffloadedStore(NullStore):
 
     def watch(self, scheduler: Any) -> None:
         """Keep the connector's scheduler side and its manager, and note which keys the manager takes."""
-        self.scheduler, self.manager = scheduler, scheduler.manager
+        self.scheduler, self.manager = scheduler, self.manager_of(scheduler)
         manager = self.manager
         prepare = manager.prepare_store
 
@@ -394,6 +394,15 @@ class OffloadedStore(NullStore):
             return output
 
         manager.prepare_store = prepare_store
+
+    def manager_of(self, scheduler: Any) -> Any:
+        """Return the manager of the host's memory."""
+        return scheduler.manager
+
+    @property
+    def spec(self) -> Mapping[str, Any]:
+        """What vLLM's configuration says of the tier."""
+        return {"spec_name": HostSpec.__name__, "spec_module_path": __name__}
 
     def held(self) -> dict[bytes, Any]:
         """Return the chunks that the manager holds, by key."""
@@ -500,19 +509,18 @@ class ObservedConnector(OffloadingConnector):
         return finished
 
 
-def connect_own(vllm_config: Any, config: Config, recorder: Recorder) -> OffloadedStore:
+def connect_own(vllm_config: Any, config: Config, store: OffloadedStore) -> OffloadedStore:
     """Add the connector to vLLM's configuration; return its store."""
     from vllm.config import KVTransferConfig
 
-    store, options = OffloadedStore(config, recorder), options_of(config)
+    options = options_of(config)
     vllm_config.kv_transfer_config = KVTransferConfig(
         kv_connector=ObservedConnector.__name__,
         kv_connector_module_path=__name__,
         kv_role="kv_both",
         kv_connector_extra_config={
             "store": store,
-            "spec_name": HostSpec.__name__,
-            "spec_module_path": __name__,
+            **store.spec,
             "eviction_policy": options.eviction,
             "offload_prompt_only": options.offload != "all",
             "sync_load_budget_bytes": SYNC_BYTES if options.offload == "sync" else 0,

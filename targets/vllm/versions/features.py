@@ -285,6 +285,12 @@ def has_replay() -> bool:
 
 
 @cache
+def has_file_tier() -> bool:
+    """Return True if files may stand behind the host's memory of vLLM's own connector."""
+    return find_spec("vllm.v1.kv_offload") is not None and find_spec("vllm.v1.kv_offload.tiering") is not None
+
+
+@cache
 def has_conv_layouts() -> bool:
     """Return True if the layout of windows can be chosen and states in both can be moved (0.26 and later).
 

@@ -17,8 +17,8 @@ def test_every_option_that_chooses_code_is_a_setting() -> None:
     able = capabilities_of(NEWEST)
     assert not fault(able) and able.stock
     # The runner is an implementation; kernels and layers are the platform's and the model's;
-    # two say more of a connector that is itself a setting; the rest is the client's.
-    others = {"runner", "mixer", "attention", "metadata", "sampling", "reset", "eviction", "offload"}
+    # three say more of a connector that is itself a setting; the rest is the client's.
+    others = {"runner", "mixer", "attention", "metadata", "sampling", "reset", "eviction", "offload", "tier"}
     assert {name for setting in able.stock for name in setting.stock} >= able.options.keys() - others
 
 
