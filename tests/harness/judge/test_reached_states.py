@@ -277,12 +277,14 @@ ELSEWHERE = {
     "pause",
     "logprobs-from",
     "aborted-turns",
+    "storage",
 }
 EMBEDDED = [state for state, needs in REQUIRES.items() if not ELSEWHERE & set(needs.split())]
 """States with slots of their own are reached by the targets that have them (tests/targets/sglang), those of batches of
 plain caches by the toy (tests/test_toy_plain_cache.py), those of attention chunks, images, reasoning and loads that
 requests wait for by vLLM (tests/targets/vllm), those of clients that leave a server by llama.cpp's
-(tests/targets/llamacpp), those of a server's configuration in tests/harness/draw."""
+(tests/targets/llamacpp), those of a server's configuration in tests/harness/draw, a storage by vLLM's and SGLang's
+(tests/targets/vllm/counterparts/test_tiers.py)."""
 
 
 @pytest.mark.parametrize("state", EMBEDDED)
