@@ -10,7 +10,7 @@ from .stock import stock_of
 
 _EVENTS = frozenset({"arrive", "step", "preempt", "abort", "dummy_run", "reset_prefix_cache", "evict"})
 _CONNECTORS = ("none", "none", "store", "transfer")
-ALL_CONNECTORS = ("none", "none", "none", "store", "transfer", "sync", "none", "offloading")
+ALL_CONNECTORS = ("none", "none", "none", "store", "transfer", "sync", "none", "offloading", "offloading")
 OFFLOADING = {"eviction": ("lru", "arc"), "offload": ("prompts", "all", "sync")}
 TIERS = ("none", "none", "files", "faults")
 REPLAYS = ("0", "0", "3", "6")
