@@ -194,6 +194,7 @@ HYPOTHESIS = ("--target", MUTANT, "--traces", "12", "--source", "hypothesis")
 class TestHypothesis:
     """Hypothesis's state machine as the source of traces."""
 
+    @pytest.mark.exhaustive
     def test_another_source_is_another_campaign(self, tmp_path: Path, hybridfuzz: Cli) -> None:
         """A seeded campaign that was cut off is not continued, and its bug history counts apart."""
         hybridfuzz(*NIGHT, "--target", MUTANT, "--traces", "8", "-o", "out")

@@ -124,6 +124,7 @@ def test_what_is_no_chance(hybridfuzz: Cli, value: str) -> None:
     assert (ran.status, "write a number between 0 and 1, such as 1e-4" in ran.err) == (2, True)
 
 
+@pytest.mark.exhaustive
 def test_hypothesis_varies_its_own_examples(hybridfuzz: Cli) -> None:
     ran = hybridfuzz("fuzz", "--source", "hypothesis", "--until-risk", "0.1")
     assert (ran.status, "leave out --source hypothesis" in ran.error) == (2, True)
