@@ -211,10 +211,14 @@ class Server:
         """Pause generation, flush the cache if SGLang would, and continue. Return what clients receive, as `turn` does.
 
         SGLang flushes while it is paused although requests wait, unless one of them has a row, as a turn has whose
-        session keeps its record, or waits for its grammar.
+        session keeps its record, waits for its grammar, or has something fetched from a storage (`is_fully_idle`).
         """
         with self._paused() as received:
-            holds = any(one.kv.holds_kv for one in self.scheduler.waiting_queue)
+            waiting = self.scheduler.waiting_queue
+            if self.tier is not None:
+                self.tier.finish(waiting)
+            is_fetching = self.tier is not None and not self.tier.is_done()
+            holds = is_fetching or any(one.kv.holds_kv for one in waiting)
             if not holds and not self.scheduler.grammar_manager.grammar_queue:
                 self._flush()
             self._clear_storage()
