@@ -155,8 +155,10 @@ class Server:
         if self.sessions is not None and not self.sessions.requests.keys().isdisjoint([*ended, *failed]):
             # A client is slower than a step: whatever is in flight ends before the next turn arrives.
             self.device.drain()
-        for name in failed if self.sessions is not None else ():
-            if not self.sessions.has_left(name):
+        for name in (*ended, *failed) if self.sessions is not None else ():
+            if self.sessions.has_left(name):
+                self.sessions.leave(name, is_over=True)
+            elif name in failed:
                 self.sessions.close(name)  # its client does
         return outputs, ended, failed
 

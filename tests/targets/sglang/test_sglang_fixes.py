@@ -25,6 +25,7 @@ OURS = {
         "sglang-flush-while-paused-beside-a-fetch.json",
         "sglang-turn-behind-a-pause-without-room.json",
         "sglang-turn-looked-up-again-before-a-flush.json",
+        "sglang-aborted-turn-in-a-pause.json",
         "sglang-grammar-that-fails-holds-tokens-back.json",
         "sglang-first-decode-behind-a-window.json",
     ],
