@@ -105,7 +105,8 @@ class Grammar:
         self.idle = 0
         self.unit = max(group.block_size for group in config.groups)
         self.documents = capabilities.documents_with(config.options)
-        self.loads_back = "evict" in self.events and capabilities.has_with("loads-back", config.options)
+        features = capabilities.features - capabilities.switched_off(config.options)
+        self.loads_back = "evict" in self.events and "loads-back" in features
         """True if what is evicted may be loaded back: requests then often ask for it."""
         self.behind: tuple[int, tuple[tuple[str, int], ...] | None] | None = None
         """Behind an eviction, short requests still to arrive, and the earlier prompt that arrives then."""

@@ -92,9 +92,9 @@ class ReachedStates:
         self._loaded_back: set[int] = set()
         """Blocks of the cache that this event loaded."""
         self._unheld: dict[int, Key] = {}
+        """Blocks of the cache with content that neither the pool nor what is outside had when they got it."""
         self._once_stored: set[Key] = set()
         """Content that was outside the pool once."""
-        """Blocks of the cache with content that neither the pool nor what is outside had when they got it."""
         self._by_string: dict[str, int] = {}
         """Requests whose answer ends by a stop string, if it does not end before -> its tokens, at most."""
 

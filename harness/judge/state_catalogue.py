@@ -219,9 +219,7 @@ def features(capabilities: Capabilities, overrides: Mapping[str, object]) -> set
         has |= capabilities.extra_groups
     if options.keys() & capabilities.documents.keys():
         has -= {"images", "adapters"} - features_of(capabilities.documents_with(options))
-    for name, features_of_value in capabilities.features_with.items():
-        if name in options:
-            has -= frozenset().union(*features_of_value.values()) - features_of_value.get(options[name], frozenset())
+    has -= capabilities.switched_off(options)
     if has & {"align", "all", "slots"}:
         has.add("caching")
     if has & {"padding", "dummy_run"}:

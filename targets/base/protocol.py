@@ -176,14 +176,14 @@ class Capabilities(Struct, frozen=True):
         most = {name: max(values, key=values.count) for name, values in self.options.items()}
         return {name: value for name, value in most.items() if self.options[name].count(value) > 1}
 
-    def has_with(self, feature: str, options: Mapping[str, str]) -> bool:
-        """Return True if the target has a feature with these options of a configuration (`features_with`)."""
-        named = {
-            name: values for name, values in self.features_with.items() if feature in set().union(*values.values())
-        }
-        return feature in self.features and all(
-            feature in values.get(options[name], ()) for name, values in named.items() if name in options
-        )
+    def switched_off(self, options: Mapping[str, str]) -> frozenset[str]:
+        """Return the features and kinds of groups that these options of a configuration switch off
+        (`features_with`)."""
+        off = frozenset[str]()
+        for name, by_value in self.features_with.items():
+            if name in options:
+                off |= frozenset().union(*by_value.values()) - by_value.get(options[name], frozenset())
+        return off
 
     def documents_with(self, options: Mapping[str, str]) -> tuple[str, ...]:
         """Return the documents that prompts are drawn from with these options of a configuration."""

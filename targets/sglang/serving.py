@@ -200,8 +200,8 @@ class Server:
 
     def flush(self) -> None:
         """Flush the cache, which SGLang does only when it is idle, and clear the storage if clients do both."""
-        if not self.scheduler.busy:
-            self._flush()
+        if not self.scheduler.busy and self._settles():
+            scheduler_api.flush(self.scheduler)
         self._clear_storage()
 
     def pause(self) -> tuple[list[tuple[str, list[int]]], list[str], list[str]]:
@@ -216,13 +216,10 @@ class Server:
         session keeps its record, waits for its grammar, or has something fetched from a storage (`is_fully_idle`).
         """
         with self._paused() as received:
-            waiting = self.scheduler.waiting_queue
-            if self.tier is not None:
-                self.tier.finish(waiting)
-            is_fetching = self.tier is not None and not self.tier.is_done()
-            holds = is_fetching or any(one.kv.holds_kv for one in waiting)
-            if not holds and not self.scheduler.grammar_manager.grammar_queue:
-                self._flush()
+            is_settled = self._settles()
+            holds = any(one.kv.holds_kv for one in self.scheduler.waiting_queue)
+            if is_settled and not holds and not self.scheduler.grammar_manager.grammar_queue:
+                scheduler_api.flush(self.scheduler)
             self._clear_storage()
             return received
 
@@ -234,10 +231,12 @@ class Server:
         scheduler_api.go_on(self.scheduler)
         self._end_sessions()
 
-    def _flush(self) -> None:
-        if self.tier is not None:
-            self.tier.finish(self.scheduler.waiting_queue)
-        scheduler_api.flush(self.scheduler)
+    def _settles(self) -> bool:
+        """Let copies, and what a storage does, end. Return True if nothing is fetched for a request that waits."""
+        if self.tier is None:
+            return True
+        self.tier.finish(self.scheduler.waiting_queue)
+        return bool(self.tier.is_done())
 
     def _clear_storage(self) -> None:
         """Clear the storage, at any time, as `clear_hicache_storage_wrapped` does."""

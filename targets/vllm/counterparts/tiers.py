@@ -16,6 +16,7 @@ from __future__ import annotations
 import mmap
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -78,7 +79,6 @@ class FileJob(NamedTuple):
     """A job of the pool that no thread has seen yet. `enqueue` gives it to the pool."""
 
     left: int
-    is_load: bool
     enqueue: Callable[[], None]
 
 
@@ -104,13 +104,11 @@ class FilePool(DualQueueThreadPool):
 
     def enqueue_load(self, job_id: int, n_tasks: int, tasks: Any) -> None:
         """Keep a job for some steps."""
-        enqueue = super().enqueue_load
-        self._tasks.append(FileJob(self.delay, True, lambda: enqueue(job_id, n_tasks, tasks)))
+        self._tasks.append(FileJob(self.delay, partial(super().enqueue_load, job_id, n_tasks, tasks)))
 
     def enqueue_store(self, job_id: int, n_tasks: int, tasks: Any) -> None:
         """Keep a job for some steps."""
-        enqueue = super().enqueue_store
-        self._tasks.append(FileJob(self.delay, False, lambda: enqueue(job_id, n_tasks, tasks)))
+        self._tasks.append(FileJob(self.delay, partial(super().enqueue_store, job_id, n_tasks, tasks)))
 
     def pass_step(self, *, loads_first: bool) -> None:
         """Let one step pass: do the work that is due."""
