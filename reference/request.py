@@ -11,9 +11,9 @@ A **session** is a request of several turns. When a turn ends it is parked inste
 When a client aborts a turn and keeps its session, the session is parked as it was before that turn: what was said in it
 is no part of the next one.
 
-Its caches stay with it: the next turn starts from the `kept` tokens that it still has, without a hit. The turn's prompt
-is everything that the client has seen, then the new part. A parked session may lose its caches (it is then admitted
-like any request), and it may be truncated; it ends when it is closed.
+The caches of a parked session stay with it: the next turn starts from the `kept` tokens that it still has, without a
+hit. The turn's prompt is everything that the client has seen, then the new part. A parked session may lose its caches
+(it is then admitted like any request), and it may be truncated; it ends when it is closed.
 
 An **answer** ends with its last token: the `max_new_tokens`-th, which an engine foresees, or the first that is the
 request's stop token, which it does not. An engine that plans ahead may then have steps of the request in flight. They
@@ -186,7 +186,7 @@ class Life:
         self.parked = True
 
     def park_without_turn(self) -> None:
-        """End an aborted turn of a session that goes on: its client has what it had before, and so may the engine."""
+        """End an aborted turn of a session that goes on: restore what its client had before it."""
         self.park()
         self.aborted = self.keeps_session = False
         self.truth, self.delivered = self.before, 0

@@ -101,15 +101,15 @@ class Grammar:
         """Sessions that are not closed -> the most tokens that they can have."""
         self.before_turn: dict[str, int] = {}
         """Sessions in a later turn than their first -> the most tokens that they had before it."""
-        self.leaves_turns = "aborted-turns" in capabilities.features
+        self.aborts_turns = "aborted-turns" in capabilities.features
         self.idle = 0
         self.unit = max(group.block_size for group in config.groups)
         self.documents = capabilities.documents_with(config.options)
         features = capabilities.features - capabilities.switched_off(config.options)
         self.loads_back = "evict" in self.events and "loads-back" in features
         """True if what is evicted may be loaded back: requests then often ask for it."""
-        self.behind: tuple[int, tuple[tuple[str, int], ...] | None] | None = None
-        """Behind an eviction, short requests still to arrive, and the earlier prompt that arrives then."""
+        self.after_evict: tuple[int, tuple[tuple[str, int], ...] | None] | None = None
+        """After an eviction, short requests still to arrive, and the earlier prompt that arrives then."""
         self.rare = self._enabled()
         self.before_reset = 0
         """Events still to draw once all requests have probably ended, the reset included; 0 if no reset is due."""
@@ -228,9 +228,9 @@ class Grammar:
             and choices.chance(workload.evicted_again)
         ):
             before = choices.integer(0, min(2 * self.config.max_num_seqs, SHORT_MAX))
-            self.behind = before, self._shared_path(self.config.max_model_len - 2)
-        if self.behind is not None:
-            return self.arrive_behind(*self.behind)
+            self.after_evict = before, self._shared_path(self.config.max_model_len - 2)
+        if self.after_evict is not None:
+            return self.arrive_after_evict(*self.after_evict)
         if not self.left:
             self.idle += 1
             if self.history and "dummy_run" in self.events and choices.chance(workload.idle_dummy):
@@ -260,7 +260,7 @@ class Grammar:
     def abort(self) -> Abort:
         """Return an abort of a request, a session, or the turn of a session that goes on."""
         name = self.holder()
-        is_turn = self.leaves_turns and name in self.sessions and name in self.left
+        is_turn = self.aborts_turns and name in self.sessions and name in self.left
         if is_turn and self._asking.chance(self.workload.turn_aborted):
             self.left.pop(name)
             self.sessions[name] = self.before_turn.get(name, 0)
@@ -419,9 +419,9 @@ class Grammar:
             return choices.integer(1, most)
         return min(max(length, 1), most)
 
-    def arrive_behind(self, before: int, path: tuple[tuple[str, int], ...] | None) -> Arrive:
-        """Return the next arrival behind an eviction. What short requests leave takes the room that a load needs."""
-        self.behind = (before - 1, path) if before else None
+    def arrive_after_evict(self, before: int, path: tuple[tuple[str, int], ...] | None) -> Arrive:
+        """Return the next arrival after an eviction. What short requests leave takes the room that a load needs."""
+        self.after_evict = (before - 1, path) if before else None
         return self.arrive(brief=True) if before else self.arrive(path)
 
     def arrive(self, path: tuple[tuple[str, int], ...] | None = None, *, brief: bool = False) -> Arrive:

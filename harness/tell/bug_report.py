@@ -105,8 +105,11 @@ DIFFER = re.compile(r"log-probabilities differ from the same tokens alone by ([\
 
 
 class OtherRun(Struct, frozen=True):
-    """The trace on one implementation of several. `result`: `PASSES`, how it fails, or why it cannot run; of the script
-    where the trace itself cannot run (`by_script`)."""
+    """The trace on one implementation of several.
+
+    result     `PASSES`, how it fails, or why it cannot run
+    by_script  True if the result is that of the script, since the trace cannot run
+    """
 
     title: str
     default: bool

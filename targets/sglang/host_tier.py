@@ -14,7 +14,7 @@ from .compat.engine import ATTENTION, STATES, WINDOW, SglangEngine
 from .host_copies import Event, Operation, Transfers, attach
 
 TURNS = {"early": 0, "late": 1, "slow": 4}
-"""Turns that a copy takes for which nothing waits. On servers some took many: one locked its states for 57 s."""
+"""Turns until a copy runs that nothing waits for. On a server one locked its states for 57 s (#40128)."""
 MOST_ROUNDS = 1000
 """Of copies and operations, each of which may be followed by another one."""
 NOTHING = -1

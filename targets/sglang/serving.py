@@ -156,8 +156,8 @@ class Server:
             # A client is slower than a step: whatever is in flight ends before the next turn arrives.
             self.device.drain()
         for name in (*ended, *failed) if self.sessions is not None else ():
-            if self.sessions.has_left(name):
-                self.sessions.leave(name, is_over=True)
+            if self.sessions.has_aborted_turn(name):
+                self.sessions.abort_turn(name, is_over=True)
             elif name in failed:
                 self.sessions.close(name)  # its client does
         return outputs, ended, failed
@@ -190,7 +190,7 @@ class Server:
         if keeps_session and self.sessions is not None and name in self.sessions.requests:
             self.device.drain()  # a client is slower than a step
             there = [*self.scheduler.live(), *self.scheduler.queued()]
-            self.sessions.leave(name, all(one.client_name != name for one in there))
+            self.sessions.abort_turn(name, all(one.client_name != name for one in there))
             return
         if name in self.tags:
             self.engine.cache.release_radix_session(self.tags[name])
@@ -200,7 +200,7 @@ class Server:
 
     def flush(self) -> None:
         """Flush the cache, which SGLang does only when it is idle, and clear the storage if clients do both."""
-        if not self.scheduler.busy and self._settles():
+        if not self.scheduler.busy and self._finish_copies():
             scheduler_api.flush(self.scheduler)
         self._clear_storage()
 
@@ -216,9 +216,9 @@ class Server:
         session keeps its record, waits for its grammar, or has something fetched from a storage (`is_fully_idle`).
         """
         with self._paused() as received:
-            is_settled = self._settles()
+            is_done = self._finish_copies()
             holds = any(one.kv.holds_kv for one in self.scheduler.waiting_queue)
-            if is_settled and not holds and not self.scheduler.grammar_manager.grammar_queue:
+            if is_done and not holds and not self.scheduler.grammar_manager.grammar_queue:
                 scheduler_api.flush(self.scheduler)
             self._clear_storage()
             return received
@@ -231,7 +231,7 @@ class Server:
         scheduler_api.go_on(self.scheduler)
         self._end_sessions()
 
-    def _settles(self) -> bool:
+    def _finish_copies(self) -> bool:
         """Let copies, and what a storage does, end. Return True if nothing is fetched for a request that waits."""
         if self.tier is None:
             return True

@@ -38,17 +38,17 @@ class Sessions:
         """Its truth."""
         self._before: dict[str, Truth] = {}
         """What its client had before it."""
-        self._left: set[str] = set()
-        """Sessions whose clients have aborted it."""
+        self._aborted: set[str] = set()
+        """Sessions whose latest turn was aborted."""
         self._dropped: set[str] = set()
-        """Those of them in which it was waiting: it is over, and never finishes."""
+        """Those of them whose turn is gone from the scheduler, without `finished` ever becoming true."""
         self._begun: set[str] = set()
         """Sessions of the server that have seen the end of a turn: the next turn appends to it."""
         self._time = 0.0
 
     def had(self, name: str) -> Truth:
         """Return what a parked session's client has."""
-        if name not in self._truths or name in self._left:
+        if name not in self._truths or name in self._aborted:
             return self._before.get(name, Truth(()))
         truth = self._truths[name]
         return truth.continued(truth.prompt_length + len(scheduler_api.client_tokens(self.requests[name])), ())
@@ -66,12 +66,12 @@ class Sessions:
         if name not in self.controller:
             self.controller.open(session_api.open_session(name))
             self._begun.discard(name)
-        elif name not in self._left:
+        elif name not in self._aborted:
             self._begun.add(name)
         if name in self._begun:
             tokens = tokens[before.prompt_length :]
         self._truths[name], self._before[name] = truth, before
-        self._left.discard(name)
+        self._aborted.discard(name)
         self._dropped.discard(name)
         session = self.controller.get(name)
         request = session_api.make_turn(session, name, tokens, sampling, keys)
@@ -80,15 +80,15 @@ class Sessions:
         self.requests[name] = request
         return request, tokens
 
-    def leave(self, name: str, is_over: bool) -> None:
+    def abort_turn(self, name: str, is_over: bool) -> None:
         """Abort the turn of a session that goes on. `is_over`: nothing is left of it to finish."""
         if name in self.requests and not self.requests[name].finished():
-            self._left.add(name)
+            self._aborted.add(name)
             self._dropped |= {name} if is_over else set()
 
-    def has_left(self, name: str) -> bool:
+    def has_aborted_turn(self, name: str) -> bool:
         """Return True if a session's client has aborted its latest turn, and not the session."""
-        return name in self._left
+        return name in self._aborted
 
     def close(self, name: str) -> None:
         """Close a session; a turn that still runs is ended first."""

@@ -157,7 +157,7 @@ class FileStorage:
             self.turns.run(threads[0])
 
     def miscounted(self) -> int:
-        """Return the bytes of files that a limit of room leaves out, or counts although they are gone."""
+        """Return by how many bytes what the evictor counts differs from the size of the files."""
         backend = self.controller.storage_backend
         if not backend._evictor.enabled:
             return 0
@@ -189,7 +189,7 @@ def waiting_in(*queues: Any) -> list[Any]:
 def fail(backend: Any, first: int) -> None:
     """Let some operations of a storage fail: a read raises, a page is gone or was cut short, a write is refused.
 
-    first  which operations fail first: any number, so that they are not the same ones in all traces
+    first  offset of the failures, so that they differ between pools of different sizes
     """
     get, write, folder = backend.get, backend.set, Path(backend.file_path)
     counts = {what: first % each for what, each in EACH.items()}

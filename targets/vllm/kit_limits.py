@@ -350,7 +350,7 @@ ROWS: tuple[Row[Case], ...] = (
     Row("real", "connector=offloading", lambda c: offloads(c.config) and c.options.prefix_match_unit,
         "hits inside blocks beside loads of whole blocks are driven with shadow layers only"),
     Row("real", "tier", lambda c: has_files(c.config),
-        "files behind the host's memory keep the pages of one memory: use tier=none"),
+        "a file tier is driven with shadow layers only: use tier=none"),
     # ---- Scripts.
     Row("script", "assertions", lambda c: not shown(c.failure), "{failure.oracle} ({failure.field}) on vLLM yet"),
 )  # fmt: skip

@@ -98,8 +98,8 @@ class Engine:
                 self.last[name].end = "failed"
 
     def abort(self, name, keeps_session=False):
-        """Abort a request, or close a session; with `keeps_session` abort its turn, which the next one does not
-        follow."""
+        """Abort a request, or close a session. With `keeps_session`, abort only its turn: the next one follows what
+        came before."""
         if name in self.last and self.last[name].end != "ended":
             self.last[name].end = "aborted"
         self.server.abort(name, keeps_session)

@@ -432,7 +432,7 @@ def connect(vllm_config: Any, config: Config, recorder: Recorder, truths: Mappin
 
         if not has_files(config):
             return connect_own(vllm_config, config, OffloadedStore(config, recorder))
-        from .tiers import TieredStore
+        from .file_tier import TieredStore
 
         return connect_own(vllm_config, config, TieredStore(config, recorder))
     store = Store(config, recorder, truths)

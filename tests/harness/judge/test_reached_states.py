@@ -284,7 +284,7 @@ EMBEDDED = [state for state, needs in REQUIRES.items() if not ELSEWHERE & set(ne
 plain caches by the toy (tests/test_toy_plain_cache.py), those of attention chunks, images, reasoning and loads that
 requests wait for by vLLM (tests/targets/vllm), those of clients that leave a server by llama.cpp's
 (tests/targets/llamacpp), those of a server's configuration in tests/harness/draw, a storage by vLLM's and SGLang's
-(tests/targets/vllm/counterparts/test_tiers.py)."""
+(tests/targets/vllm/counterparts/test_file_tier.py)."""
 
 
 @pytest.mark.parametrize("state", EMBEDDED)

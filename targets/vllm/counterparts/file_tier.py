@@ -4,11 +4,11 @@ Lookups, promotions, cascades, names of files and every access to them are vLLM'
 a buffer of this process instead of a file in /dev/shm, the folder, which is the engine's own, and when the work of the
 tier's threads is done:
 
-    lookups  before the next step, or, if they were asked for in an odd one, before the step behind it
-    jobs     when the step ends in which they were submitted, or one step later for a request with `ExternalLoad.delay`
+    lookups  at the end of the planning that asked for them, or of the next one if the step is odd
+    jobs     at the end of the planning that submitted them, or one step later for a request with `ExternalLoad.delay`
 
-The jobs of a step that are loads come first in every second step. With tier=faults another process cleans the folder:
-before one of three loads a file of it is removed or cut off.
+In every second step loads run before stores. With tier=faults another process cleans the folder: before each load
+whose job number is a multiple of `FAULT_PERIOD`, one of its files is removed or cut off.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from ..versions.wrapping import replaced
 from .offloading import HostSpec, OffloadedStore
 
 FAULT_PERIOD = 3
-"""Of so many loads one meets a file that another process removed or cut off, with tier=faults."""
+"""With tier=faults, loads whose job number is a multiple of this meet a file that was removed or cut off."""
 
 
 class HostRegion(SharedOffloadRegion):
@@ -160,8 +160,6 @@ class Files(FileSystemTierManager):
     def on_schedule_end(self, context: Any) -> None:
         """Let a step pass."""
         is_odd = bool(self.store.step % 2)
-        if is_odd:  # those of the step before
-            self._look_up()
         super().on_schedule_end(context)
         if not is_odd:
             self._look_up()
