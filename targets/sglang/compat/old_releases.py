@@ -87,8 +87,9 @@ def set_chunk(arguments: Any, tokens: int) -> None:
     arguments._mamba_cache_chunk_size = tokens
     if len(strategies()) > 1:
         backend_class()
-    for module in list(sys.modules.values()):
-        if module.__name__.startswith("sglang.") and "FLA_CHUNK_SIZE" in vars(module):
+    # By the key: packages put objects without a `__name__` there, such as Cython's `cython.parallel`.
+    for name, module in list(sys.modules.items()):
+        if name.startswith("sglang.") and "FLA_CHUNK_SIZE" in vars(module):
             module.FLA_CHUNK_SIZE = tokens  # type: ignore[attr-defined]
 
 
