@@ -16,6 +16,7 @@ def _variables(home: Path) -> dict[str, str]:
     """Return environment variables: no GPU, no network, no folder shared with another version.
 
     TRITON_INTERPRET: kernels are never compiled. NATIVE_MOVE: keys and values are moved by plain Torch.
+    TORCH_COMPILE_DISABLE: a machine with many cores spends minutes on a first compilation, in the middle of a trace.
     RUST_BUILD_MODE: a checkout with Rust sources is not compiled in the middle of a trace.
     EXTENSIONS: the hash of pages for a storage is compiled once, not by each worker in the middle of a trace.
     """
@@ -25,6 +26,7 @@ def _variables(home: Path) -> dict[str, str]:
         "OMP_NUM_THREADS": "1",
         "SGLANG_CACHE_DIR": str(home / "cache"),
         "SGLANG_NATIVE_MOVE_KV_CACHE": "1",
+        "TORCH_COMPILE_DISABLE": "1",
         "TORCH_EXTENSIONS_DIR": str(home / "extensions"),
         "TRITON_CACHE_DIR": str(home / "triton"),
         "TRITON_INTERPRET": "1",

@@ -51,18 +51,19 @@ MIXED = (
     ),
 )
 """Only of releases that are driven with them."""
-HOST_TIER = (
-    Setting("--enable-hierarchical-cache", {"hicache": "no"}),
+HOST_TIER = (Setting("--enable-hierarchical-cache", {"hicache": "no"}),)
+"""Only with a core that shows what is on the host."""
+BEHIND_HOST = (
     Setting("--hicache-storage-backend", {"storage": "no"}),
     Setting("--hicache-host-memory-mode", {"host_mode": "cache"}),
     Setting("POST /clear_hicache_storage_backend", {"storage_cleared": "no"}, is_rare=True),
 )
-"""Only with a core that shows what is on the host."""
+"""Only where SGLang's hash of pages can be compiled."""
 POLICIES = ("write_through", "write_through_selective", "write_back")
 ASKED = frozenset({"images", "adapters", "structured-output", "failing-grammars", "prompt-logprobs", "logprobs-from"})
 """Features of requests that are driven since the same release as `MIXED`."""
-HOST = frozenset({"stores", "loads-back", "storage"})
-"""Features with HiCache, which has a storage behind it or not."""
+HOST, STORED = frozenset({"stores", "loads-back"}), frozenset({"storage"})
+"""Features with HiCache, and with a storage behind it."""
 SERVING = {
     "mixed_chunk": ("no", "yes"),
     "order": ("fcfs", "fcfs", "lpm", "dfs-weight", "lof", "hrrn", "shortest-prefill-first"),
@@ -89,6 +90,10 @@ HIERARCHY = {
     "hicache": ("no", "no", *POLICIES),
     "host_ratio": ("2", "1", "0.5"),
     "host_copies": ("early", "late", "slow"),
+}
+"""Options of the host tier, for trees whose core shows what is on the host: `--hicache-write-policy` ("no": no
+HiCache), `--hicache-ratio`, and when copies between host and device run (host_copies.py)."""
+STORAGE = {
     "storage": ("no", "file"),
     "host_mode": ("cache", "buffer"),
     "context_flag": ("yes", "no"),
@@ -97,12 +102,10 @@ HIERARCHY = {
     "storage_limits": ("no", "room", "faults"),
     "storage_cleared": ("no", "yes"),
 }
-"""Options of the host tier, for trees whose core shows what is on the host: `--hicache-write-policy` ("no": no
-HiCache), `--hicache-ratio`; when copies between host and device run (host_copies.py); what is behind the host
-(`--hicache-storage-backend`), whether the host is a cache beside it or a buffer (`--hicache-host-memory-mode`), whether
-the server is told a request's most tokens, on which a buffer's locks depend (`--context-length`), when a request stops
-to wait for it (`--hicache-storage-prefetch-policy`), how fast, large and reliable it is (storage.py), and whether
-clients that flush the cache clear it (`POST /clear_hicache_storage_backend`).
+"""Options of what is behind the host (`--hicache-storage-backend`): whether the host is a cache beside it or a buffer
+(`--hicache-host-memory-mode`), whether the server is told a request's most tokens, on which a buffer's locks depend
+(`--context-length`), when a request stops to wait for it (`--hicache-storage-prefetch-policy`), how fast, large and
+reliable it is (storage.py), and whether clients that flush the cache clear it (`POST /clear_hicache_storage_backend`).
 """
 DRAFTS = 3
 """Most drafts in a verification, for releases whose speculation the target can drive."""
@@ -121,10 +124,15 @@ class SglangFactory:
         features: frozenset[str] = frozenset({"padding", "snapshots", "stop-strings", "min-tokens"}),
         sessions: bool = False,
         mixes: bool = False,
+        hashes: bool = True,
     ) -> None:
         self.name = name
         self.tree_core = tree_core
+        self.hashes = hashes
         has_host = mixes and tree_core not in ("rust", BOTH)
+        has_storage = has_host and hashes
+        stock = STOCK + MIXED * mixes + HOST_TIER * has_host + BEHIND_HOST * has_storage
+        host = (HOST if has_host else frozenset()) | (STORED if has_storage else frozenset())
         self.capabilities = Capabilities(
             events=EVENTS | ({"resume"} if sessions else set()) | ({"dummy_run", "pause"} if mixes else set()),
             modes=("slots", "slots", "none"),
@@ -142,17 +150,17 @@ class SglangFactory:
             windows=(4, 8) if mixes and tree_core != "rust" else (),
             features=features
             | {"pool", "reset-when-idle", "stop-tokens"}
-            | (HOST if has_host else frozenset())
+            | host
             | (ASKED if mixes else frozenset())
             | (frozenset({"aborted-turns"}) if sessions else frozenset()),
             documents={"inputs": DOCUMENTS} if mixes else {},
-            features_with=_features_with(mixes, has_host, tree_core),
+            features_with=_features_with(mixes, host, tree_core),
             # "A relaxed version of penalties for speculative decoding": it counts verifications, not tokens.
             # Where a grammar allows nothing but a stop token that comes too early, its client gets an error.
             # Drafts that a grammar refuses are not cut before they are verified.
             lacks=frozenset({"least-beside-drafts", "least-by-grammar", "cut-drafts"}),
             engine=("sglang",),
-            stock=STOCK + MIXED * mixes + HOST_TIER * has_host if "snapshots" in features else None,
+            stock=stock if "snapshots" in features else None,
             has_server="snapshots" in features,
             options={
                 # Half of what is drawn of no_buffer is refused: it needs pages of one token and no overlap.
@@ -162,6 +170,7 @@ class SglangFactory:
                 "spare_states": ("0", "0", "1", "2", "6"),
                 **(SERVING if mixes else {}),
                 **(HIERARCHY if has_host else {}),
+                **(STORAGE if has_storage else {}),
             },
             accepts={"tree_core": (*TREE_CORES, "legacy") if tree_core else ()},
         )
@@ -176,6 +185,7 @@ class SglangFactory:
             able.options["strategy"],
             able.max_async_depth,
             able.max_speculative_tokens,
+            self.hashes,
         )
         return refusal("shadow", case)
 
@@ -188,13 +198,12 @@ class SglangFactory:
         return SglangTarget(config)
 
 
-def _features_with(mixes: bool, has_host: bool, tree_core: str) -> dict[str, dict[str, frozenset[str]]]:
-    """Return the features that depend on options: the host tier, and windows."""
+def _features_with(mixes: bool, host: frozenset[str], tree_core: str) -> dict[str, dict[str, frozenset[str]]]:
+    """Return the features that depend on options: `host`, those of the host tier, and windows."""
     windows = frozenset({"sliding-window"}) if mixes and tree_core != "rust" else frozenset[str]()
-    host = HOST if has_host else frozenset[str]()
     found = {
-        "hicache": dict.fromkeys(POLICIES, host) if has_host else {},
-        "storage": {"file": frozenset({"storage"})} if has_host else {},
+        "hicache": dict.fromkeys(POLICIES, host),
+        "storage": {"file": host & STORED},
         "host_mode": {"cache": host},
         "tree_core": {tree_core or "python": host | windows},
         "strategy": {strategy: windows for strategy in STRATEGIES if strategy != "no_buffer"},
@@ -217,7 +226,7 @@ def make_factory(variant: str) -> SglangFactory:
 
     Imports SGLang: ten seconds or more, before a campaign's clock starts.
     """
-    from . import stubs
+    from . import storage, stubs
     from .compat import old_releases, scheduler_api, session_api, tree_api
 
     try:
@@ -229,6 +238,8 @@ def make_factory(variant: str) -> SglangFactory:
         features |= frozenset({"min-tokens"}) if scheduler_api.has_least_tokens() else frozenset()
         features |= frozenset({"drafts-past-length"}) if scheduler_api.speculates() else frozenset()
         drafts = DRAFTS if scheduler_api.speculates() else 0
+        mixes = scheduler_api.mixes()
+        hashes = mixes and storage.can_hash()
     except ImportError as error:
         raise cannot_import("SGLang", "sglang@0.5.23", error) from error
     del target
@@ -238,4 +249,4 @@ def make_factory(variant: str) -> SglangFactory:
     if variant == BOTH and not tree_api.has_both():
         raise TargetError("this SGLang has no two tree cores; use sglang:both@0.5.23")
     name, core = (f"sglang:{SESSIONS}", "") if variant == SESSIONS else ("sglang", variant)
-    return SglangFactory(name, core, tree_cores, drafts, strategies, features, sessions, scheduler_api.mixes())
+    return SglangFactory(name, core, tree_cores, drafts, strategies, features, sessions, mixes, hashes)

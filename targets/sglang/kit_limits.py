@@ -40,6 +40,7 @@ class Case(NamedTuple):
 
     core         the variant's core of the radix tree, "" for the trace's own (shadow)
     cores, strategies, async_depth, drafts  what the release is driven with (shadow)
+    hashes       whether SGLang's hash of pages can be compiled here (shadow)
     failure      what has to be shown (script)
     """
 
@@ -49,6 +50,7 @@ class Case(NamedTuple):
     strategies: tuple[str, ...] = ()
     async_depth: int = 0
     drafts: int = 0
+    hashes: bool = True
     failure: Failure = _NO_FAILURE
 
     @property
@@ -150,6 +152,8 @@ ROWS: tuple[Row[Case], ...] = (
         "hicache={options.hicache} needs tree_core=python: the other one does not show what is on the host"),
     Row("shadow", "storage", lambda c: c.options.storage != "no" and c.options.hicache == "no",
         "storage={options.storage} needs hicache: it is behind the host"),
+    Row("shadow", "storage", lambda c: c.options.storage != "no" and not c.hashes,
+        "storage={options.storage} needs a C++ compiler here: SGLang compiles its hash of pages"),
     Row("shadow", "host_mode",
         lambda c: c.options.host_mode == "buffer" and (c.options.storage == "no" or c.options.hicache == "write_back"),
         "host_mode=buffer needs a storage, and a policy that writes through: the server resolves write_back to one"),

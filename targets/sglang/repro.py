@@ -73,6 +73,7 @@ FRAME = Frame(
     """\
 os.environ |= {"CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TRITON_INTERPRET": "1"}
 os.environ |= {"SGLANG_NATIVE_MOVE_KV_CACHE": "1", "SGLANG_RUST_BUILD_MODE": "never", "PYTHONWARNINGS": "ignore"}
+os.environ |= {"TORCH_COMPILE_DISABLE": "1"}
 """,
     "install",
 )

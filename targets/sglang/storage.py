@@ -30,6 +30,22 @@ THREADS = (
 """The controller's threads, each with the queue that it serves."""
 
 
+def can_hash() -> bool:
+    """Return True if SGLang's hash of pages runs here; compiles it first, once for a release.
+
+    A first compilation takes half a minute or more, which would pass for a hang in the middle of a trace.
+    """
+    try:
+        from sglang.srt.mem_cache.cpp_utils.native_hash import get_native_hash
+    except ImportError:  # another release hashes otherwise
+        return True
+    try:
+        get_native_hash([1], None)
+    except RuntimeError:  # "Failed to load HiCache native hash extension": no compiler, or no header of OpenSSL
+        return False
+    return True
+
+
 class Thread:
     """In place of a thread: what it would run."""
 

@@ -124,6 +124,18 @@ def test_mixed_chunks_and_priorities_are_drawn_where_a_release_is_driven_with_th
     assert "mixed_chunk" not in FACTORY.capabilities.options and FACTORY.capabilities.policies == ("fcfs",)
 
 
+def test_a_machine_that_cannot_compile_the_hash_of_pages_gets_no_storage_and_keeps_the_host_tier() -> None:
+    bare = SglangFactory("sglang", mixes=True, hashes=False)
+    drawn = [draw_trace(bare.capabilities, 1, index, {}, bare.supports).config for index in range(60)]
+    assert any(one.options["hicache"] != "no" for one in drawn)
+    assert not any("storage" in one.options for one in drawn)
+    assert "storage" not in bare.capabilities.features <= MIXES.capabilities.features
+    wanted = config("extra_buffer", async_depth=1)
+    wanted.options.update(hicache="write_through", storage="file")
+    assert not MIXES.supports(wanted)
+    assert "needs a C++ compiler here" in bare.supports(wanted)
+
+
 @pytest.mark.parametrize("drafter", ["eagle", "ngram"])
 def test_a_server_mixes_chunks_beside_a_draft_model_but_not_beside_n_grams(drafter: str) -> None:
     wanted = config("no_buffer")
