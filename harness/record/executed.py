@@ -23,7 +23,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from .kinds import kind, number, relations
+from .kinds import kind, number, plain, relations
 
 RETURN = -1
 
@@ -145,6 +145,7 @@ class LineTracer:
 
 def _kind(value: object) -> int:
     """Return the class of a returned value; 0 for all values that are not told apart."""
+    value = plain(value)
     if value is None:
         return 1
     if isinstance(value, bool):

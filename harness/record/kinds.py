@@ -6,6 +6,8 @@ lengths that agree are differences in kind (predicates of statistical debugging:
 Kinds are told apart for None, booleans, integers (0, 1, negative, larger), containers (empty, one member, more), and
 arrays of integers or booleans of NumPy and of torch on a CPU (their size, which of these kinds they contain, and
 whether they are sorted). Everything else is "other". Arrays are recognized without importing either library.
+
+The values belong to an engine: none of its own methods is called, such as the order of one of its enumerations.
 """
 
 from __future__ import annotations
@@ -21,27 +23,38 @@ NUMBERS = 40
 
 
 _INTEGERS = ("int", "uint", "bool")
+_CONTAINERS = (str, list, tuple, dict, set, frozenset)
 
 
 def kind(value: object) -> str:
     """Return the kind of a value."""
-    value = _plain(value)
+    value = plain(value)
     if value is None or isinstance(value, bool):
         return str(value)
-    if isinstance(value, int):
+    if type(value) is int:
         return _integer(value)
-    if isinstance(value, str | list | tuple | dict | set | frozenset):
-        return _amount(len(value))
+    if (length := _length(value, _CONTAINERS)) is not None:
+        return _amount(length)
     numbers = _elements(value)
     return "other" if numbers is None else _array(numbers)
 
 
 def number(value: object) -> int | None:
     """Return an integer as it is, the length of a list, tuple or dict, and None for anything else."""
-    value = _plain(value)
-    if isinstance(value, int) and not isinstance(value, bool):
+    value = plain(value)
+    if type(value) is int:
         return value
-    return len(value) if isinstance(value, list | tuple | dict) else None
+    return _length(value, (list, tuple, dict))
+
+
+def plain(value: Any) -> object:
+    """Return an integer or boolean of NumPy, or of a class derived from `int`, as Python's own, and any other value
+    unchanged."""
+    if issubclass(type(value), int):
+        return value if type(value) is bool else int.__int__(value)
+    if type(value).__module__ == "numpy" and type(value).__name__.startswith(_INTEGERS):
+        return value.item()
+    return value
 
 
 def relations(numbers: Mapping[str, int]) -> set[str]:
@@ -52,11 +65,12 @@ def relations(numbers: Mapping[str, int]) -> set[str]:
     }
 
 
-def _plain(value: Any) -> object:
-    """Return a NumPy integer or boolean as Python's own, and any other value unchanged."""
-    if type(value).__module__ == "numpy" and type(value).__name__.startswith(_INTEGERS):
-        return value.item()
-    return value
+def _length(value: Any, containers: Sequence[type[Any]]) -> int | None:
+    for container in containers:
+        if issubclass(type(value), container):
+            length: int = container.__len__(value)
+            return length
+    return None
 
 
 def _elements(value: Any) -> Sequence[int] | None:

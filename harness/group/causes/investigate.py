@@ -111,17 +111,22 @@ class Investigation:
         return outcome
 
     def evidence(self, trace: Trace, history: History | None = None) -> Evidence | None:
-        """Return the evidence of a reduced trace, None if it does not fail. `history` is that of the trace, None to
-        record it."""
+        """Return the evidence of a reduced trace. `history` is that of the trace, None to record it.
+
+        None if the trace does not fail, or fails otherwise while it is watched: that would be evidence of the watching,
+        and the same for every finding.
+        """
         seen = self._engine.observe(trace, lines=True)
         self.runs += 1
         violation = seen.outcome.violation
         if violation is None:
             return None
-        facts = facts_of(trace, seen.steps, violation)
         if history is None:
             _, history = self._engine.explain(trace)
             self.runs += 1
+        if history.violation is None or history.violation.signature != violation.signature:
+            return None
+        facts = facts_of(trace, seen.steps, violation)
         passing, needed = self._neighbours(trace, violation, frozenset(facts), seen.applied)
         spectrum = Spectrum(seen.executed, passing)
         return Evidence(

@@ -94,6 +94,23 @@ def test_nothing_runs_twice() -> None:
     assert investigation.runs == runs
 
 
+def test_a_run_that_fails_otherwise_while_it_is_watched_is_no_evidence() -> None:
+    """All findings on SGLang were one for it: the recorder itself failed in each watched run."""
+
+    class Disturbed(InProcess):
+        def observe(self, trace: Trace, *, lines: bool = False, most: int | None = None) -> Observation:
+            seen = super().observe(trace, lines=lines, most=most)
+            assert seen.outcome.violation
+            other = structs.replace(seen.outcome.violation, oracle="CRASH", field="AttributeError-__lt__")
+            return structs.replace(seen, outcome=structs.replace(seen.outcome, violation=other))
+
+    factory = load_factory("hybrid:accepted-count-zero")
+    [(trace, violation)] = failing(factory, 1)
+    best = Investigation(InProcess(factory), factory.capabilities, 30.0).reduce(trace, violation)
+    assert Investigation(InProcess(factory), factory.capabilities, 30.0).evidence(best)
+    assert Investigation(Disturbed(factory), factory.capabilities, 30.0).evidence(best) is None
+
+
 def test_a_reduction_keeps_request_and_relation() -> None:
     trace = make_trace(arrive("r7", 4), arrive("r1", 4))
     wanted = resumes("r7", StateOf(Prefix("r7"), 3))
