@@ -91,6 +91,13 @@ class Refusing(Fake):
         raise TargetError("this engine needs a licence: ask for one")
 
 
+class NeverStarts(Fake):
+    """Raises whenever an engine is opened, as an adapter does that does not fit its engine."""
+
+    def open(self, config: Config) -> Target:
+        raise AttributeError("'Engine' object has no attribute 'pool'")
+
+
 class Late(Fake):
     """Raises as RAISES does, but refuses pools of an odd size, which only shows when it is opened."""
 
@@ -329,6 +336,7 @@ NO_FACTORY = 7
 SOMETIMES_HANGS = SometimesHangs()
 SLOW = Slow(lambda: None)
 REFUSING = Refusing(lambda: None)
+NEVER_STARTS = NeverStarts(lambda: None)
 LATE = Late(raise_error)
 LATE_CLEAN = Late(lambda: None)
 SMALL_DEVICE = SmallDevice(lambda: None)

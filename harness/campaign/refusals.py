@@ -16,6 +16,15 @@ REASONS_SHOWN = 3
 IN_A_ROW_MAX = 50
 """Different configurations that may be refused one after the other. For a campaign that ends after a number of steps
 this is the only bound: a trace that does not run takes no steps."""
+UNSTARTED_MAX = 100
+"""First traces of a campaign that may all fail before their first step. Failing like that they would go on for ever,
+too."""
+
+
+def check_started(traces: int, steps: int) -> None:
+    """Raise TargetError if the traces of a campaign all failed before their first step."""
+    if traces >= UNSTARTED_MAX and not steps:
+        raise TargetError(f"none of {plural(traces, 'trace')} reached its first step: the target was not tested")
 
 
 class Refusals:

@@ -59,7 +59,7 @@ from .could_not_run import EnvironmentFaults
 from .known_bugs import KnownBugs
 from .nodes import NodeTotals
 from .rare_traces import CampaignCorpus
-from .refusals import Refusals
+from .refusals import Refusals, check_started
 from .species import CampaignSpecies, check_independent
 from .trace_counts import Progress
 from .triage import Triage
@@ -352,7 +352,7 @@ class CampaignState:
         its signature is new, else, unsorted, for the finding of its signature.
 
         A loss of the worker that did not happen again is a finding, too, but one that cannot be reduced.
-        Raises TargetError if the target seems to refuse every trace now.
+        Raises TargetError if the target seems to refuse every trace now, or to fail before the first step of each.
         """
         violation, trace = ran.outcome.violation, ran.trace
         with self.lock:
@@ -375,6 +375,7 @@ class CampaignState:
                     self._keep(trace, ran.outcome.reached, None)
             if isinstance(taken, Claim) or isinstance(loss, Claim):
                 self.save_locked()
+            check_started(self._progress.traces, self._progress.steps)
         return taken
 
     def _ran(self) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from cli_process import MUTANT, Cli, children, command, command_line_in, ended, environment_in, wait_for
 
+from hybridfuzz.harness.campaign.refusals import UNSTARTED_MAX
 from hybridfuzz.harness.group.bug_history import load_bug_history
 
 NIGHT = ["fuzz", "--seed", "1", "--jobs", "2", "--reduce", "1s", "--no-canary", "--json"]
@@ -504,6 +505,17 @@ def test_a_target_that_refuses_everything_is_not_clean(hybridfuzz: Cli, limit: t
     assert "most often because: this engine needs a licence: ask for one" in ran.error
     assert ran.json["exit_reason"] == "error"
     assert ran.json["refused"] > 0 == ran.json["traces"]
+
+
+def test_a_target_that_fails_before_each_first_step_ends_the_campaign(hybridfuzz: Cli) -> None:
+    """No number of steps was ever reached: `--steps 300` ran until it was stopped."""
+    ran = hybridfuzz(*NIGHT, "--target", "python:fake_targets:NEVER_STARTS", "--steps", "300")
+    assert ran.status == 1
+    ended = f"none of {UNSTARTED_MAX} traces reached its first step: the target was not tested"
+    assert f"warning: the campaign ended early: {ended}" in ran.err
+    assert (ran.json["exit_reason"], ran.json["steps"]) == ("error", 0)
+    [finding] = ran.json["findings"]
+    assert finding["count"] >= UNSTARTED_MAX - 1
 
 
 def test_events_and_junit(tmp_path: Path, hybridfuzz: Cli) -> None:
