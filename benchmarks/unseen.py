@@ -1,9 +1,10 @@
 """Breaks of real engines that were written by a reader who did not know the search, against an unrestricted campaign.
 
-    python benchmarks/unseen.py [--set second|ends|fourth|...|ninth] [--only NAME,...] [--steps 20000] [-o DIR]
+    python benchmarks/unseen.py [--set second|...|ninth|all] [--only GLOB,...] [--steps 20000] [--jobs 1] [-o DIR]
 
 Each patch in benchmarks/unseen, or in the folder of a set there, is applied on top of the packaged fixes of its
-release. A campaign with seed 1 runs until its first finding, or to its step limit. Results: benchmarks/unseen.md.
+release. A campaign with seed 1 runs until its first finding, or to its step limit; `--jobs` campaigns run at a time.
+Results: benchmarks/unseen.md.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from fnmatch import fnmatch
 from pathlib import Path
 
 from vllm_campaign import fixes_of
@@ -27,15 +30,12 @@ TARGETS = {"vllm": "vllm@0.33.0", "sglang": "sglang@0.5.23"}
 POLL_SECONDS = 0.5
 
 
-def campaign(patch: Path, steps: int, folder: Path) -> tuple[str, int]:
-    """Return the signature of the first finding and its trace's number; "" and 0 without a finding.
-
-    Raises PatchError if the break does not apply on top of the fixes.
-    """
+def campaign(target: str, steps: int, folder: Path) -> tuple[str, int]:
+    """Return the signature of the first finding and its trace's number; "" and 0 without a finding."""
     folder.mkdir(parents=True, exist_ok=True)
     events = folder / "events.ndjson"
     events.unlink(missing_ok=True)
-    line = [sys.executable, "-m", "hybridfuzz.harness.cli", "fuzz", "--target", broken(patch), "--steps", str(steps)]
+    line = [sys.executable, "-m", "hybridfuzz.harness.cli", "fuzz", "--target", target, "--steps", str(steps)]
     line += ["--seed", "1", "--jobs", "1", "--no-canary", "--reduce", "1s", "--fresh"]
     line += ["-o", str(folder / "out"), "--events", str(events)]
     with subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as run:
@@ -51,7 +51,7 @@ def campaign(patch: Path, steps: int, folder: Path) -> tuple[str, int]:
 
 def broken(patch: Path) -> str:
     """Return the target of a checkout of the release with its packaged fixes, and behind them the break: it may change
-    lines of a fix."""
+    lines of a fix. Raises PatchError if it does not apply."""
     engine = patch.stem.partition("-")[0]
     release = prepare(TARGETS[engine], print)
     fixed = patched(release, [*fixes_of(release.version, engine).values()])
@@ -71,16 +71,23 @@ def main() -> None:
     """Run all patches, or those that were named."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--set", default="", help="folder in benchmarks/unseen (default: benchmarks/unseen itself)")
-    parser.add_argument("--only", default="", help="names, separated by commas")
+    parser.add_argument("--only", default="*", help="names or patterns, separated by commas")
     parser.add_argument("--steps", type=int, default=20_000)
+    parser.add_argument("--jobs", type=int, default=1, help="campaigns at a time")
     parser.add_argument("-o", dest="out", type=Path, default=Path("hybridfuzz-out/unseen"))
     arguments = parser.parse_args()
-    only = set(filter(None, arguments.only.split(",")))
-    for patch in sorted((PATCHES / arguments.set).glob("*.patch")):
-        if only and patch.stem not in only:
-            continue
-        signature, trace = campaign(patch, arguments.steps, arguments.out / patch.stem)
-        print(f"{patch.stem:45} {signature or 'not found'} {trace if signature else ''}", flush=True)
+    every = PATCHES.rglob("*.patch") if arguments.set == "all" else (PATCHES / arguments.set).glob("*.patch")
+    only = arguments.only.split(",")
+    patches = [patch for patch in sorted(every) if any(fnmatch(patch.stem, name) for name in only)]
+    targets = [broken(patch) for patch in patches]
+
+    def run(patch: Path, target: str) -> None:
+        name = patch.relative_to(PATCHES).with_suffix("")
+        signature, trace = campaign(target, arguments.steps, arguments.out / name)
+        print(f"{name!s:55} {signature or 'not found'} {trace if signature else ''}", flush=True)
+
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        list(pool.map(run, patches, targets))
 
 
 if __name__ == "__main__":
