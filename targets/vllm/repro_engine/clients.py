@@ -270,7 +270,19 @@ class Serving:
     def wrongly_stored(self):
         """Return (tokens, group) of what is stored outside the pool and is not the content of its key."""
         pages = self.target.store.stored(self.target.keys).items()
-        return [(key.depth, key.group) for key, layers in pages if any(tag_of(page) != key.tag for page in layers)]
+        return [(key.depth, key.group) for key, layers in pages if not all(self._is_of(key, page) for page in layers)]
+
+    def _is_of(self, key, page):
+        """Return True if a page holds what its key names: a state, or keys and values in each of its slots."""
+        layout = self.target.layout
+        truths = (one for one in self.truths.values() if one.tag(key.depth + layout.lookahead) == key.tag)
+        truth = next(truths, None)
+        if truth is None or not isinstance(page, SlotContent):
+            return tag_of(page) == (truth.tag(key.depth) if truth else key.tag)
+        group = layout.groups[key.group]
+        first = (key.depth - 1) // group.block_size * group.block_size
+        wanted = truth.slots(first + group.shift, key.depth + min(group.shift, layout.lookahead))
+        return list(page.tags[: len(wanted)]) == wanted
 
     def leaked(self):
         """Return what is left when all sessions are closed and nothing runs."""

@@ -44,12 +44,9 @@ FOLDER = Path(__file__).parents[3] / "corpus" / "vllm"
 NEW = sorted(
     path.name
     for path in FOLDER.glob("*.json")
-    if int(path.name.split(".")[1]) >= 28
-    and not path.stem.endswith("--M9-step-mamba-peak")
-    and "--zeroed-before-save--" not in path.name
+    if int(path.name.split(".")[1]) >= 28 and not path.stem.endswith("--M9-step-mamba-peak")
 )
-"""Traces of releases whose imports the scripts make, but for blocks that are held too long and given back, and a copy
-to host memory that comes too late: in a script requests get other blocks, of which none is zeroed before its copy."""
+"""Traces of releases whose imports the scripts make, but for blocks that are held too long and given back."""
 
 
 def features(name: str) -> set[str]:
