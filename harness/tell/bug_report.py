@@ -48,7 +48,7 @@ from .explain import Explanation, explain
 from .headline import OF_THE_RUN, Headline, headline_of
 from .related import RelatedEntry, public_reports
 from .scenario import narrate, requests_of, sentence
-from .script import PACKAGE, ScriptVerdict
+from .script import PACKAGE, ScriptVerdict, without_event
 
 NOTHING = "The same requests fail with default settings, too."
 SYNCHRONOUS = "synchronous"
@@ -79,6 +79,7 @@ SHOWN_BY: Mapping[str, str] = {
     "corrupt cache": ANOTHER_ANSWER,
     "hang": "What shows the failure is a request that does not end.",
     "dead engine": "What shows the failure is the exception in the server's log.",
+    "leak": "What shows the failure is memory that is in use, by the server's log or metrics, when no request runs.",
 }
 """By what a client gets."""
 RIGHT = "right"
@@ -100,6 +101,8 @@ PLACES_SHOWN = 5
 ISSUE = re.compile(r"\\#(?=\d)")
 GREEDY = re.compile(r"greedy tokens (\[.*?\]), alone (\[.*?\]);")
 """In a line that a script prints for a forward."""
+ROUNDING = 1e-4
+"""Log-probabilities that differ by less do so because sums have another order."""
 DIFFER = re.compile(r"log-probabilities differ from the same tokens alone by ([\d.e+-]+)")
 """In such a line, too."""
 
@@ -183,6 +186,7 @@ class ReproCase(Struct, frozen=True):
     severity  how much it matters, None if it was not measured
     fixes     known bugs whose patches the engine has here: without them the trace meets one of these first
     shown_as  what clients get in other findings of the same cause, which have no report of their own
+    is_explained  True if it passes with all packaged patches, and it is not settled which known bug it is
     """
 
     spec: str
@@ -210,6 +214,7 @@ class ReproCase(Struct, frozen=True):
     fixes: Sequence[Known] = ()
     served: Served | None = None
     shown_as: Sequence[str] = ()
+    is_explained: bool = False
 
     @property
     def server(self) -> Deployment:
@@ -274,7 +279,7 @@ class ReproCase(Struct, frozen=True):
     @property
     def situation(self) -> str:
         """What a client gets, and when."""
-        return " ".join(filter(None, (self.what, self.headline.circumstances)))
+        return " ".join(filter(None, (self.what, _circumstances(self))))
 
     @property
     def what(self) -> str:
@@ -287,7 +292,10 @@ class ReproCase(Struct, frozen=True):
             return "Wrong tokens from a prefix-cache hit"
         if is_seen and all(_is_longer(one["received"], one["expected"]) for one in received):
             return TOO_MANY
-        return "Wrong tokens" if is_seen or any(one != other for one, other in greedy) else self.headline.what
+        if is_seen or any(one != other for one, other in greedy):
+            return "Wrong tokens"
+        # A library raises in the process of its caller: nothing ends with it.
+        return self.headline.what.removeprefix("The engine crashes with " if _is_library(self) else "")
 
     @property
     def headline(self) -> Headline:
@@ -295,6 +303,7 @@ class ReproCase(Struct, frozen=True):
         deployment, reach = self.deployment, self.severity.reach if self.severity else None
         return headline_of(
             self.trace, self.history, self.violation, self.told.rows, deployment.calls,
+            nouns=deployment.nouns,
             is_synchronous=bool(reach and reach.scheduling.get(SYNCHRONOUS)),
             has_numbers=not (self.told.variation or _shows_tokens(self)),
         )  # fmt: skip
@@ -365,6 +374,9 @@ REREAD = """\
 ATTACH = """\
 > - [ ] Attach `repro.py`, or put it into a gist and link it where this text calls it attached.
 """
+EXPLAINED = """\
+> - [ ] It passes with all packaged patches, and no single one is the reason: is it one of these defects?
+"""
 SAME = "This is the defect that this issue is about, met in {}. What this comment adds: {}."
 NOTHING_NEW = """\
 **Nothing to add.** This is the defect of {}, which says as much as this report: do not file it. What was run is below.
@@ -402,6 +414,7 @@ def _lines(page: _Page) -> Iterator[str]:
         ONE_REPORT.format(listed([markdown_code(one) for one in others])) if others else "",
         REREAD.format(SEARCHED) if is_cited else "",
         ATTACH if is_attached else "",
+        EXPLAINED if case.is_explained else "",
     ]
     yield OWNER.format(to_read, "".join(also), _ours(case))
     if same and case.cause:
@@ -444,6 +457,8 @@ def _bug(page: _Page) -> Iterator[str]:
     told = markdown_text(case.what if client else case.situation)
     # The cause says what follows; the run then adds only what one of its clients sees.
     impact = case.headline.impact if not client or case.headline.impact.startswith(OF_THE_RUN) else ""
+    if case.crashes and _is_library(case):
+        impact = ""  # no other request is lost with it
     more = markdown_text(f"{'' if client and case.crashes else impact} {_shown(case)}".strip())
     if client.lower().startswith(told.lower()):
         told = f"{client[0].upper()}{client[1:]}"
@@ -471,7 +486,8 @@ def _when(case: ReproCase) -> Iterator[str]:
     measured = []
     if case.cause and (needs := case.cause.fields.get("needs", "")):
         yield f"**When** (read in the source). It needs {needs.rstrip('.')}.\n"
-    if here := _circumstances(case):
+    is_told_before = not (case.cause and case.cause.fields.get("client", ""))  # `_bug` begins with it then
+    if (here := _circumstances(case)) and not is_told_before:
         measured.append(f"The reproduction below fails {markdown_text(here)}.")
     # A call that is refused without a setting does not show that it is needed.
     is_told = (case.deployment.command or not case.cause) and not may_decline(case.trace)
@@ -574,9 +590,9 @@ def _shown(case: ReproCase) -> str:
     is_right = bool(case.told.rows) and all(one.wrong_from < 0 for one in case.told.rows)
     if is_right and _shows_tokens(case) and not case.cause:
         return "In the script, a client that sends the same tokens again, or asks for more, receives wrong ones."
-    told = case.verdict.told if case.verdict and case.verdict.promised else ()
+    told = case.verdict.told if case.verdict and case.verdict.promised and not case.crashes else ()
     found = [match.groups() for line in told if (match := GREEDY.search(line))]
-    differ = [line for line in told if (match := DIFFER.search(line)) and float(match[1]) > 0]
+    differ = [line for line in told if (match := DIFFER.search(line)) and float(match[1]) > ROUNDING]
     if found and differ and all(one == other for one, other in found):
         return "In the script no greedy token differs from those of the same tokens alone, but log-probabilities do."
     return ""
@@ -591,7 +607,7 @@ def _implementations(case: ReproCase) -> Iterator[str]:
         return
     told = []
     for run in sorted(case.runs, key=lambda run: not run.default):
-        was_run = NOT_DRIVEN if run.result.startswith(CANNOT_RUN) else _without_event(run.result)  # for our reasons
+        was_run = NOT_DRIVEN if run.result.startswith(CANNOT_RUN) else without_event(run.result)  # for our reasons
         was_run += " (the script)" * run.by_script
         result = "**fails** (this report)" if run.current else markdown_text(was_run)
         told.append(f"{markdown_text(run.title)}{' (the default)' * run.default}: {result}")
@@ -609,15 +625,17 @@ def _server(page: _Page) -> Iterator[str]:
     forced = list(_by_chance(page.case, server, again))
     yield markdown_fence(" \\\n  ".join(server.shell), "bash")
     ran = "script" if page.case.script else "trace"
+    numbers = list(_other_numbers(page.case, ran))
     if scale and served:
         what = "the same requests" if forced or not server.client.calls else "the requests below"
         yield (
-            f"\nThese are the {ran}'s settings. Numbers of tokens differ from the {ran}'s: they are scaled to "
-            f"{scale.what} of {plural(scale.block, 'token')}. No server was started; {what} were run on the {ran}'s "
-            f"stand-ins with {scale.what} of {plural(served.tried, 'token')}, and fail in the same way."
+            f"\nThese are the {ran}'s settings, with {scale.what} of {plural(scale.block, 'token')}. "
+            f"No server was started; {what} were run on the {ran}'s stand-ins with {scale.what} of "
+            f"{plural(served.tried, 'token')}, and fail in the same way."
         )
     else:
         yield f"\nThese are the {ran}'s settings. No server was started."
+    yield from numbers
     yield ""
     clients = list(client_lines(served, page.case.trace, page.case.history, again)) if served and not forced else []
     lines = [f"* {markdown_text(note)}" for note in server.notes]
@@ -636,6 +654,38 @@ def _server(page: _Page) -> Iterator[str]:
             lines += ["", shows]
     if lines:
         yield from _collapsed("The model and clients of such a server" if clients else "About such a server", lines)
+
+
+def _other_numbers(case: ReproCase, ran: str) -> Iterator[str]:
+    """Yield a table of the numbers that a server has and the script has not, and of limits that only the script has."""
+    server, served, config = case.server, case.served, case.trace.config
+    if served is None or server.scale is None:
+        return
+    limits = case.deployment.limits
+    own = structs.replace(
+        case.deployment, flags=(*case.deployment.flags, *(part for one in limits.values() for part in one))
+    )
+    scripts, servers = (dict(_valued(one)) for one in (own, server))
+    largest = max(group.block_size for group in config.groups)
+    rows = [(f"{server.scale.what}, in tokens", str(server.scale.block), str(largest))]
+    of_block = {flag for flag in server.scale.flags if flag.startswith("--")}  # the row above has it
+    for flag, value in servers.items():
+        if value != scripts.get(flag, value) and flag not in of_block:
+            rows.append((markdown_code(flag), markdown_text(value), markdown_text(scripts[flag])))
+    left_out = [flag for name, flags in limits.items() if name not in served.needs for flag in flags[::2]]
+    rows += [(markdown_code(flag), "not set", markdown_text(scripts[flag])) for flag in left_out if flag in scripts]
+    yield f"\n| numbers | this server | the {ran} |\n| --- | ---: | ---: |"
+    yield from (f"| {' | '.join(cells)} |" for cells in rows)
+    if left_out:
+        yield "\nWhat is not set does not matter: with large values the same requests fail, too."
+
+
+def _valued(server: Deployment) -> Iterator[tuple[str, str]]:
+    """Yield the flags of a server that have a value."""
+    for each in server.shell[1:]:
+        flag, _, value = each.partition(" ")
+        if value:
+            yield flag, value
 
 
 TIMED = """\
@@ -689,7 +739,7 @@ def _cause(page: _Page) -> Iterator[str]:
     if not cause or (case.crashes and not case.script):
         unknown = "" if cause or fix else "Not known. "
         first = "The exception" if case.crashes else "First deviation in this run"
-        yield f"{unknown}{first}: {markdown_text(_without_event(case.violation.sentence))}."
+        yield f"{unknown}{first}: {markdown_text(without_event(case.violation.sentence))}."
 
 
 TERMS: Mapping[str, str] = {
@@ -698,11 +748,6 @@ TERMS: Mapping[str, str] = {
     "DCP": "decode context parallelism",
 }
 """Words of causes that not every reader has -> what they mean."""
-
-
-def _without_event(sentence: str) -> str:
-    """Return what an engine raised without the number of the event in the trace."""
-    return re.sub(r" \(event \d+, \w+\)$", "", sentence)
 
 
 OTHER_DEFECT = "meets another defect, which is not reported here"
@@ -791,8 +836,17 @@ def _reproduction(page: _Page) -> Iterator[str]:
         yield from _computed(case)
     raised = verdict.raised if verdict.promised and verdict.raised.startswith("AssertionError") else ""
     printed = [] if any(map(RECEIVED.fullmatch, verdict.told)) else verdict.told[-PRINTED_LINES_SHOWN:]
-    shown = [*printed, raised] if raised else verdict.tail.splitlines()[-OUTPUT_LINES_SHOWN:]
+    tail = verdict.tail.splitlines()
+    # The script says in its own words what it met; the engine's traceback is above.
+    below = tail.index(CHAINED) if raised and CHAINED in tail else 0
+    met = tail[tail.index(TRACEBACK) if TRACEBACK in tail[:below] else 0 : below]
+    shown = [*printed, *met, raised] if raised else tail[-OUTPUT_LINES_SHOWN:]
     yield markdown_fence("\n".join(["$ python repro.py", *shown]), "console")
+
+
+TRACEBACK = "Traceback (most recent call last):"
+CHAINED = "The above exception was the direct cause of the following exception:"
+"""Python's own lines around exceptions of which one is raised for another."""
 
 
 def _computed(case: ReproCase) -> Iterator[str]:
@@ -861,7 +915,9 @@ def _expected(page: _Page) -> Iterator[str]:
         yield f"\nToken ids of a stand-in model: {told}\n"
     if case.crashes and not rows:
         raised = case.verdict.raised if case.verdict and case.verdict.promised else ""
-        found = raised or _without_event(violation.sentence)
+        kind = violation.field.partition("-")[0]
+        is_wrapped = not (raised.startswith(kind) or _is_told_by_us(case))  # the script's words for what it met
+        found = without_event(violation.sentence) if is_wrapped else raised
         if _is_told_by_us(case):
             yield f"It is the script that raises, where the engine breaks a promise: {markdown_text(found)}.\n"
         else:
@@ -918,7 +974,7 @@ def _inside(violation: Violation) -> Iterator[str]:
     observed = violation.observed_words.splitlines()
     seen = observed[0] if len(observed) == 1 else violation.sentence
     wanted = violation.expected_words
-    if wanted == seen:  # a number beside them differs
+    if wanted == seen or seen.isdecimal():  # a number beside them differs, or does not say of what it is
         wanted, seen = "", violation.sentence
     at = f", step {violation.step}" if violation.step >= 0 else ""
     yield "| inside the engine | expected | observed |\n| --- | --- | --- |"
@@ -1024,7 +1080,10 @@ def _sources(case: ReproCase) -> Iterator[str]:
     release = "run on the release with other known bugs fixed" if case.fixes else "run on the release"
     script = f" The script, {release}: its output and exit statuses." if case.script else ""
     how = "by the fuzzer, with stand-ins" if case.deployment.is_stood_in else "by the fuzzer"
-    yield f"**What is measured.**{script} Runs of the same requests {how}: settings, models and controls."
+    ran = {"settings": case.severity and case.severity.reach, "models": case.models, "controls": case.controls}
+    told = [what for what, is_there in ran.items() if is_there]
+    runs = f" Runs of the same requests {how}: {listed(told)}." if told else ""
+    yield f"**What is measured.**{script}{runs}"
     yield "Not measured by these runs: the cause and what it needs (read in the source), and the public reports.\n"
 
 

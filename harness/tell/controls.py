@@ -1,7 +1,8 @@
 """Controls of a bug report: runs that differ from the failing trace in one factor, and pass.
 
-One request fewer, one event fewer, a larger limit, or one setting that another server has. A control has to do again
-what fails in the trace: the same request computes the same positions after a hit like the one before, or the same
+One request fewer, one event fewer, other lengths, a turn as a request of its own, one setting that another server has,
+or a larger limit. Those of events come first: a setting may switch off much more than what fails. A control has to do
+again what fails in the trace: the same request computes the same positions after a hit like the one before, or the same
 content is published. A run in which that does not happen passes without saying anything; so does one without the
 request that writes what is wrong, or without the call that is wrong itself. Where the factor is the failing request's
 own length, it may hit something else, but has to come as far. A request that no longer fits the context is refused,
@@ -19,20 +20,16 @@ from typing import NamedTuple, Protocol
 
 from msgspec import structs
 
+from ...reference.tokens import CONTINUATION
 from ...targets.base.alphabet import Refers, fields_with
 from ...targets.base.deployment import Deployment
 from ...targets.base.protocol import Capabilities, TargetError
 from ...targets.base.trace import (
-    Abort,
     AnyEvent,
     Arrive,
     Config,
-    DummyRun,
-    Evict,
     ExternalLoad,
-    Pause,
-    Preempt,
-    ResetPrefixCache,
+    Resume,
     Trace,
     TraceError,
     Turn,
@@ -46,6 +43,7 @@ from ..judge.outcome import Outcome
 from ..judge.verdict import owner_of
 from ..judge.violation import Violation, wanted_depth
 from ..record.history import History, RequestStep
+from .headline import NOUNS
 from .script import failure_of
 
 REQUESTS_MAX = 6
@@ -54,18 +52,17 @@ MAY_BE_DECLINED = ("on the batch", "with consent")
 """What an event may be that an engine declines with other settings: then nothing is done that could go wrong."""
 CONTROLS_MAX = 5
 """Controls that a report has."""
-RUNS_MAX = 32
-"""Runs in which controls are looked for."""
-EVENTS: Mapping[type[AnyEvent], str] = {
-    Abort: "the abort of {name}",
-    DummyRun: "the data-parallel dummy run",
-    Evict: "the eviction",
-    ExternalLoad: "the KV connector's load for {name}",
-    Pause: "the pause of generation",
-    Preempt: "the preemption of {name}",
-    ResetPrefixCache: "the reset of the prefix cache",
-}
-"""Kind of an event without which a trace may be run -> what it is."""
+OF_EVENTS_FIRST = 3
+"""Controls of events, if there are so many, before those of settings; the others follow where there is room."""
+EVENT_RUNS_MAX = 20
+SETTING_RUNS_MAX = 12
+"""Runs in which controls of either kind are looked for."""
+EVENTS: Mapping[type[AnyEvent], str] = {**NOUNS, ExternalLoad: "KV connector's load"}
+"""Kind of an event without which a trace may be run -> what it is, where the engine has no word for it."""
+AS_NEW = "-new"
+"""Ends the name of a request that has the tokens of a turn."""
+NAME_MAX = 58
+"""Characters of such a name before its end."""
 
 
 class Variant(NamedTuple):
@@ -75,6 +72,7 @@ class Variant(NamedTuple):
     is_own  it changes what the failing request hits
     shorter by how many tokens the failing request's prompt is shorter
     has_other_rows  what fails is computed for other rows of the batch
+    stands_for  a request -> the one that does again what that one does, {} if each does so itself
     """
 
     words: str
@@ -83,6 +81,7 @@ class Variant(NamedTuple):
     number: int = -1
     shorter: int = 0
     has_other_rows: bool = False
+    stands_for: Mapping[str, str] = {}
 
 
 class Runner(Protocol):
@@ -105,11 +104,18 @@ def controls(
     violation = history.violation
     if violation is None:
         return
-    variants = islice(_others(trace, history, violation, capabilities, server), RUNS_MAX)
     turns = _turns(trace, violation)
-    found = (one for one in variants if _fits(one.trace) and _is_control(engine, one, history, violation, turns))
-    told = (_told(words, [*group]) for words, group in groupby(found, lambda one: one.words))
-    yield from islice(told, CONTROLS_MAX)
+
+    def passing(variants: Iterator[Variant], most: int) -> Iterator[str]:
+        fitting = (one for one in islice(variants, most) if _fits(one.trace))
+        found = (one for one in fitting if _is_control(engine, one, history, violation, turns))
+        yield from (_told(words, [*group]) for words, group in groupby(found, lambda one: one.words))
+
+    of_events = passing(_of_events(trace, history, violation, server(trace)), EVENT_RUNS_MAX)
+    of_settings = passing(_of_settings(trace, violation, capabilities, server), SETTING_RUNS_MAX)
+    first = [*islice(of_events, OF_EVENTS_FIRST)]
+    settings = [*islice(of_settings, CONTROLS_MAX - len(first))]
+    yield from (*first, *islice(of_events, CONTROLS_MAX - len(first) - len(settings)), *settings)
 
 
 def _told(words: str, found: Sequence[Variant]) -> str:
@@ -147,20 +153,34 @@ def may_decline(trace: Trace) -> bool:
     return any(event.about.acts in MAY_BE_DECLINED for event in trace.events)
 
 
-def _others(
-    trace: Trace,
-    history: History,
-    violation: Violation,
-    capabilities: Capabilities,
-    server: Callable[[Trace], Deployment],
+def _of_events(trace: Trace, history: History, violation: Violation, server: Deployment) -> Iterator[Variant]:
+    """Yield traces with requests fewer, events fewer, a turn as a request of its own, and other lengths of the other
+    requests and of the failing one."""
+    # With other rows or lengths an operation on the batch may be declined: then nothing is done that could go wrong.
+    is_done = not may_decline(trace)
+    if is_done:
+        for name in _bystanders(trace, history, violation)[:REQUESTS_MAX]:
+            events = tuple(event for event in trace.events if getattr(event, "name", "") != name)
+            if not any(name in _referred(event) for event in events):
+                yield Variant(f"without {name}", structs.replace(trace, events=events))
+    yield from _fewer_events(trace, server, violation.event)
+    if is_done:
+        yield from _as_new_requests(trace)
+        yield from _other_lengths(trace, violation.request, of_others=True)
+        yield from _other_lengths(trace, violation.request)
+
+
+def _of_settings(
+    trace: Trace, violation: Violation, capabilities: Capabilities, server: Callable[[Trace], Deployment]
 ) -> Iterator[Variant]:
-    """Yield traces with settings as the stock server has them, other options, requests fewer, other lengths of the
-    other requests, a larger pool and larger steps, events fewer, and other lengths of the failing request."""
-    # With other rows or lengths an operation on the batch may be declined, too: then nothing is done.
-    is_done, here = not may_decline(trace), server(trace)
+    """Yield traces with settings as the stock server has them, other options, a larger pool and larger steps; none of
+    a trace of whose events one may be declined then."""
+    if may_decline(trace):
+        return
+    here = server(trace)
     for setting in capabilities.stock or ():
         # In another schedule the same events meet other steps.
-        if "async_depth" not in setting.stock and departs(setting, trace.config) and is_done:
+        if "async_depth" not in setting.stock and departs(setting, trace.config):
             other = _with(trace, apply_overrides(trace.config, setting.stock))
             name = setting_name(setting, trace.config)
             yield Variant(_instead(here, server(other), name.partition(" ")[0]) or f"without {name}", other)
@@ -168,20 +188,11 @@ def _others(
                                   if departs(one, trace.config)}  # fmt: skip
     chosen = {name for one in here.implementations for name in one.options} | stock
     for name, values in capabilities.options.items():
-        for value in values if name not in chosen and is_done else ():
+        for value in values if name not in chosen else ():
             other = _with(trace, structs.replace(trace.config, options={**trace.config.options, name: value}))
             if value != trace.config.options.get(name) and (words := _differs(here, server(other))):
                 yield Variant(words, other)
-    if is_done:
-        for name in _bystanders(trace, history, violation)[:REQUESTS_MAX]:
-            events = tuple(event for event in trace.events if getattr(event, "name", "") != name)
-            if not any(name in _referred(event) for event in events):
-                yield Variant(f"without {name}", structs.replace(trace, events=events))
-        yield from _other_lengths(trace, violation.request, of_others=True)
-        yield from _larger(trace, here, is_waiting=violation.oracle == "M8")
-    yield from _fewer_events(trace, here.calls, violation.event)
-    if is_done:
-        yield from _other_lengths(trace, violation.request)
+    yield from _larger(trace, here, is_waiting=violation.oracle == "M8")
 
 
 def _referred(event: AnyEvent) -> set[str]:
@@ -218,17 +229,39 @@ def _larger(trace: Trace, server: Deployment, *, is_waiting: bool) -> Iterator[V
         yield Variant(f"with pages of 1 token instead of {size}", _with(trace, single), is_own=True)
 
 
-def _fewer_events(trace: Trace, calls: Mapping[str, str], failing: int) -> Iterator[Variant]:
-    """Yield the trace without each event of a kind in `EVENTS` or that is a call, but that with the index `failing`: it
-    goes wrong itself. `calls`: what the engine calls those that are calls of its interface. After an operation on the
-    batch the rows have other places, so that later forwards are of other rows, and it is enough that they run."""
+def _fewer_events(trace: Trace, server: Deployment, failing: int) -> Iterator[Variant]:
+    """Yield the trace without each event of a kind in `EVENTS` or that is a call of the engine's interface, but that
+    with the index `failing`: it goes wrong itself. After an operation on the batch the rows have other places, so that
+    later forwards are of other rows, and it is enough that they run."""
     for index, event in enumerate(trace.events):
-        call = calls.get(tag_of(event), "")
-        if index != failing and (words := EVENTS.get(type(event), call)):
+        call = server.calls.get(tag_of(event), "")
+        noun = server.nouns.get(tag_of(event), EVENTS.get(type(event), ""))
+        if index != failing and (noun or call):
             events = (*trace.events[:index], *trace.events[index + 1 :])
-            words = words.format(name=getattr(event, "name", ""))
+            name = getattr(event, "name", "")
+            whose = f" {'for' if isinstance(event, ExternalLoad) else 'of'} {name}" if name else ""
+            words = f"the {noun}{whose}" if noun else call
             fitted = f"{words} (later calls are for the rows that remain)" if call else words
             yield Variant(f"without {fitted}", structs.replace(trace, events=events), has_other_rows=bool(call))
+
+
+def _as_new_requests(trace: Trace) -> Iterator[Variant]:
+    """Yield the trace with the last turn of each session as a request of its own, with the same tokens; nothing for a
+    session that a later event names."""
+    for index, event in enumerate(trace.events):
+        later = trace.events[index + 1 :]
+        if not isinstance(event, Resume):
+            continue
+        if any(event.name in {getattr(one, "name", ""), *_referred(one)} for one in later):
+            continue
+        own = [one for one in trace.events[:index] if isinstance(one, Turn) and one.name == event.name]
+        known = [part for turn in own for part in (*turn.prompt, (CONTINUATION, turn.stop_at or turn.max_new_tokens))]
+        name = f"{event.name[:NAME_MAX]}{AS_NEW}"
+        fields = {field: value for field, value in structs.asdict(event).items() if field not in ("name", "prompt")}
+        arrival = Arrive(name, (*known, *event.prompt), **fields)
+        events = (*trace.events[:index], arrival, *later)
+        words = f"with the tokens of turn {len(own) + 1} of {event.name} sent as a new request"
+        yield Variant(words, structs.replace(trace, events=events), is_own=True, stands_for={event.name: name})
 
 
 def _other_lengths(trace: Trace, request: str, *, of_others: bool = False) -> Iterator[Variant]:
@@ -318,6 +351,8 @@ def _is_control(
     except (TraceError, TargetError):
         return False
     request, count = turns
+    if request in variant.stands_for:
+        request, count = variant.stands_for[request], 1
     computed = sum(one.admitted and one.request == request for one in after.request_steps)
     return outcome.violation is None and computed >= count and _does_again(variant, history, after, violation)
 
@@ -326,7 +361,8 @@ def _does_again(variant: Variant, before: History, after: History, violation: Vi
     if violation.oracle == "CRASH":  # what raises is in no history: a control goes on behind it
         return _steps(after) > _steps(before)
     failing = [one for one in before.request_steps if one.request == violation.request and one.step <= violation.step]
-    own = [one for one in after.request_steps if one.request == violation.request]
+    name = variant.stands_for.get(violation.request, violation.request)
+    own = [one for one in after.request_steps if one.request == name]
     if failing and not variant.has_other_rows:
         depth = wanted_depth(violation)
         position = (failing[-1].start if depth < 0 else depth) - variant.shorter

@@ -13,6 +13,7 @@ from msgspec import Struct
 from ...reference.batch import original_name
 from ...targets.base.trace import (
     Abort,
+    AnyEvent,
     Arrive,
     Config,
     DummyRun,
@@ -45,6 +46,16 @@ ASKED = {
 """Field of a request -> what its client asks for."""
 
 
+NOUNS: Mapping[type[AnyEvent], str] = {
+    DummyRun: "data-parallel dummy run",
+    ResetPrefixCache: "prefix-cache reset",
+    Preempt: "preemption",
+    Pause: "pause of generation",
+    Abort: "abort",
+    Evict: "eviction",
+}
+"""Kind of an event -> what it is, where the engine has no word of its own (`Deployment.nouns`)."""
+VOWELS = "aeiou"
 OF_THE_RUN = "In the run below "
 """Begins what a client of the run sees."""
 
@@ -78,11 +89,12 @@ def headline_of(
     answers: Sequence[Answer],
     calls: Mapping[str, str] = {},
     *,
+    nouns: Mapping[str, str] = {},
     is_synchronous: bool = False,
     has_numbers: bool = True,
 ) -> Headline:
-    """Return the title of a report and its first paragraph. `calls` are names that the engine has for events
-    (`Deployment.calls`); `is_synchronous`: it fails with synchronous scheduling, too; `has_numbers` is False if the
+    """Return the title of a report and its first paragraph. `calls` and `nouns` are what the engine calls events
+    (`Deployment`); `is_synchronous`: it fails with synchronous scheduling, too; `has_numbers` is False if the
     answers are not those that a reader sees."""
     what, follows = consequence_of(violation)
     details = [*_seen(answers, has_numbers)]
@@ -101,7 +113,8 @@ def headline_of(
         what = _stall(trace, history, violation)
     if owner := _other_owner(trace, violation):
         details.append(f"{violation.request} reads {_left(history, violation, owner)}.")
-    situation, events = [*_situation(trace, history, violation)], [*_events(trace, history, violation, calls)]
+    situation = [*_situation(trace, history, violation, nouns)]
+    events = [*_events(trace, history, violation, calls, nouns)]
     # A user of a server that stalls sees what happened before, not which request is the first to wait.
     circumstances = events if _stalls(violation) else [*situation, *events]
     settings = tuple(_settings(trace.config, is_synchronous))
@@ -204,7 +217,7 @@ def _stall(trace: Trace, history: History, violation: Violation) -> str:
     return "A request is never admitted" if subject and subject.hit < 0 else "A request waits forever"
 
 
-def _situation(trace: Trace, history: History, violation: Violation) -> Iterator[str]:
+def _situation(trace: Trace, history: History, violation: Violation, nouns: Mapping[str, str]) -> Iterator[str]:
     """Yield the situation of the violation's request."""
     subject = next((one for one in requests_of(trace, history) if one.name == violation.request), None)
     steps = steps_of(history)
@@ -229,27 +242,22 @@ def _situation(trace: Trace, history: History, violation: Violation) -> Iterator
         if any(isinstance(event, Resume) and event.name == subject.name for event in trace.events):
             yield "in a later turn of its session"
         elif resumed and not any(isinstance(event, Pause | Preempt | ResetPrefixCache) for event in trace.events):
-            yield "that resumes after a preemption"
+            yield f"that resumes after a {nouns.get(tag_of(Preempt), NOUNS[Preempt])}"
         if subject.hit > 0:
             yield "after a prefix-cache hit"
 
 
-def _events(trace: Trace, history: History, violation: Violation, calls: Mapping[str, str]) -> Iterator[str]:
+def _events(
+    trace: Trace, history: History, violation: Violation, calls: Mapping[str, str], nouns: Mapping[str, str]
+) -> Iterator[str]:
     """Yield the events that are left in the trace."""
     last = len(history.moments)
     happened = [type(event) for event in trace.events[:last]]
-    names = {
-        DummyRun: "a data-parallel dummy run",
-        ResetPrefixCache: "a prefix-cache reset",
-        Preempt: "a preemption",
-        Pause: "a pause of generation",
-        Abort: "an abort",
-        Evict: "an eviction",
-    }
+    names = {kind: nouns.get(tag_of(kind), noun) for kind, noun in NOUNS.items()}
     if violation.event_kind == "dummy_run":  # of the trace, or of a rank without requests
         del names[DummyRun]
         yield "in a data-parallel dummy run"
-    earlier = [words for kind, words in names.items() if kind in happened]
+    earlier = [f"{'an' if noun[0] in VOWELS else 'a'} {noun}" for kind, noun in names.items() if kind in happened]
     loads = [event for event in trace.events[:last] if isinstance(event, ExternalLoad)]
     if any(event.breaks_off for event in loads):
         earlier.append("a failed load of a KV connector")

@@ -394,7 +394,7 @@ def write_engine_test(folder: Path, case: ReproCase, script: Script) -> tuple[En
 
     Raises TargetError if the target has no such tests, OSError if the folder cannot be written.
     """
-    test = write_test(case.spec, case.trace, script, name_of_test(case.headline.title))
+    test = write_test(case.spec, case.trace, script, name_of_test(case.situation))
     for path, text in test.files.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         write_atomically(folder / path, text.encode())

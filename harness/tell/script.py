@@ -61,6 +61,11 @@ class ScriptVerdict(Struct, frozen=True):
     raised: str = ""
 
 
+def without_event(sentence: str) -> str:
+    """Return what an engine raised without the number of the event in the trace: no script has it."""
+    return re.sub(r" \(event \d+, \w+\)$", "", sentence)
+
+
 def failure_of(trace: Trace, history: History, violation: Violation) -> Failure:
     """Return the parts of a violation that a script shows."""
     depth, holder = wanted_depth(violation), violation.request
@@ -82,7 +87,7 @@ def failure_of(trace: Trace, history: History, violation: Violation) -> Failure:
         block=violation.block,
         depth=depth,
         holder=holder,
-        sentence=violation.sentence,
+        sentence=without_event(violation.sentence),
         tolerance=float(str(violation.details.get("tolerance", 0.0))),
     )
 

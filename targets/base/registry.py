@@ -32,7 +32,7 @@ from pathlib import Path
 from pkgutil import iter_modules
 from types import ModuleType
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from .coverage_scope import SCOPE_FILE, Scope, read_scope
 from .declarations import check_capabilities
@@ -42,7 +42,7 @@ from .kits import Behind, Limit
 from .launch import Launch
 from .protocol import Capabilities, TargetError, TargetFactory
 from .releases import RELEASE
-from .repro import Failure, Script
+from .repro import WRONG_TOKENS, Failure, Script, with_other_prompts
 from .trace import Trace
 
 PACKAGE = __package__.rpartition(".")[0]
@@ -177,12 +177,21 @@ def releases_between(name: str, first: str, last: str, progress: Callable[[str],
 
 
 def write_scripts(spec: str, trace: Trace, failure: Failure) -> Sequence[Script]:
-    """Return stand-alone reproducers, the simplest first. TargetError if the engine has none for this failure."""
+    """Return stand-alone reproducers, the simplest first. TargetError if the engine has none for this failure.
+
+    The last one of wrong tokens has other prompts of the same lengths: of a vocabulary of a hundred tokens the one that
+    follows from a wrong state may be the right one.
+    """
     parsed = parse(spec)
     if not _has(parsed.name, "repro"):
         raise TargetError(f"target {spec!r} offers no stand-alone reproducers")
-    scripts: Sequence[Script] = _module(parsed.name, "repro").write_scripts(parsed.variant, trace, failure)
-    return scripts
+    write: Callable[..., Sequence[Script]] = _module(parsed.name, "repro").write_scripts
+    scripts = write(parsed.variant, trace, failure)
+    if not any(WRONG_TOKENS in one.promise for one in scripts):
+        return scripts
+    other = structs.replace(trace, events=with_other_prompts(trace.events))
+    events = with_other_prompts(failure.events)
+    return [*scripts, write(parsed.variant, other, structs.replace(failure, events=events))[0]]
 
 
 def write_test(spec: str, trace: Trace, script: Script, name: str) -> EngineTest:

@@ -7,17 +7,27 @@ The first one that fails as it promises is used. `TargetError` for a failure tha
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 from msgspec import Struct, structs
 
+from ...reference.tokens import CONTINUATION
 from .deployment import Deployment
-from .trace import Event
+from .trace import Event, Prompt, Turn
 
 SCENARIO = "def reproduce("
 MACHINERY = "# ---- Machinery."
 """Begins the line behind which nothing of a script is about its failure."""
 DEVIATION = "# The deviation that is reported is of the next call:"
 """The line of a script before which it must not fail: what fails earlier is another defect."""
+
+E = TypeVar("E", bound=Event)
+WRONG_TOKENS = "wrong tokens"
+"""Stands in the promise of a script that shows what clients receive."""
+OTHER = "-2"
+"""Ends the name of a document instead of which a script has others."""
+NAME_MAX = 62
+"""Characters of such a name before its end."""
 
 
 class Failure(Struct, frozen=True):
@@ -117,3 +127,14 @@ def python_format(text: str) -> str:
     """Return text that stands for itself in a double-quoted f-string."""
     escapes = {'"': '\\"', "{": "{{", "}": "}}"}
     return "".join(escapes.get(one) or ascii(one)[1:-1] for one in text)
+
+
+def with_other_prompts(events: Sequence[E]) -> tuple[E, ...]:
+    """Return events whose prompts have other documents, of the same lengths and shared in the same way."""
+
+    def other(prompt: Prompt) -> Prompt:
+        return tuple((name if name == CONTINUATION else f"{name[:NAME_MAX]}{OTHER}", size) for name, size in prompt)
+
+    return tuple(
+        structs.replace(event, prompt=other(event.prompt)) if isinstance(event, Turn) else event for event in events
+    )

@@ -119,6 +119,8 @@ WORDS = {
     "async scheduling": "overlap schedule",
 }
 """Terms that a report searches for -> how issues of SGLang write them."""
+NOUNS = {"preempt": "retraction", "reset_prefix_cache": "flush of the cache"}
+"""A preemption is another thing there: that of priority scheduling."""
 CORES = ("rust", "python")
 """Cores of the radix tree; a server's default is Rust where it is built, otherwise Python."""
 
@@ -130,7 +132,7 @@ def deployment(variant: str, trace: Trace, version: str, device: str = "") -> De
     core = variant if variant in CORES else config.options.get("tree_core", "")
     has_windows = any(group.window for group in config.groups)
     model = WINDOWS if has_windows else MAMBA2 if sizes_of(config).mamba2 else GDN
-    cores = tuple(Implementation(f"{one} tree core", {"tree_core": one}, one == CORES[0]) for one in CORES)
+    cores = tuple(Implementation(f"{one.capitalize()} tree core", {"tree_core": one}, one == CORES[0]) for one in CORES)
     return Deployment(
         title="SGLang",
         command=("python", "-m", "sglang.launch_server", "--model-path", model.checkpoint),
@@ -145,6 +147,7 @@ def deployment(variant: str, trace: Trace, version: str, device: str = "") -> De
         tracker="https://github.com/sgl-project/sglang/issues",
         features=("HiCache",) if sizes_of(config).hicache != "no" else (),
         words=WORDS,
+        nouns=NOUNS,
         sources="python",
         form=FORM,
         sizes=tuple(_sizes(config)),

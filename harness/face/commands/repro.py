@@ -147,14 +147,17 @@ def reproduced(
     return Reproduced(file, trace, subject, case, why, folder)
 
 
-def with_known_bug(target: str, one: Reproduced, name: str) -> Reproduced:
-    """Return a failing trace with the known bug `name` that a comparison recognized in it, unchanged for ""."""
+def with_known_bug(target: str, one: Reproduced, name: str | None) -> Reproduced:
+    """Return a failing trace with the known bug `name` that a comparison recognized in it, "" for one that is not
+    settled; unchanged for None."""
     from msgspec import structs
 
     from ...tell.related import related
 
-    if not name:
+    if name is None:
         return one
+    if not name:
+        return one._replace(case=structs.replace(one.case, is_explained=True))
     entry = related(target, one.case.launch.version, one.trace, name)
     return one._replace(case=structs.replace(one.case, related=entry), known=name)
 
@@ -187,6 +190,8 @@ def written(
     trace, subject, case, why, folder = one.trace, one.subject, one.case, one.why, one.folder
     if one.known:
         line(f"known bug {one.known}: the failure disappears with all packaged fixes, and comes back without this one")
+    if case.is_explained:
+        line("the failure disappears with all packaged fixes; it is not settled which known bug it is")
     violation, script, verdict, test, tested = case.violation, case.script, case.verdict, None, None
     if changed := changes(trace, case.trace):
         line(f"the failure does not need other values than {', '.join(changed)}: the report has these")
@@ -255,13 +260,14 @@ def subject_of(options: argparse.Namespace, fixes: Fixes, trace: Trace) -> Subje
     return Subject(options.target, launch, options.timeout, memory, needed)
 
 
-def known_bugs(options: argparse.Namespace, fixes: Fixes, cases: Sequence[ReproCase]) -> list[str]:
-    """Return the packaged known bug that each failure of the engine as it is shows, as a campaign recognizes it; "" for
-    none, and if a report has it already. The engines that this takes are started once for all of them."""
+def known_bugs(options: argparse.Namespace, fixes: Fixes, cases: Sequence[ReproCase]) -> list[str | None]:
+    """Return the packaged known bug that each failure of the engine as it is shows, as a campaign recognizes it; "" if
+    it is not settled which one, None for none, and if a report has it already. The engines that this takes are started
+    once for all of them."""
     from ...group.known.recognize_many import Naming
     from .common import progress_line, recognizer
 
-    names = [""] * len(cases)
+    names: list[str | None] = [None] * len(cases)
     asked = [] if options.fixes else [number for number, case in enumerate(cases) if not case.related]
     if not asked:
         return names
@@ -269,7 +275,7 @@ def known_bugs(options: argparse.Namespace, fixes: Fixes, cases: Sequence[ReproC
     naming = Naming(lambda: recognizer(options, fixes))
     causes = naming.names([(cases[number].trace, cases[number].violation) for number in asked])
     for number, cause in zip(asked, causes, strict=False):  # none without known bugs
-        names[number] = cause.name if cause else ""
+        names[number] = cause.name if cause else None
     return names
 
 

@@ -345,7 +345,16 @@ def test_a_server_has_its_clients_and_what_was_run_of_it(fails: bool) -> None:
     )
     assert "how much room the pool has for a request: --num-gpu-blocks-override would" in tight
     assert "how much room" not in text
-    assert "they are scaled to blocks of 1,024 tokens. No server was started" in text
+    assert "settings, with blocks of 1,024 tokens. No server was started" in text
+    # Numbers that differ stood in two places, and nothing said which of the script's have no flag.
+    blocks, length = max(group.block_size for group in plain.config.groups), plain.config.max_model_len
+    assert (
+        f"| numbers | this server | the trace |\n| --- | ---: | ---: |\n| blocks, in tokens | 1024 | {blocks} |" in text
+    )
+    assert f"| `--max-model-len` | not set | {length} |" in text
+    assert f"| `--num-gpu-blocks-override` | not set | {plain.config.num_blocks} |" in text
+    assert "| `--num-gpu-blocks-override` |" not in tight, "the server has the trace's"
+    assert "What is not set does not matter: with large values the same requests fail, too." in text
 
 
 def test_a_server_without_clients_says_why() -> None:
@@ -811,6 +820,69 @@ def test_a_script_of_a_library_is_not_beside_the_answers_of_stand_ins() -> None:
     assert "| client | should receive |" not in text and "In the run below" not in text
 
 
+def test_what_the_first_sentence_says_is_not_measured_again() -> None:
+    """A report without a cause said twice after what it fails."""
+    case = known_case()
+    assert "**Measured.** The reproduction below fails " in report(case)
+    assert "The reproduction below fails " not in report(structs.replace(case, related=None))
+
+
+def raising(field: str, raised: str, told: tuple[str, ...] = (), tail: str = "") -> ReproCase:
+    """A library in which a forward raises, and what its script prints."""
+    case = case_of("accepted-count-zero")
+    violation = Violation("CRASH", field, "the model raised RuntimeError: sizes differ (event 6, step)", event=6)
+    library = structs.replace(case.deployment, has_sizes=False, command=())
+    return structs.replace(
+        case, violation=violation, deployment=library, script=Script("pass\n", raised, "nothing"),
+        verdict=ScriptVerdict(True, 1, 0.1, tail, "", told, raised),
+    )  # fmt: skip
+
+
+def test_a_library_raises_and_no_engine_crashes() -> None:
+    """There is no engine that ends with it, and numbers that differ by rounding were called wrong."""
+    told = "row 0, after 1 tokens: greedy tokens [1], alone [1]; log-probabilities differ from the same tokens alone by"
+    case = raising("RuntimeError-update", "AssertionError: the model raises RuntimeError", (f"{told} 1.9e-06",))
+    text = report(case)
+    assert case.title.startswith("RuntimeError in update") and "The engine crashes" not in text
+    assert "no request that runs or waits gets its answer" not in text
+    assert "no greedy token differs" not in text
+    shown = structs.replace(case, violation=structs.replace(case.violation, oracle="S6", field="logprobs"))
+    assert "no greedy token differs" not in report(shown), "a difference of rounding is none"
+    large = structs.replace(shown, verdict=ScriptVerdict(True, 1, 0.1, "", "", (f"{told} 0.2",)))
+    assert "no greedy token differs" in report(large)
+
+
+def test_the_traceback_is_that_of_the_engine() -> None:
+    """A script that says in its own words what it met hid where the engine raised, and was what was received."""
+    head = "Traceback (most recent call last):"
+    tail = "\n".join([
+        "printed", head, '  File "engine.py", line 3, in update', "RuntimeError: sizes differ", "",
+        "The above exception was the direct cause of the following exception:", "", head,
+        '  File "repro.py", line 9', "AssertionError: the model raises RuntimeError",
+    ])  # fmt: skip
+    text = report(raising("RuntimeError-update", "AssertionError: the model raises RuntimeError", tail=tail))
+    [shown] = [one.content for one in parsed(text) if one.type == "fence" and one.content.startswith("$ python repro")]
+    assert 'engine.py", line 3' in shown and 'repro.py", line 9' not in shown
+    assert shown.endswith("\nAssertionError: the model raises RuntimeError\n")
+    assert "Received: the model raised RuntimeError: sizes differ." in text
+    own = raising("AssertionError-update", "AssertionError: no room")
+    assert "Received: AssertionError: no room." in report(own)
+
+
+def test_a_bare_number_says_of_what_it_is() -> None:
+    """A row said "0" and "1"."""
+    leak = Violation("M9", "request-rows", "request rows are left: 1", expected=0, observed=1)
+    text = report(structs.replace(case_of("accepted-count-zero"), violation=leak))
+    assert "| engine | see the rule | request rows are left: 1 |" in text
+
+
+def test_of_several_known_bugs_the_owner_is_told() -> None:
+    """The fixes of all known bugs silence it, and the report said that nothing was known."""
+    case = case_of("accepted-count-zero")
+    assert "is it one of these defects?" in report(structs.replace(case, is_explained=True))
+    assert "is it one of these defects?" not in report(case)
+
+
 def test_each_public_report_has_its_line() -> None:
     text = report(known_case(public="not found on V2; #1 (merged): brought the pool (2026); PR #2: a repair of `a; b`"))
     assert "no report of this defect was found on V2. Near it:\n\n* #1 (merged): brought" in text
@@ -932,7 +1004,9 @@ def test_it_says_which_figures_are_of_runs_and_which_of_the_text_of_the_cause() 
     assert "run on the release: " in line and "GPU" not in line and "with stand-ins" not in line
     assert "Not measured by these runs: the cause" in report(case)
     stood_in = structs.replace(case.deployment, is_stood_in=True)
-    assert "by the fuzzer, with stand-ins: " in report(structs.replace(case, deployment=stood_in))
+    ran = structs.replace(case, deployment=stood_in, controls=["without r1"])
+    assert "by the fuzzer, with stand-ins: controls." in report(ran)
+    assert "by the fuzzer" not in line, "nothing but the script was run"
     # No script of the report shows it: it is told to whoever files it.
     [box] = [one for one in report(case).splitlines() if one.startswith("> In hybridfuzz it is")]
     assert box.endswith(" On a GPU: not run.")

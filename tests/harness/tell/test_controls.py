@@ -15,7 +15,7 @@ from hybridfuzz.harness.tell.controls import controls, on_other_models
 from hybridfuzz.targets.base.deployment import Deployment
 from hybridfuzz.targets.base.protocol import Capabilities, TargetError
 from hybridfuzz.targets.base.stock import Setting
-from hybridfuzz.targets.base.trace import Abort, Arrive, Crop, Resume, Trace
+from hybridfuzz.targets.base.trace import Abort, Arrive, Crop, Preempt, Resume, Trace
 
 TRACE = make_trace(
     arrive("r0", 8), arrive("r1", 9), arrive("r2", 3), *steps(3), num_speculative_tokens=2, policy="priority"
@@ -68,7 +68,7 @@ def controls_of(
 @pytest.mark.parametrize(
     ("engine", "expected"),
     [
-        (Engine({"r0", "r2"}, {"policy": "priority"}), ["without --scheduling-policy", "without r2"]),
+        (Engine({"r0", "r2"}, {"policy": "priority"}), ["without r2", "without --scheduling-policy"]),
         (Engine({"r0", "r1"}, {}, refuses="r1"), []),
         (Engine(set(), {"num_speculative_tokens": 2}), ["without --speculative-config"]),
         (Engine(set(), {}), []),
@@ -230,6 +230,62 @@ def test_an_event_may_be_left_out() -> None:
     trace = make_trace(arrive("r0", 8), arrive("r1", 8), *steps(1), Abort("r1"), *steps(2))
     found = controls_of(Aborting({"r0"}, {}), HISTORY, trace, structs.replace(ABLE, stock=()))
     assert found == ["without r1", "without the abort of r1"]
+
+
+def test_controls_of_events_come_before_those_of_settings() -> None:
+    """A setting switches off much more than what fails, and five of them left no room for an event."""
+
+    class OnlyAsGiven(Engine):
+        def explain(self, one: Trace) -> tuple[Outcome, History]:
+            outcome, history = super().explain(one)
+            return (outcome if one == trace else structs.replace(outcome, violation=None)), history
+
+    trace = make_trace(
+        arrive("r0", 8), arrive("r1", 8), *steps(1), Abort("r1"), *steps(2), num_speculative_tokens=2, policy="priority"
+    )
+    found = controls_of(OnlyAsGiven({"r0"}, {}), HISTORY, trace)
+    assert found[:2] == ["without r1", "without the abort of r1"] and len(found) == 5
+    assert found[3:] == ["without --speculative-config", "without --scheduling-policy"]
+
+
+def test_a_turn_may_be_sent_as_a_request_of_its_own() -> None:
+    """Of a failing turn of a session only settings were controls."""
+    trace = make_trace(Arrive("r0", (("a", 3),), 2, session=True), *steps(2), Resume("r0", (("b", 1),), 1), *steps(2))
+    sent = list[Arrive]()
+
+    class InSession(Engine):
+        def explain(self, one: Trace) -> tuple[Outcome, History]:
+            outcome, _ = super().explain(one)
+            turns = [event for event in one.events if isinstance(event, Resume)]
+            new = [event for event in one.events if isinstance(event, Arrive) and event.name != "r0"]
+            sent.extend(new)
+            own = [structs.replace(step, request=new[0].name if new else "r0") for step in (HIT, LATER)]
+            return (outcome if turns else structs.replace(outcome, violation=None)), History(request_steps=own)
+
+    found = controls_of(InSession({"r0"}, {}), HISTORY, trace, structs.replace(ABLE, stock=()))
+    assert found == ["with the tokens of turn 2 of r0 sent as a new request"]
+    assert sent == [Arrive("r0-new", (("a", 3), ("~", 2), ("b", 1)), 1)], "with what the client knows before it"
+    later = structs.replace(trace, events=(*trace.events, Resume("r0", (("c", 1),), 1), *steps(1)))
+    assert controls_of(InSession({"r0"}, {}), HISTORY, later, structs.replace(ABLE, stock=())) == []
+    assert len(sent) == 2 and sent[1].prompt[-1] == ("c", 1), "a session that a later event names stays one"
+
+
+def test_an_event_has_the_word_of_the_engine() -> None:
+    """SGLang calls another thing a preemption."""
+    trace = make_trace(arrive("r0", 8), *steps(1), Preempt("r0"), *steps(2))
+
+    class Preempting(Engine):
+        def explain(self, one: Trace) -> tuple[Outcome, History]:
+            outcome, history = super().explain(one)
+            is_left = any(isinstance(event, Preempt) for event in one.events)
+            return (outcome if is_left else structs.replace(outcome, violation=None)), history
+
+    def named(_: Trace) -> Deployment:
+        return Deployment("An engine", nouns={"preempt": "retraction"})
+
+    able = structs.replace(ABLE, stock=())
+    assert [*controls(trace, HISTORY, Preempting({"r0"}, {}), able, named)] == ["without the retraction of r0"]
+    assert controls_of(Preempting({"r0"}, {}), HISTORY, trace, able) == ["without the preemption of r0"]
 
 
 def test_other_models_are_those_of_other_options() -> None:

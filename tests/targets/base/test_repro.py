@@ -11,8 +11,16 @@ from support import HOSTILE, TEXTS
 
 from hybridfuzz.targets.base.deployment import Deployment, Scale
 from hybridfuzz.targets.base.registry import write_scripts
-from hybridfuzz.targets.base.repro import MACHINERY, Failure, Script, python_comment, python_format, served
-from hybridfuzz.targets.base.trace import Arrive, Config, Group, Step, Trace
+from hybridfuzz.targets.base.repro import (
+    MACHINERY,
+    Failure,
+    Script,
+    python_comment,
+    python_format,
+    served,
+    with_other_prompts,
+)
+from hybridfuzz.targets.base.trace import Arrive, Config, Group, Resume, Step, Trace
 
 
 @given(TEXTS)
@@ -105,3 +113,20 @@ def test_the_command_of_a_server_stands_at_the_machinery_as_a_shell_takes_it(tex
     assert served(script, Deployment("E")) == script
     larger = served(script, structs.replace(server, scale=Scale(64)))
     assert "# A server with the same settings, in its own lengths (blocks of 64 tokens):" in larger.text
+
+
+def test_the_last_script_of_wrong_tokens_has_other_prompts() -> None:
+    """What followed from a wrong state was the right token, by chance, and no script of the trace failed."""
+    events = (Arrive("r0", (("a", 12), ("~", 2)), 2), Step(), Resume("r0", (("a", 3),), 1), Step())
+    other = with_other_prompts(events)
+    assert other == (Arrive("r0", (("a-2", 12), ("~", 2)), 2), Step(), Resume("r0", (("a-2", 3),), 1), Step())
+    trace = Trace(Config(20, (Group("mamba", 8), Group("attention", 8)), max_model_len=16), events[:2])
+
+    def prompts(oracle: str, field: str) -> list[str]:
+        failure = Failure(oracle, field, "wrong", trace.events, 1, "r0", 0, 3, 8, "r0")
+        found = [one.text for one in write_scripts("vllm@0.33.0", trace, failure)]
+        return [next(line for line in text.splitlines() if "engine.add('r0'" in line) for text in found]
+
+    first, *_, last = prompts("S3", "temporal")
+    assert first != last and first.count(",") == last.count(",")
+    assert len({*prompts("M8", "stall")}) == 1, "what no token shows has no other prompts"
