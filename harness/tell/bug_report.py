@@ -839,7 +839,8 @@ def _reproduction(page: _Page) -> Iterator[str]:
     tail = verdict.tail.splitlines()
     # The script says in its own words what it met; the engine's traceback is above.
     below = tail.index(CHAINED) if raised and CHAINED in tail else 0
-    met = tail[tail.index(TRACEBACK) if TRACEBACK in tail[:below] else 0 : below]
+    begins = next((at for at, line in enumerate(tail[:below]) if line == TRACEBACK or line.startswith("  File ")), 0)
+    met = [line for line in tail[begins:below] if line]
     shown = [*printed, *met, raised] if raised else tail[-OUTPUT_LINES_SHOWN:]
     yield markdown_fence("\n".join(["$ python repro.py", *shown]), "console")
 

@@ -862,6 +862,10 @@ def test_the_traceback_is_that_of_the_engine() -> None:
     ])  # fmt: skip
     text = report(raising("RuntimeError-update", "AssertionError: the model raises RuntimeError", tail=tail))
     [shown] = [one.content for one in parsed(text) if one.type == "fence" and one.content.startswith("$ python repro")]
+    cut = tail.replace(f"printed\n{head}", "    ^^^^")
+    [later] = [one.content for one in parsed(report(raising("RuntimeError-update", "AssertionError: x", tail=cut)))
+               if one.type == "fence" and one.content.startswith("$ python repro")]  # fmt: skip
+    assert later.startswith('$ python repro.py\n  File "engine.py"'), "a long one begins with a whole line"
     assert 'engine.py", line 3' in shown and 'repro.py", line 9' not in shown
     assert shown.endswith("\nAssertionError: the model raises RuntimeError\n")
     assert "Received: the model raised RuntimeError: sizes differ." in text
