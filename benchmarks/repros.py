@@ -40,7 +40,7 @@ from hybridfuzz.harness.workers.worker_client import WorkerClient
 from hybridfuzz.targets.base.launch import Launch
 from hybridfuzz.targets.base.patched_copy import misfits, patched
 from hybridfuzz.targets.base.protocol import TargetError
-from hybridfuzz.targets.base.registry import parse, prepare, write_scripts, write_test
+from hybridfuzz.targets.base.registry import parse, prepare, write_attempts, write_test
 from hybridfuzz.targets.base.repro import Script
 from hybridfuzz.targets.base.trace import Trace
 
@@ -88,7 +88,7 @@ def script_of(spec: str, trace: Trace, launch: Launch) -> list[Script]:
         history = worker.explain(trace)[1]
     if history.violation is None:
         raise SystemExit(f"a trace runs clean on {spec}: {trace.origin}")
-    return list(write_scripts(spec, trace, failure_of(trace, history, history.violation)))
+    return list(write_attempts(spec, trace, failure_of(trace, history, history.violation)))
 
 
 def tried(folder: Path, scripts: list[Script], launch: Launch, run: Run | None = None) -> tuple[Script, ScriptVerdict]:
@@ -183,7 +183,7 @@ def count(
             traces += 1
             try:
                 failure = failure_of(trace, history, history.violation)
-                scripts[name] = Written(trace, list(write_scripts(spec, trace, failure)))
+                scripts[name] = Written(trace, list(write_attempts(spec, trace, failure)))
             except TargetError as error:
                 print(f"{path.stem}: {error}", flush=True)
             else:

@@ -29,7 +29,7 @@ from ...targets.base.launch import Launch
 from ...targets.base.patched_copy import as_applied, functions_at, patched
 from ...targets.base.patches import Patch, PatchError, parse_patch
 from ...targets.base.protocol import TargetError
-from ...targets.base.registry import describe, write_scripts, write_test
+from ...targets.base.registry import describe, write_attempts, write_test
 from ...targets.base.repro import Script, served
 from ...targets.base.trace import Arrive, Step, Trace, TraceError
 from ..draw.trace_files import write_atomically
@@ -334,7 +334,7 @@ def _run_script_on(case: ReproCase, trace: Trace, run: OtherRun) -> OtherRun:
     """Return the result of the first script of a trace that fails as it promises, else of the last; `run` as it is if
     there is none."""
     try:
-        scripts = write_scripts(case.spec, trace, failure_of(case.trace, case.history, case.violation))
+        scripts = write_attempts(case.spec, trace, failure_of(case.trace, case.history, case.violation))
     except TargetError:
         return run
     result = run.result
@@ -380,7 +380,7 @@ def write_script(folder: Path, case: ReproCase) -> tuple[Script, ScriptVerdict]:
     """
     if ranks_of(case.trace.config) > 1:
         raise TargetError("the failure needs several ranks, and a script runs one engine")
-    scripts = write_scripts(case.spec, case.trace, failure_of(case.trace, case.history, case.violation))
+    scripts = write_attempts(case.spec, case.trace, failure_of(case.trace, case.history, case.violation))
     for script in (served(one, case.server) if case.is_served else one for one in scripts):
         write_atomically(folder / SCRIPT, script.text.encode())
         verdict = run_script(folder / SCRIPT, script, case.launch)

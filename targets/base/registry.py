@@ -177,21 +177,23 @@ def releases_between(name: str, first: str, last: str, progress: Callable[[str],
 
 
 def write_scripts(spec: str, trace: Trace, failure: Failure) -> Sequence[Script]:
-    """Return stand-alone reproducers, the simplest first. TargetError if the engine has none for this failure.
-
-    The last one of wrong tokens has other prompts of the same lengths: of a vocabulary of a hundred tokens the one that
-    follows from a wrong state may be the right one.
-    """
+    """Return stand-alone reproducers, the simplest first. TargetError if the engine has none for this failure."""
     parsed = parse(spec)
     if not _has(parsed.name, "repro"):
         raise TargetError(f"target {spec!r} offers no stand-alone reproducers")
-    write: Callable[..., Sequence[Script]] = _module(parsed.name, "repro").write_scripts
-    scripts = write(parsed.variant, trace, failure)
+    scripts: Sequence[Script] = _module(parsed.name, "repro").write_scripts(parsed.variant, trace, failure)
+    return scripts
+
+
+def write_attempts(spec: str, trace: Trace, failure: Failure) -> Sequence[Script]:
+    """Return stand-alone reproducers, and behind those of wrong tokens the first one with other prompts of the same
+    lengths: of a hundred tokens the one that follows from a wrong state may be the right one. TargetError as above."""
+    scripts = write_scripts(spec, trace, failure)
     if not any(WRONG_TOKENS in one.promise for one in scripts):
         return scripts
     other = structs.replace(trace, events=with_other_prompts(trace.events))
     events = with_other_prompts(failure.events)
-    return [*scripts, write(parsed.variant, other, structs.replace(failure, events=events))[0]]
+    return [*scripts, write_scripts(spec, other, structs.replace(failure, events=events))[0]]
 
 
 def write_test(spec: str, trace: Trace, script: Script, name: str) -> EngineTest:

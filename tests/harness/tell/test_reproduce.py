@@ -214,7 +214,7 @@ def test_an_implementation_that_the_trace_cannot_run_on_is_shown_by_the_script(m
         return verdicts.pop(0)
 
     monkeypatch.setattr(reproduce, "failure_of", lambda *_: None)
-    monkeypatch.setattr(reproduce, "write_scripts", write_scripts)
+    monkeypatch.setattr(reproduce, "write_attempts", write_scripts)
     monkeypatch.setattr(reproduce, "run_script", run_script)
     [first, second] = reproduce._by_script(cast(Any, case))
     assert first == here and second == OtherRun("other", True, False, "fails, too", by_script=True)

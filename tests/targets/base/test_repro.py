@@ -10,7 +10,7 @@ from msgspec import structs
 from support import HOSTILE, TEXTS
 
 from hybridfuzz.targets.base.deployment import Deployment, Scale
-from hybridfuzz.targets.base.registry import write_scripts
+from hybridfuzz.targets.base.registry import write_attempts, write_scripts
 from hybridfuzz.targets.base.repro import (
     MACHINERY,
     Failure,
@@ -124,7 +124,7 @@ def test_the_last_script_of_wrong_tokens_has_other_prompts() -> None:
 
     def prompts(oracle: str, field: str) -> list[str]:
         failure = Failure(oracle, field, "wrong", trace.events, 1, "r0", 0, 3, 8, "r0")
-        found = [one.text for one in write_scripts("vllm@0.33.0", trace, failure)]
+        found = [one.text for one in write_attempts("vllm@0.33.0", trace, failure)]
         return [next(line for line in text.splitlines() if "engine.add('r0'" in line) for text in found]
 
     first, *_, last = prompts("S3", "temporal")
