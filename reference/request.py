@@ -206,7 +206,7 @@ class Life:
         """Start the next turn; its prompt is what the client knows, less the last `dropped` tokens, then `path`. The
         grammar of its answer, if any, begins anew."""
         assert self.parked
-        self.structured = structured
+        self.structured, self.grammar_fails = structured, False
         self.before = self.truth.continued(self.known, ())
         kept = self.known - dropped
         self.truth = self.truth.continued(kept, path)

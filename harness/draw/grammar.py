@@ -92,6 +92,9 @@ class Grammar:
         self.capabilities = capabilities
         self.events = capabilities.events
         """Tags of the events that are drawn."""
+        self.is_accurate = config.num_speculative_tokens > 0 and self._asking.chance(workload.accurate)
+        """True if drafts are right where a request has none of its own. Two verifications in a row then cross
+        boundaries, and answers end inside a verification. Drawn first: it shifts with no feature."""
         self.left: dict[str, int] = {}
         """Requests that probably still run or wait, in order of arrival -> the output tokens that each still needs."""
         self.uncomputed: dict[str, int] = {}
@@ -157,13 +160,14 @@ class Grammar:
         drawn_by: dict[type[AnyEvent], Callable[[], AnyEvent]] = {}
         if "reset-when-idle" in self.capabilities.features:
             drawn_by[ResetPrefixCache] = self.idle_reset
-        rare, chance = dict(self.workload.rare), self.choices.chance
+        rare, chance, workload = dict(self.workload.rare), self.choices.chance, self.workload
+        used = dict.fromkeys(rare, workload.kind_used)
         if self.loads_back:
-            rare[tag_of(Evict)] = self.workload.evict_loadable
+            rare[tag_of(Evict)], used[tag_of(Evict)] = workload.evict_loadable, workload.evictions_used
         return [
             (rare[tag], drawn_by.get(kind, partial(self.draw, kind)))
             for kind in KINDS
-            if (tag := tag_of(kind)) in rare and tag in self.events and chance(self.workload.kind_used)
+            if (tag := tag_of(kind)) in rare and tag in self.events and chance(used[tag])
         ]
 
     def draw(self, kind: type[AnyEvent]) -> AnyEvent:
@@ -538,6 +542,8 @@ class Grammar:
                 else choices.integer(0, k)
             )
             right = choices.integer(0, drafts)
+            if self.is_accurate:
+                right = drafts
             if choices.chance(workload.own_drafts):
                 own = choices.integer(0, k) if self.capabilities.variable_drafts else drafts
                 per_request[self.live_name()] = (own, choices.integer(0, own))

@@ -62,6 +62,7 @@ class Workload(Struct, frozen=True, forbid_unknown_fields=True):
     )  # fmt: skip
     short_answers: Annotated[int, percent("traces with short answers only")] = 35
     kind_used: Annotated[int, percent("traces that use a rare kind of event, for each kind")] = 50
+    evictions_used: Annotated[int, percent("traces with evictions, where what is evicted may be loaded back")] = 80
     conversations: Annotated[int, percent("traces with sessions")] = 50
     few_sessions: Annotated[int, percent("traces in which sessions may keep half of the seats only")] = 75
     forks: Annotated[int, percent("traces with sessions that fork them")] = 40
@@ -70,6 +71,7 @@ class Workload(Struct, frozen=True, forbid_unknown_fields=True):
     structured_used: Annotated[int, percent("traces in which requests may have structured output")] = 30
     bad_grammars_used: Annotated[int, percent("traces in which grammars of requests may not compile")] = 20
     samples_used: Annotated[int, percent("traces in which clients may want several samples of a prompt")] = 30
+    accurate: Annotated[int, percent("speculative traces in which all drafts are right, but for single requests")] = 25
     aborted_at_end: Annotated[int, percent("traces that end with aborts instead of running to their end")] = 40
     dummy_at_end: Annotated[int, percent("traces that end with a dummy run")] = 50
     avoided: Annotated[int, percent("traces that may show a known bug and are drawn again")] = 80

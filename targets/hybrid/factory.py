@@ -90,6 +90,7 @@ CAPABILITIES = Capabilities(
             "prompt-logprobs",
             "structured-output",
             "failing-grammars",
+            "aborted-turns",
         }
     ),
     lacks=frozenset({"cut-drafts"}),

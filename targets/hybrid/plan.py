@@ -35,6 +35,8 @@ class Request(Struct, eq=False, gc=False):
     drafts: int = 0
     epoch: int = 0
     session: bool = False
+    before_turn: int = 0
+    """Tokens that a session had before its turn."""
     stops: tuple[int, ...] = ()
     """Tokens that end the answer."""
     free_from: int = 0

@@ -204,11 +204,15 @@ class HybridTarget:
         return []
 
     def abort(self, event: Abort) -> list[Record]:
-        """End a request, or several; their results still in flight are dropped."""
+        """End a request, or several, or the turn of a session; their results still in flight are dropped."""
         for name in (event.name, *event.together):
             request = self.scheduler.requests.get(name)
-            if request is not None:
+            if request is None:
+                continue
+            if not (event.keeps_session and request.session):
                 self.scheduler.finish(request)
+            elif request not in self.scheduler.sessions.parked:
+                self.scheduler.sessions.abort_turn(request)
         return []
 
     def dummy_run(self, event: DummyRun) -> list[Record]:

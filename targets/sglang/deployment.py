@@ -224,6 +224,8 @@ def _flags(trace: Trace) -> Iterator[str]:
         yield from ("--schedule-conservativeness", options["conservativeness"])
     if options.get("prefill_interval", "0") != "0":
         yield from ("--prefill-decode-interval", options["prefill_interval"])
+    if sizes.strips:
+        yield from ("--strip-thinking-cache", "--reasoning-parser", "qwen3")
     if config.policy == "priority":
         yield from ("--enable-priority-scheduling", "--schedule-low-priority-values-first")
         yield from ("--priority-scheduling-preemption-threshold", "0")

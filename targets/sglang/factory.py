@@ -84,10 +84,13 @@ SERVING = {
 admission reserves (`--schedule-conservativeness`: after 600 decodes a server with 1 is where one with 0.14 begins),
 `--prefill-decode-interval`, what makes drafts (`--speculative-algorithm`), `--swa-full-tokens-ratio`,
 `SGLANG_OPT_RELEASE_PREFILL_SWA`, what the model's state layers are, and what requests have beside token ids."""
+TAKEN = {"strip_thinking": ("no", "yes")}
+"""Options that are not drawn: `--strip-thinking-cache` beside answers that are reasoning alone. With it SGLang frees
+what the tree owns (docs/explanation/sglang.md)."""
 KEYED = ("a", "adapter.b", "adapter.c", "salt.d")
 DOCUMENTS = {"images": ("a", "image.b", "image.c"), "adapters": KEYED, "tenants": KEYED}
 HIERARCHY = {
-    "hicache": ("no", "no", *POLICIES),
+    "hicache": ("no", *POLICIES),
     "host_ratio": ("2", "1", "0.5"),
     "host_copies": ("early", "late", "slow"),
 }
@@ -172,7 +175,7 @@ class SglangFactory:
                 **(HIERARCHY if has_host else {}),
                 **(STORAGE if has_storage else {}),
             },
-            accepts={"tree_core": (*TREE_CORES, "legacy") if tree_core else ()},
+            accepts={"tree_core": (*TREE_CORES, "legacy") if tree_core else (), **(TAKEN if mixes else {})},
         )
 
     def supports(self, config: Config) -> str:

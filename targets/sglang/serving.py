@@ -81,7 +81,7 @@ class Server:
         else:
             tags = self.engine.sizes.tags
             keys = keys_of(truth, self.engine.sizes.tenant)
-            request = scheduler_api.make_request(name, tokens, sampling, keys, scored_from)
+            request = scheduler_api.make_request(name, tokens, sampling, keys, scored_from, self.engine.sizes.strips)
             if tags:
                 request.session_id = self.tags[name] = str(tokens[0] % TAGS)
                 request.session_generation = self.engine.cache.ensure_session_generation(request.session_id)

@@ -74,7 +74,7 @@ class Sessions:
         self._aborted.discard(name)
         self._dropped.discard(name)
         session = self.controller.get(name)
-        request = session_api.make_turn(session, name, tokens, sampling, keys)
+        request = session_api.make_turn(session, name, tokens, sampling, keys, self.engine.sizes.strips)
         # Removed and inserted again, so that sessions are in the order of their last turn, oldest first.
         self.requests.pop(name, None)
         self.requests[name] = request

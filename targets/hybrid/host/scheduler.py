@@ -354,7 +354,7 @@ class Scheduler:
 
     def refuse(self, names: Sequence[str]) -> list[str]:
         """End requests whose grammars do not compile; return those that their clients have not ended before."""
-        refused = [name for name in names if name in self.requests]
+        refused = [name for name in names if name in self.requests and not self.requests[name].compiles]
         for name in refused:
             self.finish(self.requests[name])
         return refused
@@ -363,6 +363,14 @@ class Scheduler:
         """End a request and release its blocks."""
         del self.requests[request.name]
         self.finished.append(request.name)
+        self.dequeue(request)
+        if request.session:
+            self.sessions.close(request)
+        else:
+            self.cache.free(request.name)
+
+    def dequeue(self, request: Request) -> None:
+        """Take a request out of the queue that it is in, or out of the batch."""
         if request in self.running:
             self.running.remove(request)
             self.removed.append(request.name)
@@ -370,10 +378,6 @@ class Scheduler:
             self.waiting.remove(request)
         elif request in self.compiling:
             self.compiling.remove(request)
-        if request.session:
-            self.sessions.close(request)
-        else:
-            self.cache.free(request.name)
 
 
 def chunk_end(start: int, end: int, prefill_end: int, known: int, grid: int, partial: int, held: int) -> int:

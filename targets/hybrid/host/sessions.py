@@ -35,6 +35,9 @@ class SessionScheduler(Protocol):
     def await_grammar(self, request: Request) -> None:
         """Queue a request, once its grammar is compiled."""
 
+    def dequeue(self, request: Request) -> None:
+        """Take a request out of the queue that it is in, or out of the batch."""
+
     def wanted(self, request: Request, budget: int, limits: Mapping[str, int], fresh: bool = False) -> tuple[int, int]:
         """Return (input tokens, drafts among them) that a request gets from a remaining budget."""
 
@@ -107,12 +110,22 @@ class Sessions:
         """Queue the next turn: `prompt` follows all tokens of the session so far. `compiling`: in this planning from
         now on the turn's grammar is compiled."""
         self.parked.remove(request)
+        request.before_turn = len(request.tokens)
         request.append_tokens(prompt)
         request.prompt_length = len(request.tokens)
         request.total = request.prompt_length + max_new_tokens
         request.stops, request.free_from = stops, request.prompt_length + min_tokens
         request.compiling, request.grammar = compiling, grammar
         self.scheduler.await_grammar(request)
+
+    def abort_turn(self, request: Request) -> None:
+        """Park a session without its turn, which runs or waits: it gives up its caches, with the tokens and the results
+        of the turn."""
+        self.scheduler.dequeue(request)
+        self.drop_cache(request)
+        request.truncate(request.before_turn, 0)
+        request.compiles = True
+        self.parked.append(request)
 
     def holds(self, request: Request) -> bool:
         """Return True if an idle session holds blocks."""

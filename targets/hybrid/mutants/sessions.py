@@ -66,8 +66,36 @@ class StateBehindStopToken(Sessions):
         super().park(request)
 
 
+class AbortedTurnStaysInHistory(Sessions):
+    """The next turn of a session follows a turn that its client aborted.
+
+    Its prompt and the part of its answer that was known are given back with its caches, but not taken out of the
+    session's tokens (no public issue known; SGLang trims them in `Session._share_token_arrays`).
+    """
+
+    def abort_turn(self, request: Request) -> None:
+        turn = request.tokens[request.before_turn :]
+        super().abort_turn(request)
+        request.append_tokens(turn)
+
+
+class AbortedTurnsResultCounts(Sessions):
+    """What a step in flight samples for an aborted turn is appended to its session.
+
+    The results of an aborted request are dropped because nobody knows it any more. Its session goes on under the same
+    name (no public issue known).
+    """
+
+    def abort_turn(self, request: Request) -> None:
+        epoch = request.epoch
+        super().abort_turn(request)
+        request.epoch = epoch
+
+
 PARTS: dict[str, type] = {
     "state-behind-stop-token": StateBehindStopToken,
+    "aborted-turn-stays-in-history": AbortedTurnStaysInHistory,
+    "aborted-turns-result-counts": AbortedTurnsResultCounts,
     "revert-frees-session-owned-slot": RevertFreesSessionOwnedSlot,
     "session-close-leak": SessionCloseLeak,
     "ignored-seq-rm-false": IgnoredRefusal,

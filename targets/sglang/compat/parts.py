@@ -74,6 +74,8 @@ def publish(sizes: Sizes) -> Any:
         }
         if sizes.drafter == "ngram":
             given["speculative_ngram_max_bfs_breadth"] = 1
+    if sizes.strips:
+        given |= {"strip_thinking_cache": True, "reasoning_parser": "qwen3"}
     if sizes.sliding:
         from sglang.srt.environ import envs
 
@@ -246,6 +248,7 @@ def model_config(sizes: Sizes) -> Any:
         is_multimodal=False,
         hf_text_config=SimpleNamespace(mamba_chunk_size=sizes.chunk),
         context_len=sizes.context,
+        think_end_ids=[VOCABULARY],  # which no model says: all of an answer is reasoning
     )
 
 

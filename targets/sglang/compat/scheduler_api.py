@@ -301,10 +301,16 @@ def instead(request: Any) -> tuple[int, ...]:
 
 
 def make_request(
-    name: str, tokens: list[int], sampling: Any, keys: Mapping[str, str] | None = None, scored_from: int | None = None
+    name: str,
+    tokens: list[int],
+    sampling: Any,
+    keys: Mapping[str, str] | None = None,
+    scored_from: int | None = None,
+    reasons: bool = False,
 ) -> Any:
     """Return a request as the tokenizer would pass it. `keys` are its adapter and its salt, "" for none. `scored_from`:
     where the log-probabilities of its prompt begin that its client wants (`logprob_start_len`), None if it wants none.
+    `reasons`: its answer begins with reasoning.
 
     The mark after the name distinguishes r1 from r10, since aborts match requests by prefix.
     """
@@ -318,6 +324,7 @@ def make_request(
         vocab_size=VOCABULARY,
         **{field: value for field, value in (keys or {}).items() if value},
         **({} if scored_from is None else {"return_logprob": True}),
+        **({"require_reasoning": True} if reasons else {}),
     )
     request.logprob_start_len = -1 if scored_from is None else scored_from  # as the scheduler sets it
     if tokenizer := tokenizer_for(sampling):

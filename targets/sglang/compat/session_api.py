@@ -34,10 +34,17 @@ def close_session(name: str) -> Any:
     return CloseSessionReqInput(session_id=name)
 
 
-def make_turn(session: Any, name: str, tokens: list[int], sampling: Any, keys: Mapping[str, str] | None = None) -> Any:
+def make_turn(
+    session: Any,
+    name: str,
+    tokens: list[int],
+    sampling: Any,
+    keys: Mapping[str, str] | None = None,
+    reasons: bool = False,
+) -> Any:
     """Return a turn as the tokenizer would pass it: the session prepends its history.
 
-    `keys` are the adapter and the salt of the session, "" for none.
+    `keys` are the adapter and the salt of the session, "" for none. `reasons`: its answer begins with reasoning.
     """
     from sglang.srt.managers.io_struct import SessionParams
     from sglang.srt.managers.schedule_batch import Req
@@ -47,6 +54,7 @@ def make_turn(session: Any, name: str, tokens: list[int], sampling: Any, keys: M
         input_ids=array("q", tokens),
         sampling_params=sampling,
         session_params=SessionParams(id=name),
+        require_reasoning=reasons or None,
         **{field: value for field, value in (keys or {}).items() if value},
     )
 

@@ -76,6 +76,7 @@ class Sizes:
     priorities   True if more important requests come first, and take the place of others
     sliding      tokens that layers with a sliding window attend to, the token itself included; 0 without such layers
     window_layers, window_ratio  of them: how many, and the size of their pool in sizes of the other layers'
+    strips       True if all answers are reasoning, and the tree keeps the prompts alone (`strip_thinking_cache`)
     early_unlock  True if a request unlocks the windows and the state of its prefix once its own window is behind them
     """
 
@@ -121,6 +122,7 @@ class Sizes:
     window_layers: int = 0
     window_ratio: float = 1.0
     early_unlock: bool = False
+    strips: bool = False
 
     @cached_property
     def tree_core(self) -> str:
@@ -244,4 +246,5 @@ def sizes_of(config: Config) -> Sizes:
         window_layers=windows[0].layers if windows else 0,
         window_ratio=float(options.get("window_ratio", "1")),
         early_unlock=options.get("early_unlock") == "yes",
+        strips=options.get("strip_thinking") == "yes",
     )

@@ -318,7 +318,7 @@ def test_budgets_end_among_rows_that_decode() -> None:
     )
     decode, within = 1 + config.num_speculative_tokens, 0
     for index in range(400):
-        grammar = Grammar(config, CLEAN.capabilities, RandomChoices(3, index))
+        grammar = Grammar(config, CLEAN.capabilities, RandomChoices(3, index), apart=RandomChoices(4, index))
         grammar.left = {"r0": 4, "r1": 4}
         budget = grammar.budget()
         assert decode <= budget <= 90
@@ -456,10 +456,10 @@ def test_without_stop_tokens_everything_else_is_drawn_as_before() -> None:
         assert not any(event.stop_at for event in trace.events if isinstance(event, Turn))
 
 
-def asking(*features: str) -> list[Trace]:
+def asking(*features: str, count: int = 60) -> list[Trace]:
     """Return traces of a target with further features."""
     more = msgspec.structs.replace(CLEAN.capabilities, features=CLEAN.capabilities.features | set(features))
-    return [draw_trace(more, 1, index, supports=CLEAN.supports) for index in range(60)]
+    return [draw_trace(more, 1, index, supports=CLEAN.supports) for index in range(count)]
 
 
 def test_some_requests_ask_for_log_probabilities_or_structured_output() -> None:
@@ -469,7 +469,8 @@ def test_some_requests_ask_for_log_probabilities_or_structured_output() -> None:
     assert {event.structured for event in arrivals} == {0, 1, 2, 3, 5}
     assert not any(event.session and event.prompt_logprobs for event in arrivals)
     assert not any(event.logprobs_from for event in arrivals)
-    turns = [event for trace in asking("structured-output") for event in trace.events if isinstance(event, Resume)]
+    traces = asking("structured-output", count=150)
+    turns = [event for trace in traces for event in trace.events if isinstance(event, Resume)]
     assert 0.05 < sum(event.structured > 0 for event in turns) / len(turns) < 0.3
 
 
@@ -575,9 +576,12 @@ def test_samples_of_a_prompt_arrive_together_and_are_the_same() -> None:
 def test_some_clients_abort_a_turn_and_go_on_with_its_session() -> None:
     """With a turn that probably runs or waits, of a session that is not closed; not on a target that closes it."""
     kept = closed = went_on = 0
-    more = msgspec.structs.replace(CLEAN.capabilities, features=CLEAN.capabilities.features | {"aborted-turns"})
     table = msgspec.structs.replace(DEFAULT, rare={**DEFAULT.rare, "abort": 30})
-    for trace in [draw_trace(more, 1, index, supports=CLEAN.supports, workload=table) for index in range(60)]:
+
+    def drawn(able: Capabilities) -> list[Trace]:
+        return [draw_trace(able, 1, index, supports=CLEAN.supports, workload=table) for index in range(60)]
+
+    for trace in drawn(CLEAN.capabilities):
         sessions = {event.name for event in trace.events if isinstance(event, Arrive) and event.session}
         left: set[str] = set()
         for event in trace.events:
@@ -588,7 +592,20 @@ def test_some_clients_abort_a_turn_and_go_on_with_its_session() -> None:
             elif isinstance(event, Resume):
                 went_on += event.name in left
     assert kept > 3 and closed > kept and went_on > 0
-    assert not any(isinstance(event, Abort) and event.keeps_session for trace in asking() for event in trace.events)
+    less = msgspec.structs.replace(CLEAN.capabilities, features=CLEAN.capabilities.features - {"aborted-turns"})
+    assert not any(isinstance(event, Abort) and event.keeps_session for trace in drawn(less) for event in trace.events)
+
+
+def test_in_some_traces_every_draft_is_right() -> None:
+    """But for those of single requests: a request then crosses boundaries in two verifications in a row."""
+    steps = [
+        [event for event in trace.events if isinstance(event, Step)]
+        for trace in (draw_trace(CLEAN.capabilities, 1, index, supports=CLEAN.supports) for index in range(80))
+        if trace.config.num_speculative_tokens
+    ]
+    right = [all(step.right == step.drafts for step in trace) for trace in steps if len(trace) > 5]
+    assert 0.1 < sum(right) / len(right) < 0.4
+    assert any(step.per_request for trace in steps if all(one.right == one.drafts for one in trace) for step in trace)
 
 
 def test_some_clients_want_the_log_probabilities_of_the_end_of_a_prompt() -> None:

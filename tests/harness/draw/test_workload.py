@@ -23,7 +23,6 @@ ASKED = CLEAN.capabilities.features | {
     "stop-strings",
     "drafts-past-length",
     "logprobs-from",
-    "aborted-turns",
 }
 ALL = structs.replace(CLEAN.capabilities, events=EVENTS, attention_chunks=(2,), features=ASKED)
 """A target with every kind of event, to reach every ratio."""

@@ -240,6 +240,8 @@ TRACES: dict[str, Trace] = {
     ),
     "caches of a parked session evicted": make_trace(SESSION, *steps(9), Preempt("r0")),
     "session closed while parked": make_trace(SESSION, *steps(9), Abort("r0")),
+    "turn aborted in a session that goes on": make_trace(SESSION, *steps(3), Abort("r0", keeps_session=True)),
+    "turn behind an aborted one": make_trace(SESSION, *steps(3), Abort("r0", keeps_session=True), MORE, *steps(3)),
     "session forked": make_trace(SESSION, *steps(9), Fork("r1", "r0")),
     "session truncated": make_trace(SESSION, *steps(9), Truncate("r0", 16)),
     "truncation refused": make_trace(SESSION, *steps(9), Truncate("r0", 5)),
@@ -276,7 +278,6 @@ ELSEWHERE = {
     "near-stock",
     "pause",
     "logprobs-from",
-    "aborted-turns",
     "storage",
 }
 EMBEDDED = [state for state, needs in REQUIRES.items() if not ELSEWHERE & set(needs.split())]

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 from support import ATTENTION, Watching, arrive, broken, make_trace, steps, watch
 
@@ -119,6 +120,38 @@ def test_a_closed_session_leaves_nothing(before: tuple[AnyEvent, ...]) -> None:
     view = watched.target.view()
     assert not view.tables
     assert not any(view.leftovers.values())
+
+
+@MODES
+@pytest.mark.parametrize("depth", [0, 2])
+@pytest.mark.parametrize("before", [0, 1, 2])
+def test_a_turn_that_is_aborted_leaves_its_session_as_it_was(mode: str, depth: int, before: int) -> None:
+    """Whether it waits or runs, and with a step in flight: the turn behind it follows the first one."""
+    aborted = Abort("r0", keeps_session=True)
+    watched = clean(
+        session(), *steps(10), MORE, *steps(before), aborted, Resume("r0", (("c", 5),), 3), *steps(6),
+        mamba_cache_mode=mode, async_depth=depth,
+    )  # fmt: skip
+    assert view_after(watched, aborted).parked == ["r0"]
+    assert watched.outcome.reached["turn behind an aborted one"]
+    assert turns(watched)[-1].start < 13 + 6 + 5
+
+
+def test_a_session_whose_first_turn_is_aborted_is_empty() -> None:
+    """An abort of a turn that has ended, and of a request that is no session, is one of either."""
+    aborted = Abort("r0", keeps_session=True)
+    watched = clean(session(), *steps(2), aborted, aborted, MORE, *steps(9))
+    assert [row.start + row.num_tokens for row in turns(watched)] == [8, 7]
+    watched = clean(arrive("r0", 13, new=6), *steps(3), aborted, MORE, *steps(2))
+    assert len(turns(watched)) == 1 and not any(watched.target.view().leftovers.values())
+
+
+def test_what_becomes_of_an_aborted_turns_grammar_is_not_told() -> None:
+    """The session goes on, whether or not the grammar would have compiled."""
+    first = msgspec.structs.replace(session(), bad_grammar=2)
+    aborted = Abort("r0", keeps_session=True)
+    watched = clean(first, *steps(1), aborted, MORE, *steps(9), async_depth=2)
+    assert [name for record in watched.of(Delivered) for name in record.finished] == ["r0"]
 
 
 @pytest.mark.parametrize("event", [MORE, Resume("r9", (("b", 7),), 3), Park("r9")])

@@ -9,6 +9,8 @@ from hybridfuzz.harness.draw.adapt import refusal
 from hybridfuzz.harness.draw.grammar import draw_trace
 from hybridfuzz.targets.base.declarations import check_capabilities
 from hybridfuzz.targets.base.trace import Config, DummyRun, Group, Trace
+from hybridfuzz.targets.sglang.compat.sizes import sizes_of
+from hybridfuzz.targets.sglang.deployment import deployment
 from hybridfuzz.targets.sglang.factory import SglangFactory, variants
 
 PLAIN = Config(num_blocks=60, groups=(Group("mamba", 4), Group("attention", 1)), mamba_cache_mode="slots")
@@ -143,6 +145,17 @@ def test_a_server_mixes_chunks_beside_a_draft_model_but_not_beside_n_grams(draft
     assert not MIXES.supports(wanted)
     drafts = msgspec.structs.replace(wanted, num_speculative_tokens=2)
     assert ("the server switches it off" in MIXES.supports(drafts)) == (drafter == "ngram")
+
+
+def test_prompts_alone_are_kept_where_that_is_asked_for() -> None:
+    """It is taken and not drawn; the server is told both that answers are reasoning, and not to keep them."""
+    asked = msgspec.structs.replace(PLAIN, options={"strip_thinking": "yes"}, max_model_len=24)
+    assert not refusal(Trace(asked, ()), MIXES) and "strip_thinking" not in MIXES.capabilities.options
+    assert refusal(Trace(asked, ()), FACTORY)
+    assert sizes_of(asked).strips and not sizes_of(PLAIN).strips
+    flags = deployment("", Trace(asked, ()), "0.5.23").flags
+    assert {"--strip-thinking-cache", "--reasoning-parser"} <= set(flags)
+    assert "--strip-thinking-cache" not in deployment("", Trace(PLAIN, ()), "0.5.23").flags
 
 
 def test_a_server_with_priorities_sorts_by_arrival_or_length_only() -> None:

@@ -28,6 +28,7 @@ OURS = {
         "sglang-aborted-turn-in-a-pause.json",
         "sglang-grammar-that-fails-holds-tokens-back.json",
         "sglang-first-decode-behind-a-window.json",
+        "sglang-decode-alone-beside-a-storage.json",
     ],
 }
 """Traces on which an earlier fix of two-crossings-in-flight was wrong: it let a verification behind a request's end
@@ -36,7 +37,8 @@ grammar cuts to the slot that was the next one before the results were processed
 storage had fetched for a request that waits, and a flush while the server is paused was taken for a hang; a turn came
 back in a pause, behind a request that has no room beside its session; and a request whose grammar does not compile held
 the model's token back in a step in flight; and the blocks to the left of a window that SGLang gives back with the
-second decode were asked for at the first."""
+second decode were asked for at the first. The fix of loaded-state-stays-locked ended the last request while a storage
+wrote what had to go first."""
 DATA = Path(__file__).parents[2] / "data"
 
 

@@ -17,6 +17,8 @@ from hybridfuzz.harness.draw.trace_files import load_trace
 from hybridfuzz.harness.draw.workload import with_ratios
 from hybridfuzz.harness.judge.outcome import Outcome
 from hybridfuzz.harness.workers.worker_client import WorkerClient
+from hybridfuzz.targets.base.patched_copy import patched
+from hybridfuzz.targets.base.patches import parse_patch
 from hybridfuzz.targets.base.registry import prepare
 from hybridfuzz.targets.base.trace import (
     Abort,
@@ -305,6 +307,40 @@ def test_flushed_content_comes_back_from_the_storage(
     assert outcome.violation is None, outcome.violation.message
     read = outcome.reached.get("content read back from a storage", 0)
     assert read if prefetch != "best_effort" else not read, "best effort admits a request at once"
+
+
+MISCOUNTED = """--- a/sglang/srt/mem_cache/unified_radix_cache.py
++++ b/sglang/srt/mem_cache/unified_radix_cache.py
+@@ -2515,7 +2515,7 @@
+
+         self.dec_host_lock_ref(last_host_node_id, anchor_lock_params)
+         del self.ongoing_prefetch[request]
+-        self.cache_controller.prefetch_tokens_occupied -= len(prefetch_key)
++        self.cache_controller.prefetch_tokens_occupied -= completed_tokens
+
+         self.prefetch_loaded_tokens_by_reqid[request] = loaded_from_storage
+         if loaded_from_storage > 0:
+"""
+"""A fetch gives back the tokens that the storage had, not those that it had asked for."""
+
+
+def test_tokens_that_an_ended_fetch_still_occupies_are_a_leak(workers: dict[str, WorkerClient]) -> None:
+    """The storage has a part of the second prompt: nothing is left with the release, and the rest with the break."""
+    config = config_of(0, 1)
+    options = {"hicache": "write_through", "storage": "file", "tree_core": "python", "prefetch": "wait_complete"}
+    config = msgspec.structs.replace(config, options={**config.options, **options})
+    first, second = Arrive("r", (("a", 13),), 6), Arrive("s", (("a", 13), ("b", 8)), 2)
+    trace = Trace(config, (first, *(Step(),) * 12, ResetPrefixCache(), second, *(Step(),) * 12))
+    outcome = worker_of(workers, LATEST).run(trace)
+    assert outcome.violation is None, outcome.violation.message
+    assert outcome.reached["content read back from a storage"]
+    patch = parse_patch(MISCOUNTED.replace("\n\n", "\n \n"), "miscounted")
+    broken = patched(prepare(f"sglang@{LATEST}", print), [patch])
+    target = f"sglang@{broken.tree}"
+    with WorkerClient(target, prepare(target, print), trace_seconds=300) as worker:
+        worker.start()
+        violation = worker.run(trace).violation
+    assert violation is not None and violation.signature == "M9-step-tokens-of-prefetches"
 
 
 @pytest.mark.parametrize(("cleared", "limits"), [("no", "room"), ("yes", "room"), ("yes", "no")])
