@@ -22,7 +22,7 @@ from pathlib import Path
 from vllm_campaign import fixes_of
 
 from hybridfuzz.targets.base.patched_copy import patched
-from hybridfuzz.targets.base.patches import parse_patch
+from hybridfuzz.targets.base.patches import PatchError, parse_patch
 from hybridfuzz.targets.base.registry import prepare
 
 PATCHES = Path(__file__).parent / "unseen"
@@ -79,15 +79,18 @@ def main() -> None:
     every = PATCHES.rglob("*.patch") if arguments.set == "all" else (PATCHES / arguments.set).glob("*.patch")
     only = arguments.only.split(",")
     patches = [patch for patch in sorted(every) if any(fnmatch(patch.stem, name) for name in only)]
-    targets = [broken(patch) for patch in patches]
 
-    def run(patch: Path, target: str) -> None:
+    def run(patch: Path) -> None:
         name = patch.relative_to(PATCHES).with_suffix("")
-        signature, trace = campaign(target, arguments.steps, arguments.out / name)
+        try:
+            signature, trace = campaign(broken(patch), arguments.steps, arguments.out / name)
+        except PatchError as error:  # a fix has changed its lines since
+            print(f"{name!s:55} does not apply: {error}", flush=True)
+            return
         print(f"{name!s:55} {signature or 'not found'} {trace if signature else ''}", flush=True)
 
     with ThreadPoolExecutor(arguments.jobs) as pool:
-        list(pool.map(run, patches, targets))
+        list(pool.map(run, patches))
 
 
 if __name__ == "__main__":
