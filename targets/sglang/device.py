@@ -67,6 +67,10 @@ class KernelLaunch:
         self.inputs: list[tuple[int, ...]] = []
         self.hidden: list[tuple[int, ...]] = []
         """Tags of each row after the last layer."""
+        self.is_sampled_later = False
+        """Whether its tokens are sampled once the results before it are processed, which grammars have to see."""
+        self.said: list[tuple[int, ...]] | None = None
+        """What the model says, of a forward that has run before its tokens may be sampled."""
         self.execute = execute
         self._pending = pending
         pending.append(self)
@@ -113,14 +117,21 @@ class Device:
         """Launch a batch: read the shared tables and defer the rest."""
         launch = self.prepare(batch, self.execute)
         launch.penalties = scheduler_api.penalties(batch, self.sizes.overlap)
+        launch.is_sampled_later = scheduler_api.has_grammar(batch)
         old_releases.note_sampled(batch, launch.sampled)
         return scheduler_api.make_result(launch.sampled, launch, batch)
 
-    @staticmethod
-    def mask(result: Any) -> None:
-        """Mask what the grammars of a launched batch forbid now, as the sampling of its tokens does first."""
-        if (penalties := result.copy_done.penalties) is not None:
-            penalties.update_regex_vocab_mask()
+    def mask(self, result: Any) -> None:
+        """Mask what the grammars of a launched batch forbid now, as the sampling of its tokens does first.
+
+        Its forward may have run: a copy to the host that the scheduler waits for waits for it.
+        """
+        launch = result.copy_done
+        if launch.penalties is not None:
+            launch.penalties.update_regex_vocab_mask()
+        launch.is_sampled_later = False
+        if launch.said is not None:
+            self._sample(launch, launch.said)
 
     def prepare(self, batch: Any, execute: Callable[[KernelLaunch], None]) -> KernelLaunch:
         """Return the launch of a batch, with the contents of the tables that it shares with the scheduler."""
@@ -222,8 +233,14 @@ class Device:
         launch.moves = moves
 
     def execute(self, launch: KernelLaunch) -> None:
-        """Execute a launch: clears, copies, forward."""
+        """Execute a launch: clears, copies, forward; and sample its tokens, unless they are sampled later."""
         said = self.compute(launch)
+        if launch.is_sampled_later:
+            launch.said = said
+        else:
+            self._sample(launch, said)
+
+    def _sample(self, launch: KernelLaunch, said: list[tuple[int, ...]]) -> None:
         if launch.penalties is not None:
             said = penalized(said, launch.penalties)
         for index, row in enumerate(launch.rows):

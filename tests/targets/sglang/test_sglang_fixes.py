@@ -29,6 +29,9 @@ OURS = {
         "sglang-grammar-that-fails-holds-tokens-back.json",
         "sglang-first-decode-behind-a-window.json",
         "sglang-decode-alone-beside-a-storage.json",
+        "sglang-forward-before-its-grammar.json",
+        "sglang-last-row-beside-a-storage.json",
+        "sglang-chunk-with-less-than-a-token.json",
     ],
 }
 """Traces on which an earlier fix of two-crossings-in-flight was wrong: it let a verification behind a request's end
@@ -38,7 +41,9 @@ storage had fetched for a request that waits, and a flush while the server is pa
 back in a pause, behind a request that has no room beside its session; and a request whose grammar does not compile held
 the model's token back in a step in flight; and the blocks to the left of a window that SGLang gives back with the
 second decode were asked for at the first. The fix of loaded-state-stays-locked ended the last request while a storage
-wrote what had to go first."""
+wrote what had to go first. A forward that a copy to the host waited for sampled before its grammar had seen the result
+before it. The fix of chunk-without-room took a part of a token for room, and let the last request that decodes be
+aborted."""
 DATA = Path(__file__).parents[2] / "data"
 
 
@@ -46,7 +51,7 @@ DATA = Path(__file__).parents[2] / "data"
     ("target", "count"),
     [
         of_release("sglang", "0.5.20", "sglang@0.5.20", 2),
-        of_release("sglang", "0.5.23", "sglang:sessions@0.5.23", 24),
+        of_release("sglang", "0.5.23", "sglang:sessions@0.5.23", 25),
     ],
 )
 def test_all_apply_together_and_silence_all_traces(target: str, count: int) -> None:
