@@ -30,7 +30,6 @@ OURS = {
         "sglang-first-decode-behind-a-window.json",
         "sglang-decode-alone-beside-a-storage.json",
         "sglang-forward-before-its-grammar.json",
-        "sglang-last-row-beside-a-storage.json",
         "sglang-chunk-with-less-than-a-token.json",
     ],
 }
