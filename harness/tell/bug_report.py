@@ -374,6 +374,9 @@ REREAD = """\
 ATTACH = """\
 > - [ ] Attach `repro.py`, or put it into a gist and link it where this text calls it attached.
 """
+TESTED = """\
+> - [ ] Attach `{}`, too, or remove its row from the table of the patch.
+"""
 EXPLAINED = """\
 > - [ ] It passes with all packaged patches, and no single one is the reason: is it one of these defects?
 """
@@ -414,6 +417,7 @@ def _lines(page: _Page) -> Iterator[str]:
         ONE_REPORT.format(listed([markdown_code(one) for one in others])) if others else "",
         REREAD.format(SEARCHED) if is_cited else "",
         ATTACH if is_attached else "",
+        TESTED.format(case.test.path) if case.test and case.tested and case.fix and case.fix.test else "",
         EXPLAINED if case.is_explained else "",
     ]
     yield OWNER.format(to_read, "".join(also), _ours(case))
@@ -759,9 +763,11 @@ def _fix(case: ReproCase, fix: TriedFix) -> Iterator[str]:
     lines, count = len(shown), plural(len(shown), "line")
     about = "This patch shows the cause; it was not written for review."
     if fix.places:
-        places = listed([markdown_code(one) for one in fix.places[:PLACES_SHOWN]])
-        more = " and more" if len(fix.places) > PLACES_SHOWN else ""
-        about += f" It changes {places}{more}."
+        changed: dict[str, list[str]] = {}
+        for file, _, line in (place.partition(":") for place in fix.places):
+            changed.setdefault(file, []).append(line)
+        where = listed([markdown_code(f"{file}:{', '.join(numbers)}") for file, numbers in changed.items()])
+        about += f" It changes {where}."
     yield f"{about}\n"
     before = "without it" if case.fixes else "as released"
     second = fix.second

@@ -420,8 +420,8 @@ def _forced(trace: Trace) -> Iterator[str]:
         yield "drafts are right or wrong as the script says; a server's come from its drafter"
     if any(isinstance(event, Resume) or (isinstance(event, Arrive) and event.session) for event in events):
         yield (
-            "turns of a session are inputs of one `AsyncLLM.generate` (an async generator of `StreamingInput`); the "
-            "completions endpoint has none"
+            "turns of a session are inputs of one call of AsyncLLM.generate (an async generator of StreamingInput); "
+            "the completions endpoint has none"
         )
     if options_of(config).connector not in ("none", "offloading"):
         yield "the script says what the KV connector's store holds, and how long a load takes"

@@ -43,6 +43,7 @@ from hybridfuzz.harness.tell.scenario import narrate, requests_of
 from hybridfuzz.harness.tell.script import ScriptVerdict
 from hybridfuzz.harness.tell.versions import collected, versions_of
 from hybridfuzz.targets.base.deployment import Deployment
+from hybridfuzz.targets.base.engine_tests import EngineTest
 from hybridfuzz.targets.base.issue_form import PLAIN
 from hybridfuzz.targets.base.launch import Launch
 from hybridfuzz.targets.base.protocol import EngineError
@@ -270,6 +271,19 @@ def test_a_patch_is_shown_with_what_ran_before_and_after() -> None:
     assert OTHER_DEFECT not in report(
         structs.replace(case, fix=structs.replace(fix, result="cannot run: no such setting"))
     )
+
+
+def test_every_place_of_a_patch_is_named_and_a_test_that_it_was_tried_on_goes_with_the_report() -> None:
+    """ "And more" hid the file that decided, and a row named a test that nobody had been given."""
+    case = structs.replace(case_of("accepted-count-zero"), verdict=VERDICT, script=Script("pass\n", "x", "nothing"))
+    passes = ScriptVerdict(False, 0, 0.1, "")
+    places = [*(f"manager.py:{line}" for line in range(1, 9)), "state.py:1787"]
+    fix = TriedFix("--- a/x\n+++ b/x\n", "the patch of E", "passes", passes, passes, places)
+    test = EngineTest({"tests/v1/test_wrong.py": "pass\n"}, ["-m", "pytest"])
+    text = report(structs.replace(case, fix=fix, test=test, tested=VERDICT))
+    assert "It changes `manager.py:1, 2, 3, 4, 5, 6, 7, 8` and `state.py:1787`." in text
+    assert "- [ ] Attach `tests/v1/test_wrong.py`, too" in text
+    assert "too, or remove its row" not in report(structs.replace(case, fix=fix))
 
 
 def test_memory_of_another_request() -> None:

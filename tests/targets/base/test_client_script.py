@@ -68,6 +68,12 @@ def test_a_script_begins_with_what_is_asked_and_imports_the_engine_once_it_is_pr
     assert script.body == body and "THREE = 3" in script.machinery and "reproduce" not in script.machinery
 
 
+def test_a_script_of_a_wait_reads_the_tokens_of_those_that_do_not_wait() -> None:
+    """With a larger pool nobody waited, a client received wrong tokens, and the script said: no bug here."""
+    assert WAITING.last[-len(WRONG_TOKENS.last) :] == list(WRONG_TOKENS.last)
+    assert "scheduled any more" in WAITING.last[-len(WRONG_TOKENS.last) - 1]
+
+
 def test_a_script_marks_the_call_that_fails_and_knows_the_place_of_the_failure() -> None:
     """A script was good that failed at another defect, steps before."""
     assert list(folded(marked(["add()", *["step()"] * 4]))) == [
