@@ -311,6 +311,10 @@ class Grammar:
         """Return the sessions that are probably parked and have room for as many tokens more."""
         return [name for name in self.sessions if name not in self.left and self.room(name) >= room]
 
+    def cuttable(self) -> list[str]:
+        """Return the sessions of `parked` that have tokens: one whose first turn was aborted has none."""
+        return [name for name in self.parked() if self.sessions[name]]
+
     def pick_parked(self, room: int = 0) -> str:
         """Return one of `parked`, which must not be empty."""
         return self.choices.pick(self.parked(room))
@@ -323,7 +327,7 @@ class Grammar:
         """Return the next turn, a truncation or a fork of a session that is probably parked. A session without room
         for another turn is closed by an abort, or forgotten where there are none: it would keep its blocks and seat."""
         name = self.pick_parked()
-        if self.cuts and self.choices.chance(self.workload.turn_truncates):
+        if self.cuts and self.sessions[name] and self.choices.chance(self.workload.turn_truncates):
             return self.truncate(name)
         if self.forks and self.may_fork() and self.choices.chance(self.workload.turn_forks):
             return self.fork(name)
@@ -337,7 +341,7 @@ class Grammar:
         return self.config.max_model_len - self.sessions[name]
 
     def truncate(self, name: str) -> Truncate:
-        """Return a truncation of a session."""
+        """Return a truncation of a session that has tokens."""
         self.sessions[name] = self.length(self.sessions[name])
         return Truncate(name, self.sessions[name])
 

@@ -147,7 +147,7 @@ class ServingRules(RuleBasedStateMachine):
         """The next turn of a session begins."""
         self.happen(event)
 
-    @serving_event(lambda grammar: grammar.truncate(grammar.pick_parked()), when=Grammar.parked)
+    @serving_event(lambda grammar: grammar.truncate(grammar.choices.pick(grammar.cuttable())), when=Grammar.cuttable)
     def truncate(self, event: AnyEvent) -> None:
         """A session forgets its latest tokens."""
         self.happen(event)

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 from support import CLEAN, drawn, watch
 
+from hybridfuzz.harness.draw import grammar
 from hybridfuzz.harness.draw.choices import RandomChoices
 from hybridfuzz.harness.draw.configurations import SEATS_IN_POOL_MAX, draw_config, draw_valid_config
 from hybridfuzz.harness.draw.grammar import Grammar, draw_trace
@@ -594,6 +595,21 @@ def test_some_clients_abort_a_turn_and_go_on_with_its_session() -> None:
     assert kept > 3 and closed > kept and went_on > 0
     less = msgspec.structs.replace(CLEAN.capabilities, features=CLEAN.capabilities.features - {"aborted-turns"})
     assert not any(isinstance(event, Abort) and event.keeps_session for trace in drawn(less) for event in trace.events)
+
+
+def test_no_number_is_drawn_from_an_empty_range(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hypothesis refuses one: a session whose first turn was aborted has no tokens, and was cut."""
+
+    class Strict(RandomChoices):
+        def integer(self, low: int, high: int) -> int:
+            assert low <= high
+            return super().integer(low, high)
+
+    monkeypatch.setattr(grammar, "RandomChoices", Strict)
+    often = {"turn_aborted": 100, "turn_truncates": 60, "truncations": 100, "rare": {**DEFAULT.rare, "abort": 60}}
+    for table in (DEFAULT, msgspec.structs.replace(DEFAULT, **often)):
+        for index in TRACES:
+            draw_trace(CLEAN.capabilities, 1, index, supports=CLEAN.supports, workload=table)
 
 
 def test_in_some_traces_every_draft_is_right() -> None:
