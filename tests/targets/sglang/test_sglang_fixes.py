@@ -31,6 +31,7 @@ OURS = {
         "sglang-decode-alone-beside-a-storage.json",
         "sglang-forward-before-its-grammar.json",
         "sglang-chunk-with-less-than-a-token.json",
+        "sglang-checkpoint-behind-a-declined-write-back.json",
     ],
 }
 """Traces on which an earlier fix of two-crossings-in-flight was wrong: it let a verification behind a request's end
@@ -42,7 +43,7 @@ the model's token back in a step in flight; and the blocks to the left of a wind
 second decode were asked for at the first. The fix of loaded-state-stays-locked ended the last request while a storage
 wrote what had to go first. A forward that a copy to the host waited for sampled before its grammar had seen the result
 before it. The fix of chunk-without-room took a part of a token for room, and let the last request that decodes be
-aborted."""
+aborted. The fix of write-back-that-is-declined made room for pages alone, and none for the state of a checkpoint."""
 DATA = Path(__file__).parents[2] / "data"
 
 
