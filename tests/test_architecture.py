@@ -291,6 +291,7 @@ def test_modules_that_are_imported_exist() -> None:
     assert not missing
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_every_module_can_be_imported_alone() -> None:
     """No module relies on another one having been imported first. Engines' own modules need their engine."""

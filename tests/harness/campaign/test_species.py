@@ -87,6 +87,7 @@ def test_two_nights_and_a_fresh_one(hybridfuzz: Cli, tmp_path: Path) -> None:
     assert hybridfuzz(*FEW, "--seed", "3", "--fresh").json["seen"]["traces"] == 20
 
 
+@pytest.mark.exhaustive
 def test_the_number_of_workers_does_not_matter(hybridfuzz: Cli) -> None:
     one = hybridfuzz(*FEW, "--seed", "1").json
     two = hybridfuzz(*FEW[:1], *FEW[3:-1], "two", "--jobs", "2", "--seed", "1").json
@@ -133,6 +134,7 @@ def test_hypothesis_varies_its_own_examples(hybridfuzz: Cli) -> None:
     assert "what is left" not in few.err
 
 
+@pytest.mark.exhaustive
 def test_a_part_of_an_older_version_is_left_out(hybridfuzz: Cli, tmp_path: Path) -> None:
     """Its traces count, but nothing is estimated from them."""
     for seed in ("1", "2"):

@@ -81,6 +81,7 @@ def test_without_a_cache_of_pytest(pytester: pytest.Pytester) -> None:
     result.assert_outcomes(passed=1)
 
 
+@pytest.mark.exhaustive
 def test_two_runs_and_any_number_of_processes_say_the_same(pytester: pytest.Pytester) -> None:
     runs = [
         states(pytester.runpytest_subprocess(f"--hybridfuzz-target={MUTANT}", FIVE, "-v", *more))

@@ -191,6 +191,7 @@ def test_two_targets_are_compared(hybridfuzz: Cli, tmp_path: Path) -> None:
     assert hybridfuzz("replay", file, "--against", "hybrid").status == 0
 
 
+@pytest.mark.exhaustive
 def test_a_comparison_goes_on_after_a_refusal(hybridfuzz: Cli, tmp_path: Path) -> None:
     """The differences that were found before it were lost, and the status was 2."""
     late = ("--target", "hybrid", "--against", "python:fake_targets:LATE", "--json")

@@ -16,6 +16,7 @@ def lines(folder: Path) -> dict[str, Any]:
     return dict(json.loads((folder / "coverage/lines.json").read_text()))
 
 
+@pytest.mark.exhaustive
 def test_two_workers_reach_what_one_reaches(hybridfuzz: Cli, tmp_path: Path) -> None:
     """The same traces, whoever runs them; each line is news once."""
     for jobs in (1, 2):
