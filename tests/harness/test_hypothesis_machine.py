@@ -115,7 +115,7 @@ def rules_run(case: type[HybridCacheMachine], target: str = "hybrid", **override
             seen.add(str(event.__struct_config__.tag))
             ServingRules.happen(self, event)
 
-    assert failure(Looks.for_target(target, overrides, settings(FEW, max_examples=150))) == ""
+    assert failure(Looks.for_target(target, overrides, settings(FEW, max_examples=250))) == ""
     return seen
 
 
