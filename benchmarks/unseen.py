@@ -84,10 +84,10 @@ def main() -> None:
         name = patch.relative_to(PATCHES).with_suffix("")
         try:
             signature, trace = campaign(broken(patch), arguments.steps, arguments.out / name)
+            result = f"{signature} {trace}" if signature else "not found"
         except PatchError as error:  # a fix has changed its lines since
-            print(f"{name!s:55} does not apply: {error}", flush=True)
-            return
-        print(f"{name!s:55} {signature or 'not found'} {trace if signature else ''}", flush=True)
+            result = f"does not apply: {error}"
+        print(f"{name!s:55} {result}", flush=True)
 
     with ThreadPoolExecutor(arguments.jobs) as pool:
         list(pool.map(run, patches))

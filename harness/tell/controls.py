@@ -25,6 +25,7 @@ from ...targets.base.alphabet import Refers, fields_with
 from ...targets.base.deployment import Deployment
 from ...targets.base.protocol import Capabilities, TargetError
 from ...targets.base.trace import (
+    NAME_MAX,
     AnyEvent,
     Arrive,
     Config,
@@ -61,8 +62,6 @@ EVENTS: Mapping[type[AnyEvent], str] = {**NOUNS, ExternalLoad: "KV connector's l
 """Kind of an event without which a trace may be run -> what it is, where the engine has no word for it."""
 AS_NEW = "-new"
 """Ends the name of a request that has the tokens of a turn."""
-NAME_MAX = 58
-"""Characters of such a name before its end."""
 
 
 class Variant(NamedTuple):
@@ -256,7 +255,7 @@ def _as_new_requests(trace: Trace) -> Iterator[Variant]:
             continue
         own = [one for one in trace.events[:index] if isinstance(one, Turn) and one.name == event.name]
         known = [part for turn in own for part in (*turn.prompt, (CONTINUATION, turn.stop_at or turn.max_new_tokens))]
-        name = f"{event.name[:NAME_MAX]}{AS_NEW}"
+        name = f"{event.name[: NAME_MAX - len(AS_NEW)]}{AS_NEW}"
         fields = {field: value for field, value in structs.asdict(event).items() if field not in ("name", "prompt")}
         arrival = Arrive(name, (*known, *event.prompt), **fields)
         events = (*trace.events[:index], arrival, *later)

@@ -133,7 +133,7 @@ WAITING = End(
     [
         _WHO_WAITS,
         'assert not waiting, f"nothing is scheduled any more, but clients wait: {waiting}"',
-        *WRONG_TOKENS.last,  # of other sizes: what goes on for lack of a wait may go on from what is wrong
+        *WRONG_TOKENS.last,  # in a larger pool nobody may wait, and clients receive wrong tokens instead
     ],
 )
 

@@ -24,7 +24,7 @@ import importlib
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
@@ -185,15 +185,20 @@ def write_scripts(spec: str, trace: Trace, failure: Failure) -> Sequence[Script]
     return scripts
 
 
-def write_attempts(spec: str, trace: Trace, failure: Failure) -> Sequence[Script]:
+def write_attempts(spec: str, trace: Trace, failure: Failure) -> Iterator[Script]:
     """Return stand-alone reproducers, and behind those of wrong tokens the first one with other prompts of the same
-    lengths: of a hundred tokens the one that follows from a wrong state may be the right one. TargetError as above."""
+    lengths: of a hundred tokens the one that follows from a wrong state may be the right one. That one is written when
+    the others are used up. TargetError as above."""
     scripts = write_scripts(spec, trace, failure)
-    if not any(WRONG_TOKENS in one.promise for one in scripts):
-        return scripts
-    other = structs.replace(trace, events=with_other_prompts(trace.events))
-    events = with_other_prompts(failure.events)
-    return [*scripts, write_scripts(spec, other, structs.replace(failure, events=events))[0]]
+
+    def with_others() -> Iterator[Script]:
+        yield from scripts
+        if any(WRONG_TOKENS in one.promise for one in scripts):
+            other = structs.replace(trace, events=with_other_prompts(trace.events))
+            events = with_other_prompts(failure.events)
+            yield write_scripts(spec, other, structs.replace(failure, events=events))[0]
+
+    return with_others()
 
 
 def write_test(spec: str, trace: Trace, script: Script, name: str) -> EngineTest:

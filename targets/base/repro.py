@@ -13,7 +13,7 @@ from msgspec import Struct, structs
 
 from ...reference.tokens import CONTINUATION
 from .deployment import Deployment
-from .trace import Event, Prompt, Turn
+from .trace import NAME_MAX, Event, Prompt, Turn
 
 SCENARIO = "def reproduce("
 MACHINERY = "# ---- Machinery."
@@ -21,13 +21,11 @@ MACHINERY = "# ---- Machinery."
 DEVIATION = "# The deviation that is reported is of the next call:"
 """The line of a script before which it must not fail: what fails earlier is another defect."""
 
-E = TypeVar("E", bound=Event)
 WRONG_TOKENS = "wrong tokens"
 """Stands in the promise of a script that shows what clients receive."""
 OTHER = "-2"
 """Ends the name of a document instead of which a script has others."""
-NAME_MAX = 62
-"""Characters of such a name before its end."""
+E = TypeVar("E", bound=Event)
 
 
 class Failure(Struct, frozen=True):
@@ -132,8 +130,10 @@ def python_format(text: str) -> str:
 def with_other_prompts(events: Sequence[E]) -> tuple[E, ...]:
     """Return events whose prompts have other documents, of the same lengths and shared in the same way."""
 
+    kept = NAME_MAX - len(OTHER)
+
     def other(prompt: Prompt) -> Prompt:
-        return tuple((name if name == CONTINUATION else f"{name[:NAME_MAX]}{OTHER}", size) for name, size in prompt)
+        return tuple((name if name == CONTINUATION else name[:kept] + OTHER, size) for name, size in prompt)
 
     return tuple(
         structs.replace(event, prompt=other(event.prompt)) if isinstance(event, Turn) else event for event in events

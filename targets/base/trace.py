@@ -34,9 +34,10 @@ from .alphabet import (
 
 SCHEMA_VERSION = 1
 
-# Names come from files of strangers, and go into scripts, reports and terminals.
-Name = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_.-]{1,64}\Z")]
-Document = Annotated[str, Meta(pattern=r"\A(~|[A-Za-z0-9_.-]{1,64})\Z")]
+NAME_MAX = 64
+"""Characters of a name. Names come from files of strangers, and go into scripts, reports and terminals."""
+Name = Annotated[str, Meta(pattern=rf"\A[A-Za-z0-9_.-]{{1,{NAME_MAX}}}\Z")]
+Document = Annotated[str, Meta(pattern=rf"\A(~|[A-Za-z0-9_.-]{{1,{NAME_MAX}}})\Z")]
 Blocks = Annotated[int, Meta(ge=1, le=4096)]
 Rows = Annotated[int, Meta(ge=1, le=4096)]
 Priority = Annotated[int, Meta(ge=-(1 << 31), le=1 << 31)]
