@@ -14,11 +14,10 @@ from ..units import plural
 REASONS_SHOWN = 3
 """Different reasons of which each gets a warning; more are in the total."""
 IN_A_ROW_MAX = 50
-"""Different configurations that may be refused one after the other. For a campaign that ends after a number of steps
-this is the only bound: a trace that does not run takes no steps."""
+"""Different configurations that may be refused one after the other. With a limit of steps alone nothing else bounds
+them: a trace that does not run takes no steps."""
 UNSTARTED_MAX = 100
-"""First traces of a campaign that may all fail before their first step. Failing like that they would go on for ever,
-too."""
+"""First traces of a campaign that may all fail before their first step: these take no steps, either."""
 
 
 def check_started(traces: int, steps: int) -> None:

@@ -94,7 +94,7 @@ class Grammar:
         """Tags of the events that are drawn."""
         self.is_accurate = config.num_speculative_tokens > 0 and self._asking.chance(workload.accurate)
         """True if drafts are right where a request has none of its own. Two verifications in a row then cross
-        boundaries, and answers end inside a verification. Drawn first: it shifts with no feature."""
+        boundaries, and answers end inside a verification. Drawn first, so that no feature changes it."""
         self.left: dict[str, int] = {}
         """Requests that probably still run or wait, in order of arrival -> the output tokens that each still needs."""
         self.uncomputed: dict[str, int] = {}

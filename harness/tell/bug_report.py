@@ -186,7 +186,7 @@ class ReproCase(Struct, frozen=True):
     severity  how much it matters, None if it was not measured
     fixes     known bugs whose patches the engine has here: without them the trace meets one of these first
     shown_as  what clients get in other findings of the same cause, which have no report of their own
-    is_explained  True if it passes with all packaged patches, and it is not settled which known bug it is
+    is_explained  True if it passes with all packaged patches, and no single known bug accounts for it
     """
 
     spec: str
@@ -378,7 +378,7 @@ TESTED = """\
 > - [ ] Attach `{}`, too, or remove its row from the table of the patch.
 """
 EXPLAINED = """\
-> - [ ] It passes with all packaged patches, and no single one is the reason: is it one of these defects?
+> - [ ] It passes with all packaged patches, and no single one accounts for it: is it one of these defects, or several?
 """
 SAME = "This is the defect that this issue is about, met in {}. What this comment adds: {}."
 NOTHING_NEW = """\
@@ -681,7 +681,7 @@ def _other_numbers(case: ReproCase, ran: str) -> Iterator[str]:
     yield f"\n| numbers | this server | the {ran} |\n| --- | ---: | ---: |"
     yield from (f"| {' | '.join(cells)} |" for cells in rows)
     if left_out:
-        yield "\nWhat is not set does not matter: with large values the same requests fail, too."
+        yield "\nLimits that are not set are not needed: the same requests fail with large values, too."
 
 
 def _valued(server: Deployment) -> Iterator[tuple[str, str]]:

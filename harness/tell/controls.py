@@ -54,7 +54,8 @@ MAY_BE_DECLINED = ("on the batch", "with consent")
 CONTROLS_MAX = 5
 """Controls that a report has."""
 OF_EVENTS_FIRST = 3
-"""Controls of events, if there are so many, before those of settings; the others follow where there is room."""
+"""Controls of events, if there are so many, that come before those of settings; more of them take the places that
+settings leave."""
 EVENT_RUNS_MAX = 20
 SETTING_RUNS_MAX = 12
 """Runs in which controls of either kind are looked for."""

@@ -24,7 +24,7 @@ DEVIATION = "# The deviation that is reported is of the next call:"
 WRONG_TOKENS = "wrong tokens"
 """Stands in the promise of a script that shows what clients receive."""
 OTHER = "-2"
-"""Ends the name of a document instead of which a script has others."""
+"""Suffix of a document that takes the place of another one."""
 E = TypeVar("E", bound=Event)
 
 

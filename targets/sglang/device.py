@@ -68,9 +68,9 @@ class KernelLaunch:
         self.hidden: list[tuple[int, ...]] = []
         """Tags of each row after the last layer."""
         self.is_sampled_later = False
-        """Whether its tokens are sampled once the results before it are processed, which grammars have to see."""
+        """True if its tokens are sampled once the results before it are processed, which grammars have to see."""
         self.said: list[tuple[int, ...]] | None = None
-        """What the model says, of a forward that has run before its tokens may be sampled."""
+        """What the model says, if the forward has run before its tokens may be sampled."""
         self.execute = execute
         self._pending = pending
         pending.append(self)
@@ -124,7 +124,7 @@ class Device:
     def mask(self, result: Any) -> None:
         """Mask what the grammars of a launched batch forbid now, as the sampling of its tokens does first.
 
-        Its forward may have run: a copy to the host that the scheduler waits for waits for it.
+        Its forward may have run already: the scheduler may have waited for a copy to the host behind it.
         """
         launch = result.copy_done
         if launch.penalties is not None:

@@ -153,7 +153,7 @@ ROWS: tuple[Row[Case], ...] = (
     Row("shadow", "storage", lambda c: c.options.storage != "no" and c.options.hicache == "no",
         "storage={options.storage} needs hicache: it is behind the host"),
     Row("shadow", "storage", lambda c: c.options.storage != "no" and not c.hashes,
-        "storage={options.storage} needs a C++ compiler here: SGLang compiles its hash of pages"),
+        "storage={options.storage} needs a C++ compiler and headers of OpenSSL: SGLang compiles its hash of pages"),
     Row("shadow", "host_mode",
         lambda c: c.options.host_mode == "buffer" and (c.options.storage == "no" or c.options.hicache == "write_back"),
         "host_mode=buffer needs a storage, and a policy that writes through: the server resolves write_back to one"),

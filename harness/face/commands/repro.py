@@ -148,8 +148,8 @@ def reproduced(
 
 
 def with_known_bug(target: str, one: Reproduced, name: str | None) -> Reproduced:
-    """Return a failing trace with the known bug `name` that a comparison recognized in it, "" for one that is not
-    settled; unchanged for None."""
+    """Return a failing trace with the known bug `name` that a comparison recognized in it, "" if no single one accounts
+    for it; unchanged for None."""
     from msgspec import structs
 
     from ...tell.related import related
@@ -191,7 +191,7 @@ def written(
     if one.known:
         line(f"known bug {one.known}: the failure disappears with all packaged fixes, and comes back without this one")
     if case.is_explained:
-        line("the failure disappears with all packaged fixes; it is not settled which known bug it is")
+        line("the failure disappears with all packaged fixes, but no single known bug accounts for it")
     violation, script, verdict, test, tested = case.violation, case.script, case.verdict, None, None
     if changed := changes(trace, case.trace):
         line(f"the failure does not need other values than {', '.join(changed)}: the report has these")
@@ -261,9 +261,11 @@ def subject_of(options: argparse.Namespace, fixes: Fixes, trace: Trace) -> Subje
 
 
 def known_bugs(options: argparse.Namespace, fixes: Fixes, cases: Sequence[ReproCase]) -> list[str | None]:
-    """Return the packaged known bug that each failure of the engine as it is shows, as a campaign recognizes it; "" if
-    it is not settled which one, None for none, and if a report has it already. The engines that this takes are started
-    once for all of them."""
+    """Return the packaged known bug that each failure of the engine as it is shows, as a campaign recognizes it.
+
+    "" if no single one accounts for a failure; None if none does, and if a report has it already. The engines that this
+    takes are started once for all of them.
+    """
     from ...group.known.recognize_many import Naming
     from .common import progress_line, recognizer
 

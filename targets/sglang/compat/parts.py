@@ -225,6 +225,7 @@ def make_cache(sizes: Sizes, rows: Any, allocator: Any) -> Any:
         return old_releases.plain_cache(MambaRadixCache, parameters)
     from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 
+    tree_api.order_sets_of_nodes()
     kinds = tree_api.component_types()
     parameters.tree_components = (kinds.FULL, kinds.SWA, kinds.MAMBA) if sizes.sliding else (kinds.FULL, kinds.MAMBA)
     if not hasattr(envs, "SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND"):
@@ -248,7 +249,7 @@ def model_config(sizes: Sizes) -> Any:
         is_multimodal=False,
         hf_text_config=SimpleNamespace(mamba_chunk_size=sizes.chunk),
         context_len=sizes.context,
-        think_end_ids=[VOCABULARY],  # which no model says: all of an answer is reasoning
+        think_end_ids=[VOCABULARY],  # which the model never says: all of an answer is reasoning
     )
 
 

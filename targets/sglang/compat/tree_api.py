@@ -35,6 +35,18 @@ def chunk_cache() -> Any:
     return import_module(place).ChunkCache if find_spec(place) else None
 
 
+def order_sets_of_nodes() -> None:
+    """Let sets of tree nodes have the same order in each run.
+
+    SGLang orders them by address, and with them the nodes of a tag that is released (`TreeComponent.release_session`,
+    0.5.23): which one is evicted first is left to chance.
+    """
+    if find_spec("sglang.srt.mem_cache.unified_cache"):
+        from sglang.srt.mem_cache.unified_cache.unified_tree_core import UnifiedTreeNode
+
+        UnifiedTreeNode.__hash__ = lambda node: 0
+
+
 @cache
 def component_types() -> Any:
     """Return the enumeration of the unified cache's components; FULL and MAMBA are used here."""

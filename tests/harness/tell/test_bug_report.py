@@ -368,7 +368,7 @@ def test_a_server_has_its_clients_and_what_was_run_of_it(fails: bool) -> None:
     assert f"| `--max-model-len` | not set | {length} |" in text
     assert f"| `--num-gpu-blocks-override` | not set | {plain.config.num_blocks} |" in text
     assert "| `--num-gpu-blocks-override` |" not in tight, "the server has the trace's"
-    assert "What is not set does not matter: with large values the same requests fail, too." in text
+    assert "Limits that are not set are not needed: the same requests fail with large values, too." in text
 
 
 def test_a_server_without_clients_says_why() -> None:
