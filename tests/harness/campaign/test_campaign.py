@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import resource
 import shutil
 import signal
@@ -217,8 +218,9 @@ class TestHypothesis:
         more = ("--source", "hypothesis", "--traces", "1", "--seed", "2")
         again = hybridfuzz(*NIGHT, "--target", MUTANT, *more, "-o", "out").json
         assert again["traces"] == 1
-        found = {finding["signature"] for finding in first.json["findings"]}
-        assert found & {finding["signature"] for finding in again["findings"] if finding["index"] == -1}
+        # A finding has the signature of one of its traces: which one is a matter of time.
+        found = {symptom for finding in first.json["findings"] for symptom in finding["symptoms"]}
+        assert found & {one for finding in again["findings"] if finding["index"] == -1 for one in finding["symptoms"]}
 
 
 @pytest.mark.exhaustive
@@ -511,8 +513,9 @@ def test_a_target_that_fails_before_each_first_step_ends_the_campaign(hybridfuzz
     """No number of steps was ever reached: `--steps 300` ran until it was stopped."""
     ran = hybridfuzz(*NIGHT, "--target", "python:fake_targets:NEVER_STARTS", "--steps", "300")
     assert ran.status == 1
-    ended = f"none of {UNSTARTED_MAX} traces reached its first step: the target was not tested"
-    assert f"warning: the campaign ended early: {ended}" in ran.err
+    # The other worker may end one more before the campaign stops.
+    [ended] = re.findall(r"the campaign ended early: none of (\d+) traces reached its first step", ran.err)
+    assert UNSTARTED_MAX <= int(ended) < UNSTARTED_MAX + 2
     assert (ran.json["exit_reason"], ran.json["steps"]) == ("error", 0)
     [finding] = ran.json["findings"]
     assert finding["count"] >= UNSTARTED_MAX - 1
