@@ -254,8 +254,10 @@ class Truth:
         return truth
 
     def instead(self, tokens: Sequence[int]) -> Truth:
-        """Return the truth of a prompt of `tokens` with the adapter and the salt of this one."""
-        return self.continued(0, ((tuple(tokens), len(tokens)),))
+        """Return the truth of a prompt of `tokens` with the adapter, the salt and the withheld tokens of this one."""
+        truth = self.continued(0, ((tuple(tokens), len(tokens)),))
+        truth._withhold(self.withheld, max(self.free_from - self.prompt_length, 0))
+        return truth
 
     def branched(self, length: int, token: int) -> Truth:
         """Return another truth of the same prompt: the first `length` tokens of this one, `token`, and then the model's

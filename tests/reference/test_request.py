@@ -269,3 +269,15 @@ def test_other_tokens_take_the_place_of_a_prompt_only_if_its_client_gets_nothing
     failing = Life("r1", [("a", 10)], 6, grammar_fails=True)
     failing.compute_instead((0,))
     assert failing.truth.tokens == [0]
+
+
+def test_stop_tokens_are_held_back_behind_other_tokens_too() -> None:
+    """An engine that computes one token instead of the prompt still holds them back, as long as the answer is short."""
+    failing = Life("r0", [("c", 10)], 2, grammar_fails=True, min_tokens=1)
+    failing.compute_instead((0,))
+    failing.truth.reach(3)
+    plain = Truth((((0,), 1),))
+    plain.reach(2)
+    assert plain.tokens[1] in failing.truth.withheld
+    assert failing.truth.tokens[1] == other_token(plain.tokens[1])
+    assert failing.truth.free_from == 2

@@ -38,6 +38,7 @@ OURS = {
         "sglang-chunk-with-less-than-a-token.json",
         REPEATED,
         "sglang-checkpoint-behind-a-declined-write-back.json",
+        "sglang-grammar-that-fails-behind-an-abort.json",
     ],
 }
 """Traces on which an earlier fix of two-crossings-in-flight was wrong: it let a verification behind a request's end
@@ -49,7 +50,8 @@ the model's token back in a step in flight; and the blocks to the left of a wind
 second decode were asked for at the first. The fix of loaded-state-stays-locked ended the last request while a storage
 wrote what had to go first. A forward that a copy to the host waited for sampled before its grammar had seen the result
 before it. The fix of chunk-without-room took a part of a token for room, and let the last request that decodes be
-aborted. The fix of write-back-that-is-declined made room for pages alone, and none for the state of a checkpoint."""
+aborted. The fix of write-back-that-is-declined made room for pages alone, and none for the state of a checkpoint.
+The token that an aborted request computes instead of its prompt has the stop tokens of its answer held back, too."""
 DATA = Path(__file__).parents[2] / "data"
 
 
