@@ -92,6 +92,8 @@ class Layout:
     cache_owns   a published block belongs to the cache (a radix tree): it leaves the free queue for good, requests
                  borrow it, and an unpublished block has one owner. Otherwise a published block without owners waits
                  in the free queue.
+    keeps_ended  the memory of a request that ended, or lost its row, is its own until the steps in flight have run.
+                 Where it is not, these steps may read anything: what they compute for the request counts for nothing
     overallocation  tokens beyond a step's own for which blocks may be held
 
     States and pages
@@ -137,6 +139,7 @@ class Layout:
     cache_owns: bool = False
     zeroed_start: bool = False
     sinks: frozenset[int] = frozenset()
+    keeps_ended: bool = True
     state_ids: int = 0
     window_ids: int = 0
     overallocation: int = 0

@@ -60,6 +60,8 @@ class Reference:
         """For every key that was published: the tokens of a request whose prefix it names."""
         self.published_since: dict[int, tuple[Key, int]] = {}
         """Block -> its key and the step in whose planning (or after which) it was published."""
+        self.preempted: dict[str, int] = {}
+        """Request -> the step in whose planning it last lost its row."""
         self.withdrawn: set[str] = set()
         """Requests that their client ended: results of steps that were in flight may still be delivered for them."""
         self.replaced: dict[str, Truth] = {}
@@ -333,6 +335,13 @@ class Reference:
         of no request. An engine may put a session's caches aside while a turn runs on other blocks."""
         holders = {name} | self._tables_before.keys() - self.lives.keys()
         return {block for one in holders for columns in self._tables_before.get(one, ()) for block in columns}
+
+    def is_over(self, life: Life, step: int) -> bool:
+        """Return True if a request, or its turn, has ended or lost its row since `step` was planned, and its memory may
+        be another's while that step is in flight."""
+        if self.layout.keeps_ended:
+            return False
+        return self.lives.get(life.name) is not life or self.preempted.get(life.name, -1) > step
 
     def executed(self, step: int) -> None:
         """Note that the forward of `step` has run."""

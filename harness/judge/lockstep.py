@@ -225,6 +225,7 @@ class Lockstep:
             if row.loads_apart:
                 self.context.reference.plan_load(planned.step, (row.name, row.hit + row.external, row.hit), *facts)
         self.context.reference.note_published(view.published, planned.step)
+        self.context.reference.preempted.update(dict.fromkeys(planned.preempted, planned.step))
         self._planned_view, self._planned_step = view, planned.step
         self.steps += 1
         self._note((planned.rows, planned.preempted, view.free))

@@ -37,6 +37,10 @@ class Row(NamedTuple):
     contents: tuple[int, ...] | None = None
     """Of `tokens`, None if that is the number of each token and the key."""
     outside: OutOfRange | None = None
+    place: int = 0
+    reads: Sequence[int] = ()
+    writes: Sequence[int] = ()
+    """Where the contents are of its slot, its locations and those that it writes (`compat.places`)."""
     window_locations: Sequence[int] = ()
     window_written: Sequence[int] = ()
     """The same in the pool of layers with a sliding window; for each position of the row, what it has no more is 0."""

@@ -52,11 +52,11 @@ class Bounds:
     def snapshots(self, plan: Plan, num_tokens: int) -> Iterable[OutOfRange]:
         """Return, for each row that leaves a snapshot, the first index out of range: its slot, or a window's input."""
         inputs = plan.metadata.track_conv_indices.tolist() if plan.metadata else [()] * len(plan.rows)
-        for (index, slot, _), taps in zip(plan.rows, inputs, strict=True):
+        for (index, _, place, _), taps in zip(plan.rows, inputs, strict=True):
             tokens = [(STATES, "token", tap, num_tokens) for tap in taps]
             # A prefill copies from states of its chunks, a decode from the working slot.
             source = [] if plan.metadata else [(STATES, "slot", plan.working[index], self.num_slots)]
-            found = _first(index, [(STATES, "slot", slot, self.num_slots), *source, *tokens])
+            found = _first(index, [(STATES, "slot", place, self.num_slots), *source, *tokens])
             if found:
                 yield found
 

@@ -67,6 +67,8 @@ class KernelLaunch:
         self.inputs: list[tuple[int, ...]] = []
         self.hidden: list[tuple[int, ...]] = []
         """Tags of each row after the last layer."""
+        self.is_captured = False
+        """True if it replays a captured graph."""
         self.is_sampled_later = False
         """True if its tokens are sampled once the results before it are processed, which grammars have to see."""
         self.said: list[tuple[int, ...]] | None = None
@@ -81,8 +83,12 @@ class KernelLaunch:
             first = self._pending.popleft()
             first.execute(first)
 
-    def record(self) -> None:
+    def record(self, stream: Any = None) -> None:
         """Do nothing: the event is the launch itself."""
+
+    def query(self) -> bool:
+        """Return True if the launch was executed."""
+        return self not in self._pending
 
 
 class Device:
@@ -92,7 +98,8 @@ class Device:
         """`graphs` is the runner of captured decode graphs, None without graphs."""
         self.engine = engine
         self.sizes = engine.sizes
-        self.states = engine.states
+        self.states, self.places = engine.states, engine.places
+        self.places.wait_for(self)
         self.tracker = snapshots.Tracker(engine)
         self.bounds = Bounds(engine)
         self.graphs = graphs
@@ -112,6 +119,16 @@ class Device:
         """Execute everything that was launched."""
         if self.pending:
             self.pending[-1].synchronize()
+
+    def fence(self) -> None:
+        """Execute what the scheduler's stream waits for before it goes on behind a launch (`_apply_war_barrier`).
+
+        A captured graph marks where it has read what it shares with the scheduler; of other forwards all is waited for.
+        """
+        for launch in reversed(self.pending):
+            if not launch.is_captured:
+                launch.synchronize()
+                break
 
     def launch(self, batch: Any) -> Any:
         """Launch a batch: read the shared tables and defer the rest."""
@@ -163,8 +180,10 @@ class Device:
         if self.sizes.sliding:
             rows = [self._windowed(row) for row in rows]
         rows = [row._replace(outside=self.bounds.row(index, row)) for index, row in enumerate(rows)]
+        rows = [self.places.of(index, row) for index, row in enumerate(rows)]
         launch = self.last = KernelLaunch(self.step, rows, self.pending, execute)
         launch.metadata = loaded and loaded.metadata
+        launch.is_captured = loaded is not None
         launch.loads = self.tier and self.tier.waited_for(getattr(batch, "hicache_consumer_index", -1))
         self._track(batch, launch, loaded)
         self._defer(batch, launch)
@@ -173,7 +192,11 @@ class Device:
     def _track(self, batch: Any, launch: KernelLaunch, loaded: Any) -> None:
         """Plan snapshots. If the index of one is out of range, it is reported and no snapshot is stored."""
         launch.scan = self.tracker.scan(batch)
-        plan = self.tracker.replayed(loaded) if loaded else self.tracker.plan(batch, launch.rows, launch.scan)
+        plan = (
+            self.tracker.replayed(loaded.snapshots, launch.rows)
+            if loaded
+            else self.tracker.plan(batch, launch.rows, launch.scan)
+        )
         outside = list(self.bounds.snapshots(plan, sum(row.num_tokens for row in launch.rows))) if plan else []
         launch.accesses += outside
         launch.tracks = None if outside else plan
@@ -223,12 +246,13 @@ class Device:
         launch.clears = clears.tolist() if clears is not None else []
         if sources is not None:
             launch.copies = list(zip(sources.tolist(), destinations.tolist(), strict=True))
+        cleared, copied, into = (self.places.translated(slots) for slots in (clears, sources, destinations))
 
         def moves() -> None:
-            if clears is not None:
-                pools.mamba_pool.clear_slots(clears)
-            if sources is not None:
-                scheduler_api.copy_states(pools, sources, destinations)
+            if cleared is not None:
+                pools.mamba_pool.clear_slots(cleared)
+            if copied is not None:
+                scheduler_api.copy_states(pools, copied, into)
 
         launch.moves = moves
 
@@ -322,9 +346,9 @@ class Device:
             if not row.has_state:
                 chains.append((POISON, (POISON,) * len(inputs[index])))
                 continue
-            slot = row.slot
-            temporal = int(states.temporal[layer, slot])
-            window = tuple(states.window[layer, slot].tolist()) if row.prefix else None
+            slot, place = row.slot, row.place
+            temporal = int(states.temporal[layer, place])
+            window = tuple(states.window[layer, place].tolist()) if row.prefix else None
             start = EMPTY if not temporal and not row.prefix else temporal
             if scan is None or scan.continues(index):
                 accesses.append(StateRead(index, STATES, layer, 0, slot, temporal, window))
@@ -336,14 +360,14 @@ class Device:
                 hidden[index] = join(hidden[index], tags)
             inputs_so_far = (*(window or ()), *tags)
             window = window_of(inputs_so_far, width)
-            states.window[layer, slot] = window
+            states.window[layer, place] = window
             if row.drafts:
                 for step in range(len(tags)):
                     seen = inputs_so_far[: len(inputs_so_far) - len(tags) + step + 1]
                     states.scratch_temporal[layer, index, step] = tags[step]
                     states.scratch_window[layer, index, step] = window_of(seen, width)
                 continue
-            states.temporal[layer, slot] = tags[-1]
+            states.temporal[layer, place] = tags[-1]
             accesses.append(StateWrite(index, STATES, layer, 0, slot, row.prefix + row.num_tokens, tags[-1], window))
         if scan is not None:
             for index, tags in enumerate(scan.outputs(chains, inputs)):
@@ -352,11 +376,11 @@ class Device:
 
     def _snapshot(self, launch: KernelLaunch) -> None:
         """Record the snapshots that SGLang's code has stored beside the working states."""
-        for index, slot, depth in self.tracker.stored(launch.tracks):
+        for index, slot, place, depth in self.tracker.stored(launch.tracks):
             column = launch.rows[index].slots.index(slot) if slot in launch.rows[index].slots else -1
             for layer in range(self.sizes.state_layers):
-                temporal = int(self.states.temporal[layer, slot])
-                window = tuple(self.states.window[layer, slot].tolist())
+                temporal = int(self.states.temporal[layer, place])
+                window = tuple(self.states.window[layer, place].tolist())
                 launch.accesses.append(StateWrite(index, STATES, layer, column, slot, depth, temporal, window))
 
     def _attention_layer(
@@ -364,11 +388,11 @@ class Device:
     ) -> None:
         states, sizes = self.states, self.sizes
         keys, values, first = states.keys, states.values, sizes.first_page
-        places = [(row.locations, row.written) for row in launch.rows]
+        places = [(row.locations, row.written, row.reads, row.writes) for row in launch.rows]
         local = Group("attention", sizes.page)
         if group == WINDOW:
             keys, values, first = states.window_keys, states.window_values, sizes.first_window_page
-            places = [(row.window_locations, row.window_written) for row in launch.rows]
+            places = [(row.window_locations, row.window_written) * 2 for row in launch.rows]
             local = Group("attention", sizes.page, window=sizes.sliding)
         self._attend(layer, launch, inputs, hidden, (group, local, first), (keys[layer], values[layer]), places)
 
@@ -380,25 +404,28 @@ class Device:
         hidden: list[Any],
         pool: tuple[int, Group, int],
         cells: tuple[Any, Any],
-        places: list[tuple[Sequence[int], Sequence[int]]],
+        ids: list[tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[int]]],
     ) -> None:
-        """Write keys and values of a layer, then read all that each row attends to."""
+        """Write keys and values of a layer, then read all that each row attends to.
+
+        `ids`: by row, the locations that it reads and writes, and the places of both.
+        """
         (group, local, first), (keys, values), page = pool, cells, self.sizes.page
-        inside = [(index, row, *places[index]) for index, row in enumerate(launch.rows) if not row.outside]
-        for index, row, locations, written in inside:
-            start = int(keys[locations[row.prefix - 1]]) if row.prefix else EMPTY
+        inside = [(index, row, *ids[index]) for index, row in enumerate(launch.rows) if not row.outside]
+        for index, row, _, written, reads, writes in inside:
+            start = int(keys[reads[row.prefix - 1]]) if row.prefix else EMPTY
             tags = run_chain(start, inputs[index])
             hidden[index] = join(hidden[index], tags)
-            for location, tag in zip(written, tags, strict=True):
-                keys[location] = values[location] = tag
+            for place, tag in zip(writes, tags, strict=True):
+                keys[place] = values[place] = tag
             pages = [first + location // page for location in written]
             slots = [location % page for location in written]
             launch.accesses.append(SlotWrite(index, group, layer, row.prefix, pages, slots, tags))
-        for index, row, locations, _ in inside:
+        for index, row, locations, _, reads, _ in inside:
             column = first_attended(local, row.prefix) // page
-            read = locations[column * page :]
-            pages = [first + location // page for location in read[::page]]
-            launch.accesses.append(SlotRead(index, group, layer, pages, keys[read].tolist(), column))
+            pages = [first + location // page for location in locations[column * page :: page]]
+            content = keys[reads[column * page :]].tolist()
+            launch.accesses.append(SlotRead(index, group, layer, pages, content, column))
 
 
 CHOICES = 8

@@ -37,7 +37,7 @@ class Graphs(DecodeCudaGraphRunner):
     capture_hidden_mode = CaptureHiddenMode.NULL
 
     def __init__(self, engine: SglangEngine) -> None:
-        sizes = engine.sizes
+        sizes, self.places = engine.sizes, engine.places
         self.captured_req_width = width = max(sizes.drafts, 1)
         self.graph_sizes = sorted(sizes.graphs)
         self.max_bs, tokens = self.graph_sizes[-1], self.graph_sizes[-1] * width
@@ -88,7 +88,7 @@ class Filled:
 
     rows       of the graph, padding rows included
     metadata   of the linear-attention backend
-    snapshots  (row, slot) of rows whose state is copied after the decode
+    snapshots  (row, place of the slot) of rows whose state is copied after the decode
     """
 
     def __init__(self, graphs: Graphs, rows: Sequence[Row], batch: Any) -> None:
@@ -96,7 +96,8 @@ class Filled:
         filled = graphs.attn_backend.forward_metadata
         self.metadata = copy.copy(filled)
         self.metadata.mamba_cache_indices = filled.mamba_cache_indices.clone()
-        slots, starts = filled.mamba_cache_indices.tolist(), filled.query_start_loc.tolist()
+        places, starts = filled.mamba_cache_indices.tolist(), filled.query_start_loc.tolist()
+        slots = graphs.places.slots(places)
         pool_rows, lengths = buffers.req_pool_indices[:size].tolist(), buffers.seq_lens[:size].tolist()
         written = buffers.out_cache_loc[: size * width].tolist()
         table = graphs.attn_backend.req_to_token_pool.req_to_token

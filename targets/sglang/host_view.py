@@ -12,7 +12,7 @@ from typing import Any
 
 from ..base.observe import Table, View
 from . import host_contents
-from .compat import old_releases, scheduler_api, tree_api
+from .compat import scheduler_api, tree_api
 from .compat.engine import STATES, WINDOW
 from .serving import Server
 from .trees import HIDDEN, SOME, Owned, tree_of
@@ -85,9 +85,8 @@ class Host:
         engine, sizes = self.engine, self.engine.sizes
         owned = list(self.tree.owned())
         tables = self._tables(owned)
-        free = old_releases.free_slots(engine.rows)
-        pages, windows = scheduler_api.allocators(engine.allocator)
-        free += [sizes.first_page + page for page in scheduler_api.free_pages(pages)]
+        free = engine.places.free_slots() + [sizes.first_page + page for page in engine.places.free_pages()]
+        _, windows = scheduler_api.allocators(engine.allocator)
         if windows is not None:
             free += [sizes.first_window_page + page for page in scheduler_api.free_pages(windows)]
         pins = self._pins(owned)
@@ -106,6 +105,7 @@ class Host:
                 "sessions": self.sessions.open() if self.sessions is not None else 0,
                 "prefetches": len(engine.cache.ongoing_prefetch) if self.tier is not None else 0,
                 "tokens of prefetches": self.tier.prefetched() if self.tier is not None else 0,
+                "miscounted pages": engine.places.miscounted(),
                 "miscounted bytes": self.tier.miscounted() if self.tier is not None else 0,
             },
             drained=host_contents.astray(self.tier) | host_contents.left_locked(self.tier) if self.tier else {},

@@ -70,6 +70,7 @@ class Case(NamedTuple):
                 "ignore_eos": "no",
                 "inputs": "tokens",
                 "state_layers": "gdn",
+                "unified_memory": "no",
                 **self.config.options,
             }
         )
@@ -159,6 +160,13 @@ ROWS: tuple[Row[Case], ...] = (
         "host_mode=buffer needs a storage, and a policy that writes through: the server resolves write_back to one"),
     Row("shadow", "session_tags", lambda c: c.options.session_tags == "yes" and c.tree_core == BOTH,
         "session_tags=yes excludes two cores: the server takes the Python one then"),
+    Row("shadow", "unified_memory",
+        lambda c: c.options.unified_memory != "no" and (c.options.hicache != "no" or bool(c.windows)),
+        "unified_memory={options.unified_memory} is not driven beside HiCache or windows"),
+    Row("shadow", "unified_memory",
+        lambda c: c.options.unified_memory != "no"
+        and c.config.num_speculative_tokens > 0 and c.options.drafter == "ngram",
+        "unified_memory={options.unified_memory} excludes n-gram drafts: the server refuses them"),
     # ---- Scripts.
     Row("script", "tree_core", lambda c: c.options.tree_core == BOTH, "two tree cores side by side"),
     Row("script", "assertions", lambda c: not shown(c.failure), "{failure.oracle} ({failure.field}) on SGLang yet"),

@@ -99,6 +99,7 @@ class Skeleton(Scheduler):
         self.max_prefill_tokens = 1 << 14
         self.chunked_prefill_size = max_tokens
         self.enable_overlap = sizes.overlap
+        self.places, self.enable_unified_memory = engine.places, sizes.unified != "no"
         self.enable_skip_finishing_decode = sizes.overlap
         self.is_generation = True
         self.schedule_policy = sizes.order
@@ -142,7 +143,9 @@ class Skeleton(Scheduler):
         self.forward_ct += 1
         batch.forward_iter, batch.launch_ts = self.forward_ct, float(self.forward_ct)
         launched = self.device_model.launch(batch)
-        if not self.enable_overlap:
+        if self.enable_overlap:
+            self.places.launched(self.device_model.last, batch)
+        else:
             self.device_model.mask(launched)
         return launched
 
@@ -191,6 +194,7 @@ class Skeleton(Scheduler):
         """Process the previous batch if a planned one waits for that; return True if so. It is processed once."""
         if not self._is_settled and self.waits(batch):
             self._process_oldest()
+            self.places.compact()
             self._is_settled = True
         return self._is_settled
 

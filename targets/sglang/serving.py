@@ -168,6 +168,8 @@ class Server:
             self.tier.tick(idle)
             if not self.scheduler.busy:
                 self.engine.cache.check_hicache_events()
+        if not self.scheduler.busy:
+            self.engine.places.compact()
         self._end_sessions()
 
     def _end_sessions(self) -> None:

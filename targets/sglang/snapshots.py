@@ -14,15 +14,19 @@ from typing import Any, NamedTuple
 
 import torch
 
+from .batch_rows import Row
 from .compat import parts, scheduler_api, tree_api
 from .compat.engine import SglangEngine
 from .mamba2 import Chain, Scan
 
 
 class Plan(NamedTuple):
-    """Rows that leave a snapshot: (row, slot, depth); `metadata` is SGLang's for a prefill, None for a decode."""
+    """Rows that leave a snapshot: (row, slot, place of the slot, depth).
 
-    rows: list[tuple[int, int, int]]
+    `metadata` is SGLang's for a prefill, None for a decode, which copies from the places `working`.
+    """
+
+    rows: list[tuple[int, int, int, int]]
     working: list[int]
     metadata: Any
     batch: Any
@@ -32,7 +36,7 @@ class Tracker:
     """Plans and stores snapshots of one engine."""
 
     def __init__(self, engine: SglangEngine) -> None:
-        self.states = engine.states
+        self.states, self.places = engine.states, engine.places
         self.pool = engine.rows.mamba_pool
         self.chunk = engine.sizes.chunk
         self.tracks = engine.sizes.strategy != "no_buffer"
@@ -48,7 +52,7 @@ class Tracker:
         self.backend.init_forward_metadata(seen)
         return Scan(self.backend.forward_metadata, seen)
 
-    def plan(self, batch: Any, rows: Sequence[Any], scan: Scan | None = None) -> Plan | None:
+    def plan(self, batch: Any, rows: Sequence[Row], scan: Scan | None = None) -> Plan | None:
         """Return the rows that leave a snapshot and its slots, at launch. `scan`: of Mamba 2 layers."""
         if not self.tracks or batch.mamba_track_mask is None:
             return None
@@ -62,26 +66,31 @@ class Tracker:
                 seen = scheduler_api.backend_batch(batch)
                 metadata = self.backend._forward_metadata(seen)
             depths = [tree_api.states_of(request).mamba_last_track_seqlen for request in batch.reqs]
-        tracked = [(index, slots[index], depths[index]) for index, marked in enumerate(mask) if marked]
-        return Plan(tracked, [row.slot for row in rows], metadata, seen) if tracked else None
+        marked = [index for index, is_marked in enumerate(mask) if is_marked]
+        places = self.places.states([slots[index] for index in marked])
+        tracked = [(index, slots[index], place, depths[index]) for index, place in zip(marked, places, strict=True)]
+        return Plan(tracked, [row.place for row in rows], metadata, seen) if tracked else None
 
-    def replayed(self, loaded: Any) -> Plan | None:
-        """Return the rows of a captured graph that leave a snapshot: what the buffers say, whatever the batch does."""
-        rows = [(index, slot, loaded.rows[index].end) for index, slot in loaded.snapshots]
-        return Plan(rows, [row.slot for row in loaded.rows], None, None) if rows else None
+    def replayed(self, snapshots: Sequence[tuple[int, int]], rows: Sequence[Row]) -> Plan | None:
+        """Return the rows of a captured graph that leave a snapshot: (row, place of the slot) as the buffers say, whatever
+        the batch does."""
+        slots = self.places.slots([place for _, place in snapshots])
+        pairs = zip(snapshots, slots, strict=True)
+        marked = [(index, slot, place, rows[index].end) for (index, place), slot in pairs]
+        return Plan(marked, [row.place for row in rows], None, None) if marked else None
 
     def store(self, layer: int, plan: Plan | None, chains: Sequence[Chain], scan: Scan | None = None) -> None:
         """Store the snapshots of a layer whose working states were written."""
         if plan is None:
             return
         if plan.metadata is None:
-            for index, slot, _ in plan.rows:
+            for index, _, place, _ in plan.rows:
                 working = plan.working[index]
-                self.states.temporal[layer, slot] = self.states.temporal[layer, working]
-                self.states.window[layer, slot] = self.states.window[layer, working]
+                self.states.temporal[layer, place] = self.states.temporal[layer, working]
+                self.states.window[layer, place] = self.states.window[layer, working]
             return
         inputs = torch.tensor([tag for _, tags in chains for tag in tags], dtype=torch.int64)
-        slots = torch.tensor([slot for _, slot, _ in plan.rows])
+        slots = torch.tensor([place for _, _, place, _ in plan.rows])
         windows = inputs[plan.metadata.track_conv_indices.long()]
         if scan is not None:
             slots = plan.metadata.conv_states_mask_indices
@@ -95,6 +104,6 @@ class Tracker:
         chunks = torch.tensor(starts, dtype=torch.int64).reshape(1, -1, 1, 1, 1)
         self.backend._track_mamba_state_extend(plan.batch, chunks, temporal, plan.metadata)
 
-    def stored(self, plan: Plan | None) -> list[tuple[int, int, int]]:
-        """Return (row, slot, depth) of every snapshot."""
+    def stored(self, plan: Plan | None) -> list[tuple[int, int, int, int]]:
+        """Return (row, slot, place, depth) of every snapshot."""
         return plan.rows if plan else []

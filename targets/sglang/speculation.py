@@ -86,7 +86,7 @@ class Commit(HybridLinearAttnBackend):
     def __init__(self, engine: SglangEngine) -> None:
         self.linear_attn_backend = parts.make_backend(engine.rows, engine.sizes)
         self.full_attn_backend = SimpleNamespace(verify_mask=None)
-        self.states = engine.states
+        self.states, self.places = engine.states, engine.places
         self.layers = engine.sizes.state_layers
         self.launch: KernelLaunch
 
@@ -98,22 +98,26 @@ class Commit(HybridLinearAttnBackend):
         super().update_mamba_state_after_mtp_verify(steps, tracks, tracked, **more)
         # Those of padding rows come last.
         working = self.linear_attn_backend.forward_metadata.mamba_cache_indices.tolist()[: len(steps)]
-        for index, (slot, step) in enumerate(zip(working, steps.tolist(), strict=True)):
-            self._report(index, slot, step)
+        for index, (place, step) in enumerate(zip(working, steps.tolist(), strict=True)):
+            row = self.launch.rows[index]
+            [slot] = [row.slot] if place == row.place else self.places.slots([place])
+            self._report(index, slot, place, step)
         if tracks is not None:
-            for index, (slot, step) in enumerate(zip(tracks.tolist(), tracked.tolist(), strict=True)):
-                if step >= 0 and slot >= 0:
-                    self._report(index, slot, step)
+            slots = tracks.tolist()
+            for index, (slot, place) in enumerate(zip(slots, self.places.states(slots), strict=True)):
+                step = int(tracked[index])
+                if step >= 0 and place >= 0:
+                    self._report(index, slot, place, step)
 
-    def _report(self, index: int, slot: int, step: int) -> None:
+    def _report(self, index: int, slot: int, place: int, step: int) -> None:
         row, size = self.launch.rows[index], self.states.temporal.shape[1]
-        if not 0 <= slot < size:
-            self.launch.accesses.append(OutOfRange(index, STATES, "slot", slot, size))
+        if not 0 <= place < size:
+            self.launch.accesses.append(OutOfRange(index, STATES, "slot", place, size))
             return
         column = row.slots.index(slot) if slot in row.slots else -1
         for layer in range(self.layers):
-            temporal = int(self.states.temporal[layer, slot])
-            window = tuple(self.states.window[layer, slot].tolist())
+            temporal = int(self.states.temporal[layer, place])
+            window = tuple(self.states.window[layer, place].tolist())
             depth = row.prefix + step + 1
             self.launch.accesses.append(StateWrite(index, STATES, layer, column, slot, depth, temporal, window))
 

@@ -200,14 +200,14 @@ class SglangTarget:
 
     def read(self, group: int, layer: int, block: int) -> Content:
         """Return the content of a slot or page."""
-        states, sizes = self.engine.states, self.engine.sizes
+        states, sizes, places = self.engine.states, self.engine.sizes, self.engine.places
         if group == STATES:
-            window = tuple(states.window[layer, block].tolist())
-            return StateContent(int(states.temporal[layer, block]), window)
-        keys, first = states.keys, sizes.first_page
+            [place] = places.states([block])
+            return StateContent(int(states.temporal[layer, place]), tuple(states.window[layer, place].tolist()))
         if group == WINDOW:
-            keys, first = states.window_keys, sizes.first_window_page
-        start = (block - first) * sizes.page
+            keys, start = states.window_keys, (block - sizes.first_window_page) * sizes.page
+        else:
+            keys, start = states.keys, places.first_token(block - sizes.first_page)
         return SlotContent(keys[layer][start : start + sizes.page].tolist())
 
     def close(self) -> None:

@@ -96,7 +96,7 @@ class Continuation(Oracle):
                 index = first_difference(wanted, read.window)
                 tag = read.window[index] if index < len(read.window) else None
                 field, seen = "conv", WindowOf(index, found(context, tag, "input"))
-        if not field:
+        if not field or context.is_over(life):
             return None
         return self.violation(
             context,
@@ -126,6 +126,8 @@ class Continuation(Oracle):
         if group.shift > context.layout.lookahead and observed != wanted:
             self._accept_others(context, life, read, observed, wanted)
         if observed == wanted and (not first or first <= first_attended(group, life.settled)):
+            return None
+        if context.is_over(life):
             return None
         index = first_difference(wanted, observed)
         column = index // group.block_size if context.has_pool else 0

@@ -28,12 +28,14 @@ def layout_of(sizes: Sizes) -> Layout:
         Group("attention", sizes.page, sizes.attention_layers),
     ]
     sinks = [0, sizes.first_page]
+    reserved = [*range(1, sizes.reserved_slots), *range(sizes.first_page, sizes.first_page + sizes.reserved_pages)]
     if sizes.sliding:
         # The window behind the last checkpoint is kept for the next hit, slots are given back in batches of pages, and
         # the window of the hit that a request began with stays locked until it ends.
         lag = 2 * sizes.sliding + 2 * sizes.track + sizes.eviction_interval + 2 * sizes.page
         groups.append(Group("attention", sizes.page, sizes.window_layers, window=sizes.sliding, lag=lag))
         sinks.append(sizes.first_window_page)
+        reserved.append(sizes.first_window_page)
     return Layout(
         groups=tuple(groups),
         num_blocks=sizes.num_blocks,
@@ -42,10 +44,11 @@ def layout_of(sizes: Sizes) -> Layout:
         prefix_caching=sizes.caching,
         num_speculative_tokens=max(sizes.drafts - 1, 0),
         null_block=0,
-        reserved=frozenset(sinks[1:]),
+        reserved=frozenset(reserved),
         zeroing=False,
         hit_unit=sizes.page,
         cache_owns=True,
+        keeps_ended=sizes.unified == "no",
         sinks=frozenset(sinks),
         state_ids=sizes.first_page,
         window_ids=sizes.first_window_page if sizes.sliding else 0,
@@ -63,9 +66,8 @@ class SglangEngine:
         layers = iter(range(sizes.state_layers + sizes.attention_layers + sizes.window_layers))
         counts = sizes.state_layers, sizes.attention_layers, sizes.window_layers
         state_layers, attention_layers, window_layers = ([next(layers) for _ in range(count)] for count in counts)
-        self.rows = parts.make_row_pool(sizes, state_layers)
-        self.kv = parts.make_kv_pool(sizes, attention_layers, window_layers, self.rows.mamba_pool)
-        self.allocator = parts.make_allocator(sizes, self.kv, self.rows)
+        self.places = parts.make_places(sizes, state_layers, attention_layers, window_layers)
+        self.rows, self.kv, self.allocator = self.places.pools
         self.cache = parts.make_cache(sizes, self.rows, self.allocator)
         self.states = Storage(self.rows, self.kv, sizes)
         self.inputs = Inputs()
@@ -81,7 +83,7 @@ class Storage:
 
     def __init__(self, rows: Any, kv: Any, sizes: Sizes) -> None:
         state = rows.mamba_pool.mamba_cache
-        self.temporal: Any = state.temporal.numpy().reshape(sizes.state_layers, -1)
+        self.temporal: Any = state.temporal.numpy()[..., 0, 0, 0]
         self.window: Any = old_releases.windows(state)
         self.scratch_temporal: Any = np.empty(0, np.int64)
         self.scratch_window: Any = np.empty(0, np.int64)
@@ -90,11 +92,11 @@ class Storage:
             self.scratch_temporal = state.intermediate_ssm.numpy().reshape(steps)
             self.scratch_window = state.intermediate_conv_window[0].numpy().reshape(*steps, sizes.window)
         pool = kv.full_kv_pool
-        self.keys: Any = [buffer.numpy().reshape(-1) for buffer in pool.k_buffer]
-        self.values: Any = [buffer.numpy().reshape(-1) for buffer in pool.v_buffer]
+        self.keys: Any = [buffer.numpy()[:, 0, 0] for buffer in pool.k_buffer]
+        self.values: Any = [buffer.numpy()[:, 0, 0] for buffer in pool.v_buffer]
         pool = kv.swa_kv_pool if sizes.sliding else None
-        self.window_keys: Any = [buffer.numpy().reshape(-1) for buffer in pool.k_buffer] if pool else []
-        self.window_values: Any = [buffer.numpy().reshape(-1) for buffer in pool.v_buffer] if pool else []
+        self.window_keys: Any = [buffer.numpy()[:, 0, 0] for buffer in pool.k_buffer] if pool else []
+        self.window_values: Any = [buffer.numpy()[:, 0, 0] for buffer in pool.v_buffer] if pool else []
         # Random contents: zeroed memory hides bugs.
         noise = np.random.default_rng(0)
         scratch = (self.scratch_temporal, self.scratch_window)

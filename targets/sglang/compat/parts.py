@@ -10,6 +10,7 @@ from typing import Any
 from ....reference.tokens import VOCABULARY
 from ..stubs import OFF
 from . import old_releases, scheduler_api, tree_api
+from .places import Places, Pools, UnifiedPlaces, make_unified_pools
 from .sizes import Sizes, eviction_config, storage_config
 
 
@@ -62,6 +63,8 @@ def publish(sizes: Sizes) -> Any:
             "hicache_storage_prefetch_policy": sizes.prefetch,
             "hicache_storage_backend_extra_config": json.dumps(storage_config(sizes)),
         }
+    if sizes.unified != "no":
+        given["enable_unified_memory"] = True
     if sizes.priorities:
         given |= {"schedule_low_priority_values_first": True, "priority_scheduling_preemption_threshold": 0}
     if sizes.drafts:
@@ -89,7 +92,8 @@ def publish(sizes: Sizes) -> Any:
     return arguments
 
 
-def _state_parameters(sizes: Sizes, layers: list[int]) -> Any:
+def state_parameters(sizes: Sizes, layers: list[int]) -> Any:
+    """Return the shapes and types of the states of layers."""
     import torch
     from sglang.srt.configs.mamba_utils import Mamba2CacheParams, Mamba2StateDType, Mamba2StateShape
 
@@ -116,10 +120,10 @@ def make_row_pool(sizes: Sizes, layers: list[int]) -> Any:
         HybridReqToTokenPool,
         size=sizes.rows,
         mamba_spec_state_size=sizes.rows,
-        max_context_len=sizes.context + 4 * sizes.drafts + 2 * sizes.page + 8,
+        max_context_len=sizes.context + sizes.extra_context,
         device="cpu",
         enable_memory_saver=False,
-        cache_params=_state_parameters(sizes, layers),
+        cache_params=state_parameters(sizes, layers),
         mamba_layer_ids=layers,
         enable_mamba_extra_buffer=sizes.strategy != "no_buffer",
         enable_mamba_extra_buffer_lazy=sizes.strategy == "extra_buffer_lazy",
@@ -192,6 +196,15 @@ def make_allocator(sizes: Sizes, kv: Any, rows: Any) -> Any:
     return PagedTokenToKVPoolAllocator(
         size=tokens, page_size=sizes.page, dtype=torch.int64, device="cpu", kvcache=kv, need_sort=False
     )
+
+
+def make_places(sizes: Sizes, states: list[int], attention: list[int], windows: list[int]) -> Places:
+    """Return the pools for the given state layers, attention layers and layers with a sliding window."""
+    if sizes.unified != "no":
+        return UnifiedPlaces(make_unified_pools(sizes, state_parameters(sizes, states), states, attention))
+    rows = make_row_pool(sizes, states)
+    kv = make_kv_pool(sizes, attention, windows, rows.mamba_pool)
+    return Places(Pools(rows, kv, make_allocator(sizes, kv, rows)))
 
 
 def tree_parameters(sizes: Sizes, rows: Any, allocator: Any) -> Any:
@@ -270,7 +283,7 @@ def make_backend(rows: Any, sizes: Sizes, mamba2: bool = False) -> Any:
     backend.req_to_token_pool = rows
     backend.conv_states_shape = (1, sizes.window)
     backend._mamba_chunk_size = sizes.chunk
-    backend.is_draft_worker = backend.enable_unified_memory = False
+    backend.is_draft_worker, backend.enable_unified_memory = False, sizes.unified != "no"
     backend.accept_lens_pool = None
     return backend
 

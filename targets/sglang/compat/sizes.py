@@ -23,6 +23,9 @@ def eviction_config(eviction: str, page: int) -> dict[str, int] | None:
     return {"threshold": 4 * page, "next_prompt_estimate": page} if eviction == "tlru" else None
 
 
+ROW_WORDS = 2
+"""64-bit integers of a token's key in a unified memory, whose rows SGLang wants in multiples of 16 bytes. The first
+is used."""
 PATIENCE = 2
 """Turns after which a prefetch is cut off by the policy "timeout"."""
 ROOM = 12
@@ -76,6 +79,8 @@ class Sizes:
     priorities   True if more important requests come first, and take the place of others
     sliding      tokens that layers with a sliding window attend to, the token itself included; 0 without such layers
     window_layers, window_ratio  of them: how many, and the size of their pool in sizes of the other layers'
+    unified      how pages of a memory that keys, values and states share are moved together (`enable_unified_memory`):
+                 "lazy", or "eager", with each free; "no" without such a memory
     strips       True if all answers are reasoning, and the tree keeps the prompts alone (`strip_thinking_cache`)
     early_unlock  True if a request unlocks the windows and the state of its prefix once its own window is behind them
     """
@@ -123,6 +128,7 @@ class Sizes:
     window_ratio: float = 1.0
     early_unlock: bool = False
     strips: bool = False
+    unified: str = "no"
 
     @cached_property
     def tree_core(self) -> str:
@@ -145,12 +151,63 @@ class Sizes:
     @cached_property
     def first_page(self) -> int:
         """Number of KV page 0."""
-        return self.slots + 1
+        return self.num_slots
 
     @cached_property
     def first_window_page(self) -> int:
         """Number of page 0 of the layers with a sliding window."""
-        return self.first_page + self.pages + 1
+        return self.first_page + self.num_pages
+
+    @cached_property
+    def num_slots(self) -> int:
+        """Ids of state slots. Those of a unified memory could fill it alone, as could those of its pages."""
+        return self.slots + 1 if self.unified == "no" else self._unified_bytes // self._state_bytes
+
+    @cached_property
+    def num_pages(self) -> int:
+        """Ids of KV pages."""
+        return self.pages + 1 if self.unified == "no" else self._unified_bytes // self._token_bytes // self.page
+
+    @cached_property
+    def reserved_slots(self) -> int:
+        """First ids of state slots that are nobody's: padding is written to number 0."""
+        return 1 if self.unified == "no" else cdiv(self._sink_bytes, self._state_bytes)
+
+    @cached_property
+    def reserved_pages(self) -> int:
+        """First ids of KV pages that are nobody's."""
+        return 1 if self.unified == "no" else cdiv(cdiv(self._sink_bytes, self._token_bytes), self.page)
+
+    @property
+    def unified_tokens(self) -> int:
+        """Tokens that the bytes of a unified memory are for, one page of them for padding."""
+        return (self.pages + 1) * self.page
+
+    @property
+    def unified_states(self) -> int:
+        """States that the bytes of a unified memory are for, one of them for padding."""
+        return self.slots + 1
+
+    @property
+    def _unified_bytes(self) -> int:
+        return self.unified_tokens * self._token_bytes + self.unified_states * self._state_bytes
+
+    @property
+    def _sink_bytes(self) -> int:
+        return max(self._state_bytes, self.page * self._token_bytes)
+
+    @property
+    def _token_bytes(self) -> int:
+        return 2 * 8 * ROW_WORDS * self.attention_layers
+
+    @property
+    def _state_bytes(self) -> int:
+        return 8 * (1 + self.window) * self.state_layers
+
+    @property
+    def extra_context(self) -> int:
+        """Columns of a request's row behind its longest context."""
+        return 4 * self.drafts + 2 * self.page + 8
 
     @cached_property
     def window_pages(self) -> int:
@@ -247,4 +304,5 @@ def sizes_of(config: Config) -> Sizes:
         window_ratio=float(options.get("window_ratio", "1")),
         early_unlock=options.get("early_unlock") == "yes",
         strips=options.get("strip_thinking") == "yes",
+        unified=options.get("unified_memory", "no"),
     )

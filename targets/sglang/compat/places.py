@@ -1,0 +1,233 @@
+"""Where the contents of state slots and token locations are in SGLang's pools.
+
+Without unified memory ids are places. With it (`--enable-unified-memory`, 0.5.23) keys, values and states share the
+bytes of one pool: requests and the tree name pages and state slots by virtual ids, each of which is bound to a page of
+the pool. Pages of keys and values grow from one end of it, states from the other, and what is behind a freed page is
+moved into its place (compaction). A forward's ids are translated when it is launched: SGLang fences what it reads of
+the tables. The pools, their allocators and the tables are SGLang's own; its streams and events are stand-ins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+
+from ...base.observe import OutOfRange
+from ..batch_rows import Row
+from . import old_releases, scheduler_api
+from .sizes import ROW_WORDS, Sizes
+
+MOVES = 2
+"""Pages that a compaction moves at once, and at most where it is not urgent. Scaled: 4,096."""
+
+
+class Stream:
+    """The scheduler's stream. What it waits for is executed at once."""
+
+    @staticmethod
+    def wait_event(event: Any) -> None:
+        """Wait for a launch."""
+        event.synchronize()
+
+    @staticmethod
+    def wait_stream(stream: Any) -> None:
+        """Wait for all launches of a device."""
+        stream.drain()
+
+
+class Pools(NamedTuple):
+    """Request rows with their states, keys and values, and the allocator of both."""
+
+    rows: Any
+    kv: Any
+    allocator: Any
+
+
+def make_unified_pools(sizes: Sizes, parameters: Any, states: list[int], attention: list[int]) -> Pools:
+    """Return pools over one buffer, for the given state layers and attention layers."""
+    from sglang.srt.environ import envs
+    from sglang.srt.mem_cache.unified_memory_pool import init_unified_mamba_pools
+
+    torch.cuda.current_stream = Stream  # type: ignore[assignment]
+    with (
+        envs.SGLANG_LAZY_COMPACTION_MAX_MOVES_PER_CALL.override(MOVES),
+        envs.SGLANG_COMPACTION_MAX_PAGES_PER_MOVE.override(MOVES),
+    ):
+        made = init_unified_mamba_pools(
+            device="cpu",
+            kv_cache_dtype=torch.int64,
+            head_num=1,
+            head_dim=ROW_WORDS,
+            page_size=sizes.page,
+            start_layer=0,
+            end_layer=len(attention) - 1,
+            is_draft_worker=False,
+            use_mla_backend=False,
+            mamba_layer_ids=states,
+            full_attention_layer_ids=attention,
+            mamba2_cache_params=parameters,
+            model_context_len=sizes.context,
+            extra_max_context_len=sizes.extra_context,
+            max_total_num_tokens=sizes.unified_tokens,
+            max_mamba_cache_size=sizes.unified_states,
+            max_num_reqs=sizes.rows,
+            enable_memory_saver=False,
+            enable_mamba_extra_buffer=sizes.strategy != "no_buffer",
+            enable_mamba_extra_buffer_lazy=sizes.strategy == "extra_buffer_lazy",
+            speculative_num_draft_tokens=sizes.drafts or None,
+            disable_overlap_schedule=not sizes.overlap,
+            need_sort=False,
+            lazy_compaction=sizes.unified == "lazy",
+        )
+    pools = Pools(made.req_to_token_pool, made.token_to_kv_pool, made.token_to_kv_pool_allocator)
+    pages, slots = pools.allocator.full_attn_allocator, pools.allocator.mamba_allocator
+    assert (slots.num_pages, slots.min_page_index) == (sizes.num_slots, sizes.reserved_slots)
+    assert (pages.num_pages, pages.min_page_index) == (sizes.num_pages, sizes.reserved_pages)
+    return pools
+
+
+class Places:
+    """Of pools without unified memory: ids are places."""
+
+    def __init__(self, pools: Pools) -> None:
+        self.pools = pools
+
+    def of(self, index: int, row: Row) -> Row:
+        """Return row `index` of a batch with its places, `outside` if one is out of range."""
+        return row._replace(place=row.slot, reads=row.locations, writes=row.written)
+
+    def states(self, slots: list[int]) -> list[int]:
+        """Return the places of state slots."""
+        return slots
+
+    def translated(self, slots: Any) -> Any:
+        """Return the places of a tensor of state slots, None for None."""
+        return slots
+
+    def slots(self, places: list[int]) -> list[int]:
+        """Return the state slots at places."""
+        return places
+
+    def first_token(self, page: int) -> int:
+        """Return the place of the first token of a page."""
+        size: int = scheduler_api.allocators(self.pools.allocator)[0].page_size
+        return page * size
+
+    def free_slots(self) -> list[int]:
+        """Return the free state slots."""
+        return old_releases.free_slots(self.pools.rows)
+
+    def free_pages(self) -> list[int]:
+        """Return the free pages of attention layers."""
+        return scheduler_api.free_pages(scheduler_api.allocators(self.pools.allocator)[0])
+
+    def wait_for(self, device: Any) -> None:
+        """Let pages be moved only when a device is done, where SGLang says so."""
+
+    def launched(self, launch: Any, batch: Any) -> None:
+        """Note a launched batch, as `Scheduler.run_batch` does with overlap."""
+
+    def compact(self) -> None:
+        """Move pages together where nothing is in flight."""
+
+    def miscounted(self) -> int:
+        """Return how many pages are lost or counted twice."""
+        return 0
+
+
+class UnifiedPlaces(Places):
+    """Of unified memory: what its tables say now."""
+
+    def __init__(self, pools: Pools) -> None:
+        super().__init__(pools)
+        self._pages, self._slots = pools.allocator.full_attn_allocator, pools.allocator.mamba_allocator
+
+    def of(self, index: int, row: Row) -> Row:
+        """Return row `index` of a batch with its places, `outside` if its state has none.
+
+        SGLang's own functions translate; a location without a page has place 0, which is nobody's.
+        """
+        if row.outside:
+            return row
+        place = row.slot
+        if row.has_state:
+            [place] = self.states([row.slot])
+            if place < 0:
+                return row._replace(
+                    outside=OutOfRange(index, 0, "place of slot", place, len(self._slots.virtual_to_physical))
+                )
+        allocator = self.pools.allocator
+        reads, writes = torch.tensor(row.locations, dtype=torch.int64), torch.tensor(row.written, dtype=torch.int64)
+        return row._replace(
+            place=place,
+            reads=allocator.translate_kv_loc(reads).tolist(),
+            writes=allocator.translate_write_loc(writes).tolist(),
+        )
+
+    def states(self, slots: list[int]) -> list[int]:
+        """Return the places of state slots, -1 where there is none."""
+        places: list[int] = self.translated(torch.tensor(slots, dtype=torch.int64)).tolist()
+        return places
+
+    def translated(self, slots: Any) -> Any:
+        """Return the places of a tensor of state slots, None for None."""
+        return None if slots is None else self.pools.rows.translate_mamba_indices(slots)
+
+    def slots(self, places: list[int]) -> list[int]:
+        """Return the state slots at places; a place that is free, or out of range, stays."""
+        table = self._slots.physical_to_virtual.tolist()
+        return [table[place] if 0 <= place < len(table) - 1 and table[place] >= 0 else place for place in places]
+
+    def first_token(self, page: int) -> int:
+        """Return the place of the first token of a page; a free page has place 0, which is nobody's."""
+        size = self._pages.page_size
+        place: int = self.pools.allocator.translate_kv_loc(torch.tensor([page * size])).item()
+        return place
+
+    def free_slots(self) -> list[int]:
+        """Return the free state slots."""
+        slots: list[int] = self._slots.free_virtual_ids.tolist()
+        return slots
+
+    def free_pages(self) -> list[int]:
+        """Return the free pages of attention layers."""
+        pages: list[int] = self._pages.free_virtual_ids.tolist()
+        return pages
+
+    def wait_for(self, device: Any) -> None:
+        """Let the scheduler's stream write to pages behind the launches of a device that it waits for."""
+        self._pages.forward_stream = self._slots.forward_stream = device
+        keys, states = self.pools.kv.full_kv_pool, self.pools.rows.mamba_pool
+        keys.zero_physical_pages = _behind(device.fence, keys.zero_physical_pages)
+        for pool in (keys, states):
+            pool.move_physical_pages = _behind(device.fence, pool.move_physical_pages)
+
+    def launched(self, launch: Any, batch: Any) -> None:
+        """Note a launched batch, as `Scheduler.run_batch` does with overlap."""
+        self.pools.allocator.set_latest_forward_done_event(launch)
+        self.pools.allocator.set_inflight_forward(launch, batch.out_cache_loc)
+
+    def compact(self) -> None:
+        """Move pages together where nothing is in flight, as the event loops do when they wait, or are idle."""
+        self.pools.allocator.flush_opportunistic()
+
+    def miscounted(self) -> int:
+        """Return how many pages are lost or counted twice: each is bound to an id, or free, or waits to be."""
+        return sum(map(_miscounted, (self._pages, self._slots)))
+
+
+def _behind(fence: Callable[[], None], write: Callable[..., None]) -> Callable[..., None]:
+    def fenced(*arguments: Any) -> None:
+        fence()
+        write(*arguments)
+
+    return fenced
+
+
+def _miscounted(end: Any) -> int:
+    bound = (end.virtual_to_physical[1:-1] >= 0).sum().item()
+    ids = end.num_pages - end.min_page_index - len(end.free_virtual_ids)
+    holes = len(end._free_phys_pages) + len(end._pending_reuse_pages_cpu)
+    return int(abs(bound - ids) + abs(bound + holes - end._allocated_pages()))
