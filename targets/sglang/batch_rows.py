@@ -40,7 +40,7 @@ class Row(NamedTuple):
     place: int = 0
     reads: Sequence[int] = ()
     writes: Sequence[int] = ()
-    """Where the contents are of its slot, its locations and those that it writes (`compat.places`)."""
+    """Where the contents are of its slot, its locations and those that it writes (`compat.memory`)."""
     window_locations: Sequence[int] = ()
     window_written: Sequence[int] = ()
     """The same in the pool of layers with a sliding window; for each position of the row, what it has no more is 0."""

@@ -81,6 +81,7 @@ FLAGS = (
 RETRACTS = {"SGLANG_TEST_RETRACT": "1", "SGLANG_TEST_RETRACT_INTERVAL": "3"}
 """SGLang's own switch: it retracts a request every so many forward passes."""
 UNLOCKS = {"SGLANG_OPT_RELEASE_PREFILL_SWA": "1"}
+EAGERLY = {"SGLANG_DISABLE_LAZY_COMPACTION": "1"}
 RANKS = ("--tp-size", "2", "--attn-dp-size", "2")
 """Of a server on one of whose ranks the trace runs."""
 SCALE = Scale(64, what="snapshot intervals")
@@ -185,7 +186,8 @@ def _variables(trace: Trace, core: str) -> Mapping[str, str]:
     is_retracted = any(isinstance(event, Preempt) for event in trace.events)
     has_windows = any(group.window for group in trace.config.groups)
     unlocks = has_windows and trace.config.options.get("early_unlock") == "yes"
-    return {**chosen, **(RETRACTS if is_retracted else {}), **(UNLOCKS if unlocks else {})}
+    moves = EAGERLY if trace.config.options.get("unified_memory") == "eager" else {}
+    return {**chosen, **(RETRACTS if is_retracted else {}), **(UNLOCKS if unlocks else {}), **moves}
 
 
 def _flags(trace: Trace) -> Iterator[str]:
@@ -193,6 +195,8 @@ def _flags(trace: Trace) -> Iterator[str]:
     sizes = sizes_of(config)
     blocks = {group.kind: group.block_size for group in config.groups}
     options, page = config.options, blocks["attention"]
+    if sizes.unified != "no":
+        yield "--enable-unified-memory"
     if config.enable_prefix_caching:
         yield from ("--mamba-radix-cache-strategy", options.get("strategy", "no_buffer"))
         track = max(blocks.values()) * int(options.get("track", "1"))

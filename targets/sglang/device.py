@@ -98,8 +98,8 @@ class Device:
         """`graphs` is the runner of captured decode graphs, None without graphs."""
         self.engine = engine
         self.sizes = engine.sizes
-        self.states, self.places = engine.states, engine.places
-        self.places.wait_for(self)
+        self.states, self.memory = engine.states, engine.memory
+        self.memory.wait_for(self)
         self.tracker = snapshots.Tracker(engine)
         self.bounds = Bounds(engine)
         self.graphs = graphs
@@ -180,7 +180,7 @@ class Device:
         if self.sizes.sliding:
             rows = [self._windowed(row) for row in rows]
         rows = [row._replace(outside=self.bounds.row(index, row)) for index, row in enumerate(rows)]
-        rows = [self.places.of(index, row) for index, row in enumerate(rows)]
+        rows = [self.memory.of(index, row) for index, row in enumerate(rows)]
         launch = self.last = KernelLaunch(self.step, rows, self.pending, execute)
         launch.metadata = loaded and loaded.metadata
         launch.is_captured = loaded is not None
@@ -246,7 +246,7 @@ class Device:
         launch.clears = clears.tolist() if clears is not None else []
         if sources is not None:
             launch.copies = list(zip(sources.tolist(), destinations.tolist(), strict=True))
-        cleared, copied, into = (self.places.translated(slots) for slots in (clears, sources, destinations))
+        cleared, copied, into = (self.memory.translated(slots) for slots in (clears, sources, destinations))
 
         def moves() -> None:
             if cleared is not None:

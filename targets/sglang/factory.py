@@ -41,6 +41,12 @@ MIXED = (
     Setting("SGLANG_OPT_RELEASE_PREFILL_SWA", {"early_unlock": "no"}, is_rare=True),
     Setting("--enable-session-radix-cache", {"session_tags": "no"}, is_rare=True),
     Setting(
+        "--enable-unified-memory",
+        {"unified_memory": "no"},
+        {"eager": "--enable-unified-memory with SGLANG_DISABLE_LAZY_COMPACTION"},
+        rare=frozenset({"eager"}),
+    ),
+    Setting(
         "inputs",
         {"inputs": "tokens"},
         {
@@ -84,7 +90,9 @@ SERVING = {
 `--mamba-max-states-per-path`, `--enable-session-radix-cache`, `ignore_eos` of requests, the share of an answer that
 admission reserves (`--schedule-conservativeness`: after 600 decodes a server with 1 is where one with 0.14 begins),
 `--prefill-decode-interval`, what makes drafts (`--speculative-algorithm`), `--swa-full-tokens-ratio`,
-`SGLANG_OPT_RELEASE_PREFILL_SWA`, what the model's state layers are, and what requests have beside token ids."""
+`SGLANG_OPT_RELEASE_PREFILL_SWA`, what the model's state layers are, whether keys, values and states share one memory
+(`--enable-unified-memory`; "eager" with `SGLANG_DISABLE_LAZY_COMPACTION`: each free moves pages), and what requests
+have beside token ids."""
 TAKEN = {"strip_thinking": ("no", "yes")}
 """Options that are not drawn: `--strip-thinking-cache` beside answers that are reasoning alone. With it SGLang frees
 what the tree owns (docs/explanation/sglang.md)."""

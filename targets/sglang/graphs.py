@@ -37,7 +37,7 @@ class Graphs(DecodeCudaGraphRunner):
     capture_hidden_mode = CaptureHiddenMode.NULL
 
     def __init__(self, engine: SglangEngine) -> None:
-        sizes, self.places = engine.sizes, engine.places
+        sizes, self.memory = engine.sizes, engine.memory
         self.captured_req_width = width = max(sizes.drafts, 1)
         self.graph_sizes = sorted(sizes.graphs)
         self.max_bs, tokens = self.graph_sizes[-1], self.graph_sizes[-1] * width
@@ -97,7 +97,7 @@ class Filled:
         self.metadata = copy.copy(filled)
         self.metadata.mamba_cache_indices = filled.mamba_cache_indices.clone()
         places, starts = filled.mamba_cache_indices.tolist(), filled.query_start_loc.tolist()
-        slots = graphs.places.slots(places)
+        slots = graphs.memory.slots(places)
         pool_rows, lengths = buffers.req_pool_indices[:size].tolist(), buffers.seq_lens[:size].tolist()
         written = buffers.out_cache_loc[: size * width].tolist()
         table = graphs.attn_backend.req_to_token_pool.req_to_token

@@ -85,7 +85,7 @@ class Host:
         engine, sizes = self.engine, self.engine.sizes
         owned = list(self.tree.owned())
         tables = self._tables(owned)
-        free = engine.places.free_slots() + [sizes.first_page + page for page in engine.places.free_pages()]
+        free = engine.memory.free_slots() + [sizes.first_page + page for page in engine.memory.free_pages()]
         _, windows = scheduler_api.allocators(engine.allocator)
         if windows is not None:
             free += [sizes.first_window_page + page for page in scheduler_api.free_pages(windows)]
@@ -105,7 +105,7 @@ class Host:
                 "sessions": self.sessions.open() if self.sessions is not None else 0,
                 "prefetches": len(engine.cache.ongoing_prefetch) if self.tier is not None else 0,
                 "tokens of prefetches": self.tier.prefetched() if self.tier is not None else 0,
-                "miscounted pages": engine.places.miscounted(),
+                "miscounted pages": engine.memory.miscounted(),
                 "miscounted bytes": self.tier.miscounted() if self.tier is not None else 0,
             },
             drained=host_contents.astray(self.tier) | host_contents.left_locked(self.tier) if self.tier else {},

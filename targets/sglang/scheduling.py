@@ -99,7 +99,7 @@ class Skeleton(Scheduler):
         self.max_prefill_tokens = 1 << 14
         self.chunked_prefill_size = max_tokens
         self.enable_overlap = sizes.overlap
-        self.places, self.enable_unified_memory = engine.places, sizes.unified != "no"
+        self.memory, self.enable_unified_memory = engine.memory, sizes.unified != "no"
         self.enable_skip_finishing_decode = sizes.overlap
         self.is_generation = True
         self.schedule_policy = sizes.order
@@ -144,7 +144,7 @@ class Skeleton(Scheduler):
         batch.forward_iter, batch.launch_ts = self.forward_ct, float(self.forward_ct)
         launched = self.device_model.launch(batch)
         if self.enable_overlap:
-            self.places.launched(self.device_model.last, batch)
+            self.memory.launched(self.device_model.last, batch)
         else:
             self.device_model.mask(launched)
         return launched
@@ -194,7 +194,7 @@ class Skeleton(Scheduler):
         """Process the previous batch if a planned one waits for that; return True if so. It is processed once."""
         if not self._is_settled and self.waits(batch):
             self._process_oldest()
-            self.places.compact()
+            self.memory.compact()
             self._is_settled = True
         return self._is_settled
 

@@ -169,7 +169,7 @@ class Server:
             if not self.scheduler.busy:
                 self.engine.cache.check_hicache_events()
         if not self.scheduler.busy:
-            self.engine.places.compact()
+            self.engine.memory.compact()
         self._end_sessions()
 
     def _end_sessions(self) -> None:

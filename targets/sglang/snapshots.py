@@ -36,7 +36,7 @@ class Tracker:
     """Plans and stores snapshots of one engine."""
 
     def __init__(self, engine: SglangEngine) -> None:
-        self.states, self.places = engine.states, engine.places
+        self.states, self.memory = engine.states, engine.memory
         self.pool = engine.rows.mamba_pool
         self.chunk = engine.sizes.chunk
         self.tracks = engine.sizes.strategy != "no_buffer"
@@ -67,14 +67,16 @@ class Tracker:
                 metadata = self.backend._forward_metadata(seen)
             depths = [tree_api.states_of(request).mamba_last_track_seqlen for request in batch.reqs]
         marked = [index for index, is_marked in enumerate(mask) if is_marked]
-        places = self.places.states([slots[index] for index in marked])
+        places = self.memory.states([slots[index] for index in marked])
         tracked = [(index, slots[index], place, depths[index]) for index, place in zip(marked, places, strict=True)]
         return Plan(tracked, [row.place for row in rows], metadata, seen) if tracked else None
 
     def replayed(self, snapshots: Sequence[tuple[int, int]], rows: Sequence[Row]) -> Plan | None:
-        """Return the rows of a captured graph that leave a snapshot: (row, place of the slot) as the buffers say, whatever
-        the batch does."""
-        slots = self.places.slots([place for _, place in snapshots])
+        """Return the rows of a captured graph that leave a snapshot, from its buffers, whatever the batch does.
+
+        `snapshots`: (row, place of the slot).
+        """
+        slots = self.memory.slots([place for _, place in snapshots])
         pairs = zip(snapshots, slots, strict=True)
         marked = [(index, slot, place, rows[index].end) for (index, place), slot in pairs]
         return Plan(marked, [row.place for row in rows], None, None) if marked else None

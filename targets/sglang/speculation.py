@@ -86,7 +86,7 @@ class Commit(HybridLinearAttnBackend):
     def __init__(self, engine: SglangEngine) -> None:
         self.linear_attn_backend = parts.make_backend(engine.rows, engine.sizes)
         self.full_attn_backend = SimpleNamespace(verify_mask=None)
-        self.states, self.places = engine.states, engine.places
+        self.states, self.memory = engine.states, engine.memory
         self.layers = engine.sizes.state_layers
         self.launch: KernelLaunch
 
@@ -100,11 +100,11 @@ class Commit(HybridLinearAttnBackend):
         working = self.linear_attn_backend.forward_metadata.mamba_cache_indices.tolist()[: len(steps)]
         for index, (place, step) in enumerate(zip(working, steps.tolist(), strict=True)):
             row = self.launch.rows[index]
-            [slot] = [row.slot] if place == row.place else self.places.slots([place])
+            [slot] = [row.slot] if place == row.place else self.memory.slots([place])
             self._report(index, slot, place, step)
         if tracks is not None:
             slots = tracks.tolist()
-            for index, (slot, place) in enumerate(zip(slots, self.places.states(slots), strict=True)):
+            for index, (slot, place) in enumerate(zip(slots, self.memory.states(slots), strict=True)):
                 step = int(tracked[index])
                 if step >= 0 and place >= 0:
                     self._report(index, slot, place, step)

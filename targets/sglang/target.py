@@ -200,7 +200,7 @@ class SglangTarget:
 
     def read(self, group: int, layer: int, block: int) -> Content:
         """Return the content of a slot or page."""
-        states, sizes, places = self.engine.states, self.engine.sizes, self.engine.places
+        states, sizes, places = self.engine.states, self.engine.sizes, self.engine.memory
         if group == STATES:
             [place] = places.states([block])
             return StateContent(int(states.temporal[layer, place]), tuple(states.window[layer, place].tolist()))

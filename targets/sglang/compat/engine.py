@@ -66,8 +66,8 @@ class SglangEngine:
         layers = iter(range(sizes.state_layers + sizes.attention_layers + sizes.window_layers))
         counts = sizes.state_layers, sizes.attention_layers, sizes.window_layers
         state_layers, attention_layers, window_layers = ([next(layers) for _ in range(count)] for count in counts)
-        self.places = parts.make_places(sizes, state_layers, attention_layers, window_layers)
-        self.rows, self.kv, self.allocator = self.places.pools
+        self.memory = parts.make_memory(sizes, state_layers, attention_layers, window_layers)
+        self.rows, self.kv, self.allocator = self.memory.pools
         self.cache = parts.make_cache(sizes, self.rows, self.allocator)
         self.states = Storage(self.rows, self.kv, sizes)
         self.inputs = Inputs()

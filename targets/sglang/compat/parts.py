@@ -10,7 +10,7 @@ from typing import Any
 from ....reference.tokens import VOCABULARY
 from ..stubs import OFF
 from . import old_releases, scheduler_api, tree_api
-from .places import Places, Pools, UnifiedPlaces, make_unified_pools
+from .memory import Memory, Pools, UnifiedMemory, make_unified_pools
 from .sizes import Sizes, eviction_config, storage_config
 
 
@@ -198,13 +198,13 @@ def make_allocator(sizes: Sizes, kv: Any, rows: Any) -> Any:
     )
 
 
-def make_places(sizes: Sizes, states: list[int], attention: list[int], windows: list[int]) -> Places:
+def make_memory(sizes: Sizes, states: list[int], attention: list[int], windows: list[int]) -> Memory:
     """Return the pools for the given state layers, attention layers and layers with a sliding window."""
     if sizes.unified != "no":
-        return UnifiedPlaces(make_unified_pools(sizes, state_parameters(sizes, states), states, attention))
+        return UnifiedMemory(make_unified_pools(sizes, state_parameters(sizes, states), states, attention))
     rows = make_row_pool(sizes, states)
     kv = make_kv_pool(sizes, attention, windows, rows.mamba_pool)
-    return Places(Pools(rows, kv, make_allocator(sizes, kv, rows)))
+    return Memory(Pools(rows, kv, make_allocator(sizes, kv, rows)))
 
 
 def tree_parameters(sizes: Sizes, rows: Any, allocator: Any) -> Any:

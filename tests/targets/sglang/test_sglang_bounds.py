@@ -53,7 +53,7 @@ def test_a_row_that_names_nothing_is_noted(changes: dict[str, Any], outside: tup
 
 def test_a_snapshot_that_names_nothing_is_noted() -> None:
     metadata = SimpleNamespace(track_conv_indices=torch.tensor([[0, 1, 2], [-1, 0, 1], [3, 4, 5]]))
-    plan = Plan([(0, 4, 3), (1, 3, 2), (2, 9, 6)], [], metadata, None)
+    plan = Plan([(0, 4, 4, 3), (1, 3, 3, 2), (2, 9, 9, 6)], [], metadata, None)
     assert list(bounds().snapshots(plan, 6)) == [
         OutOfRange(1, STATES, "token", -1, 6),
         OutOfRange(2, STATES, "slot", 9, 5),
@@ -72,7 +72,7 @@ def test_a_row_that_is_outside_already_stays_so() -> None:
 
 
 def test_a_decode_copies_its_snapshot_from_a_slot_that_exists() -> None:
-    plan = Plan([(0, 4, 3), (1, 3, 2)], [-1, 2], None, None)
+    plan = Plan([(0, 4, 4, 3), (1, 3, 3, 2)], [-1, 2], None, None)
     assert list(bounds().snapshots(plan, 2)) == [OutOfRange(0, STATES, "slot", -1, 5)]
 
 

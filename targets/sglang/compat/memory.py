@@ -23,7 +23,7 @@ MOVES = 2
 """Pages that a compaction moves at once, and at most where it is not urgent. Scaled: 4,096."""
 
 
-class Stream:
+class SchedulerStream:
     """The scheduler's stream. What it waits for is executed at once."""
 
     @staticmethod
@@ -50,7 +50,7 @@ def make_unified_pools(sizes: Sizes, parameters: Any, states: list[int], attenti
     from sglang.srt.environ import envs
     from sglang.srt.mem_cache.unified_memory_pool import init_unified_mamba_pools
 
-    torch.cuda.current_stream = Stream  # type: ignore[assignment]
+    torch.cuda.current_stream = SchedulerStream  # type: ignore[assignment]
     with (
         envs.SGLANG_LAZY_COMPACTION_MAX_MOVES_PER_CALL.override(MOVES),
         envs.SGLANG_COMPACTION_MAX_PAGES_PER_MOVE.override(MOVES),
@@ -88,7 +88,7 @@ def make_unified_pools(sizes: Sizes, parameters: Any, states: list[int], attenti
     return pools
 
 
-class Places:
+class Memory:
     """Of pools without unified memory: ids are places."""
 
     def __init__(self, pools: Pools) -> None:
@@ -137,7 +137,7 @@ class Places:
         return 0
 
 
-class UnifiedPlaces(Places):
+class UnifiedMemory(Memory):
     """Of unified memory: what its tables say now."""
 
     def __init__(self, pools: Pools) -> None:
