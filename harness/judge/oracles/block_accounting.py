@@ -135,6 +135,8 @@ class Leak(Oracle):
         """Most tokens that blocks were allocated for since the request's admission."""
         self._settled: dict[str, int] = {}
         """Tokens that were settled when the request's previous step was planned."""
+        self._prefilled: dict[str, int] = {}
+        """Tokens that the request had to compute when it was admitted last."""
 
     def on_planned(self, context: Context, planned: Planned) -> Violation | None:
         layout = context.layout
@@ -144,6 +146,8 @@ class Leak(Oracle):
             reach = row.start + row.num_tokens + layout.num_speculative_tokens + layout.overallocation
             if not row.anew:
                 reach = max(reach, self._reach.get(row.name, 0))
+            else:
+                self._prefilled[row.name] = context.reference.lives[row.name].known
             self._reach[row.name] = reach
             if not context.has_pool:
                 continue
@@ -151,9 +155,12 @@ class Leak(Oracle):
             settled = min(context.reference.certain(row.name), row.start)
             before = 0 if row.anew else min(self._settled.get(row.name, 0), settled)
             self._settled[row.name] = settled
+            if before < self._prefilled.get(row.name, 0):
+                before = 0
             for index, group in enumerate(layout.groups):
                 held = len(table[index]) - table[index].count(layout.null_block)
-                # A group that gives blocks back in batches (`lag`) is held to what was settled a step ago.
+                # A group that gives blocks back in batches (`lag`) is held to what was settled a step ago, and may
+                # keep all until its prefill is settled.
                 known = before if group.lag else settled
                 most = peak_blocks(group, layout.mode, reach, layout.num_speculative_tokens, self._ahead, known)
                 self.exercised["M9"] += 1
