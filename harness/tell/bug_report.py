@@ -175,7 +175,8 @@ class ReproCase(Struct, frozen=True):
     system    operating system and architecture
     collected  what the engine's own tool says of its environment, "" without one
     usual     values of options that need no mention
-    controls  runs that differ from the trace in one factor, and pass
+    controls  runs that differ from the trace in one factor, which concerns the cause, and pass
+    reductions  those with a request less or other lengths
     models    the trace on other models: `PASSES`, how it fails, or why it cannot run
     places    suspicious functions of the engine, most suspicious first; () if they were not computed
     related   the known bug that lists the trace or is recognized, if there is one
@@ -201,6 +202,7 @@ class ReproCase(Struct, frozen=True):
     system: str = ""
     collected: str = ""
     controls: Sequence[str] = ()
+    reductions: Sequence[str] = ()
     models: Mapping[str, str] = {}
     usual: Mapping[str, str] = {}
     places: Sequence[Place] = ()
@@ -946,13 +948,15 @@ def _is_told_by_us(case: ReproCase) -> bool:
 
 
 def _controls(case: ReproCase) -> Iterator[str]:
-    """Yield a table of runs that differ in one factor and pass; nothing if there are none."""
+    """Yield a table of runs that differ in one factor that concerns the cause, and pass; in a line those with less."""
     ran = "the script" if case.script else "the run"
     if case.controls:
         yield f"**Controls.** Each was run, and differs from {ran} in one thing only:\n"
         yield f"| run | result |\n| --- | --- |\n| {ran} | **fails** |"
         yield from (f"| the same, but {markdown_text(control)} | passes |" for control in case.controls)
         yield ""
+    if case.reductions:
+        yield f"Also passes: {markdown_text('; '.join(case.reductions))}.\n"
 
 
 def _alone(case: ReproCase) -> Iterator[list[str]]:
@@ -1087,7 +1091,7 @@ def _sources(case: ReproCase) -> Iterator[str]:
     release = "run on the release with other known bugs fixed" if case.fixes else "run on the release"
     script = f" The script, {release}: its output and exit statuses." if case.script else ""
     how = "by the fuzzer, with stand-ins" if case.deployment.is_stood_in else "by the fuzzer"
-    ran = {"settings": case.severity and case.severity.reach, "models": case.models, "controls": case.controls}
+    ran = {"settings": case.severity and case.severity.reach, "models": case.models, "controls": [*case.controls, *case.reductions]}
     told = [what for what, is_there in ran.items() if is_there]
     runs = f" Runs of the same requests {how}: {listed(told)}." if told else ""
     yield f"**What is measured.**{script}{runs}"

@@ -144,7 +144,8 @@ def observe(
         here = next((one.title for one in runs if one.current), "this one")
         passing = [f"{one.title} instead of {here}" for one in runs if one.result == PASSES and not may_decline(trace)]
         here_as = partial(describe, spec, version=launch.version)
-        passing += controls(trace, history, worker, capabilities, here_as)
+        found = list(controls(trace, history, worker, capabilities, here_as))
+        passing += [one.words for one in found if not one.reduces]
         models = dict(_models(judged, on_other_models(trace, capabilities, here_as), violation.signature))
     versions = versions_of(launch, deployment.packages)
     return ReproCase(
@@ -153,6 +154,7 @@ def observe(
         severity=severity,
         collected=collected(launch, deployment.environment),
         controls=passing,
+        reductions=[one.words for one in found if one.reduces],
         models=models,
         usual=capabilities.usual_options,
         places=places,

@@ -601,6 +601,8 @@ def test_controls_stand_beside_what_is_wrong() -> None:
         in (section.replace("\\_", "_"))
     )
     assert "Controls" not in report(case)
+    small = report(structs.replace(case, reductions=["without r2", "with 3 tokens in the prompt of r0 instead of 4"]))
+    assert "\nAlso passes: without r2; with 3 tokens in the prompt of r0 instead of 4.\n" in small, "in one line"
 
 
 def test_settings_that_the_failure_needs_are_no_controls() -> None:
