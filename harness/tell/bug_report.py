@@ -22,6 +22,7 @@ from msgspec import Struct, structs
 from ...reference.tokens import CONTINUATION
 from ...targets.base.client_script import AGAIN as AGAIN_IN_SCRIPT
 from ...targets.base.client_script import RECEIVED
+from ...targets.base.client_turn import NOT_SENT
 from ...targets.base.deployment import Deployment
 from ...targets.base.engine_tests import EngineTest
 from ...targets.base.issue_form import COMMENT, Form, Part, Section
@@ -97,6 +98,8 @@ STEM = 5
 FLAG_LENGTH_MAX = 60
 """A longer flag is named without its value."""
 TOKENS_SHOWN = 12
+TOKENS_BEFORE = 3
+"""Tokens of a long list before the first one that is wrong."""
 PLACES_SHOWN = 5
 ISSUE = re.compile(r"\\#(?=\d)")
 GREEDY = re.compile(r"greedy tokens (\[.*?\]), alone (\[.*?\]);")
@@ -912,7 +915,7 @@ def _expected(page: _Page) -> Iterator[str]:
     case, violation = page.case, page.case.violation
     received = list(_received(case))
     rows, expected = received or list(_answers(case)), "no exception"
-    if case.crashes and all(cells[-1] in (RIGHT, NO_ANSWER) for cells in rows):
+    if case.crashes and all(cells[-1] in (RIGHT, NO_ANSWER, NOT_SENT) for cells in rows):
         if lacking := [name for name, *_, grade in rows if grade == NO_ANSWER]:
             expected = f"an answer for {listed(lacking)}"
         rows = []
@@ -966,7 +969,7 @@ def _alone(case: ReproCase) -> Iterator[list[str]]:
     rows = [(found, f"{found[0]}:" in f"{raised}:") for line in told if (found := FORWARD.match(line))]
     for found, is_told in rows if any(is_told or one["is"] != one["alone"] for one, is_told in rows) else ():
         grade = "**wrong**" if is_told or found["is"] != found["alone"] else "right"
-        cells = found["row"], found["count"], _numbers(found["alone"]), _numbers(found["is"]), found["by"]
+        cells = found["row"], found["count"], *_beside(_ids(found["alone"]), _ids(found["is"])), found["by"]
         yield [*cells, grade]
 
 
@@ -1015,19 +1018,23 @@ def _received(case: ReproCase) -> Iterator[list[str]]:
         grade = GRADES.get(end, f"**{markdown_text(end)}**") if client["expected"] else RIGHT
         if client["expected"] and end in GRADES and _is_longer(got, wanted):
             grade = GRADES[end].replace("wrong", "too many")
+        cells = _beside(_ids(wanted), _ids(got))
+        if end == NOT_SENT:
+            cells, grade = ["", ""], NOT_SENT
         name = client["name"]
         turns[name] += 1
         turn = f", turn {turns[name]}" if turns[name] > 1 else ""
         shown = f"a later request with the same tokens ({name})" if name.startswith(AGAIN_IN_SCRIPT) else name
-        yield [markdown_text(shown + turn), _numbers(wanted), _numbers(got), grade]
+        yield [markdown_text(shown + turn), *cells, grade]
 
 
 GRADES = {"ended": "**wrong**", "aborted": "**wrong**, aborted"}
 """How a request ended that received something else than it should -> what is said of it."""
 
 
-def _numbers(tokens: str) -> str:
-    return markdown_text(_tokens([int(one) for one in re.findall(r"-?\d+", tokens)]))
+def _ids(tokens: str) -> list[int]:
+    """Return the tokens of a list that a script prints."""
+    return [int(one) for one in re.findall(r"-?\d+", tokens)]
 
 
 def _answers(case: ReproCase) -> Iterator[list[str]]:
@@ -1045,8 +1052,12 @@ def _answers(case: ReproCase) -> Iterator[list[str]]:
         name = answer.request + turn
         if answer.again:
             name = f"{answer.request.removesuffix(AGAIN)} (its prompt and answer sent again)"
-        cells = [name, _tokens(answer.expected), _tokens(answer.observed)]
-        yield [*map(markdown_text, cells), NO_ANSWER if case.crashes and answer.end else _grade(answer)]
+        cells = [markdown_text(name), *_beside(answer.expected, answer.observed)]
+        yield [*cells, NO_ANSWER if case.crashes and answer.end else _grade(answer)]
+    for name in case.told.unsent:
+        turns[name] += 1
+        turn = f", turn {turns[name]}" if turns[name] > 1 else ""
+        yield [markdown_text(name + turn), "", "", NOT_SENT]
 
 
 def _is_library(case: ReproCase) -> bool:
@@ -1054,9 +1065,20 @@ def _is_library(case: ReproCase) -> bool:
     return not (case.deployment.has_sizes or case.deployment.command)
 
 
-def _tokens(tokens: Sequence[int]) -> str:
-    more = f" ... ({len(tokens)} in all)" if len(tokens) > TOKENS_SHOWN else ""
-    return " ".join(map(str, tokens[:TOKENS_SHOWN])) + more if tokens else "none"
+def _beside(wanted: Sequence[int], found: Sequence[int]) -> list[str]:
+    """Return the tokens of two cells of a row: of long lists those around the first place where they differ."""
+    pairs = enumerate(zip(wanted, found, strict=False))
+    first = next((index for index, (one, other) in pairs if one != other), min(len(wanted), len(found)))
+    begin = max(first - TOKENS_BEFORE, 0) if first >= TOKENS_SHOWN else 0
+    return [markdown_text(_tokens(one, begin if wanted != found else 0)) for one in (wanted, found)]
+
+
+def _tokens(tokens: Sequence[int], begin: int) -> str:
+    """Return at most `TOKENS_SHOWN` tokens from one on."""
+    shown = tokens[begin : begin + TOKENS_SHOWN]
+    which = f"tokens {begin + 1} to {begin + len(shown)} of {len(tokens)}" if begin else f"{len(tokens)} in all"
+    more = f" ... ({which})" if len(tokens) > TOKENS_SHOWN else ""
+    return ("... " if begin else "") + " ".join(map(str, shown)) + more if tokens else "none"
 
 
 def _grade(answer: Answer) -> str:
@@ -1091,7 +1113,8 @@ def _sources(case: ReproCase) -> Iterator[str]:
     release = "run on the release with other known bugs fixed" if case.fixes else "run on the release"
     script = f" The script, {release}: its output and exit statuses." if case.script else ""
     how = "by the fuzzer, with stand-ins" if case.deployment.is_stood_in else "by the fuzzer"
-    ran = {"settings": case.severity and case.severity.reach, "models": case.models, "controls": [*case.controls, *case.reductions]}
+    passing = [*case.controls, *case.reductions]
+    ran = {"settings": case.severity and case.severity.reach, "models": case.models, "controls": passing}
     told = [what for what, is_there in ran.items() if is_there]
     runs = f" Runs of the same requests {how}: {listed(told)}." if told else ""
     yield f"**What is measured.**{script}{runs}"

@@ -6,7 +6,7 @@
 from functools import partial
 
 from ....reference.tokens import EMPTY, NO_INPUT, chain
-from ...base.client_turn import ClientTurn, prompt_path
+from ...base.client_turn import NOT_SENT, ClientTurn, prompt_path
 from ...base.observe import (
     Delivered,
     Forward,
@@ -113,10 +113,12 @@ class Serving:
             self.last[name].expected.clear()
 
     def resume(self, name, prompt, new_tokens, stop_at=0, structured=0, min_tokens=0, reasoning=0):
-        """Send the next turn of a session: `prompt` follows all that vLLM keeps. Nothing unless it is idle."""
+        """Send the next turn of a session: `prompt` follows all that vLLM keeps. It is not sent unless that is idle."""
         if name in self.target.sessions.idle:
             self._apply(Resume(name, prompt_path(prompt), new_tokens, stop_at, structured, min_tokens, reasoning))
             self._begin_turn(name, new_tokens, stop_at, min_tokens, structured, reasoning)
+        else:
+            self.turns.append(ClientTurn(name, prompt, [], NOT_SENT))
 
     def _begin_turn(self, name, new_tokens, stop_at, min_tokens, structured, reasoning):
         truth = self.truths[name]
