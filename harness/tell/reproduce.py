@@ -30,7 +30,7 @@ from ...targets.base.patched_copy import as_applied, functions_at, patched
 from ...targets.base.patches import Patch, PatchError, parse_patch
 from ...targets.base.protocol import TargetError
 from ...targets.base.registry import describe, write_attempts, write_test
-from ...targets.base.repro import Script, served
+from ...targets.base.repro import Script, served, with_sizes
 from ...targets.base.trace import Arrive, Step, Trace, TraceError
 from ..draw.trace_files import write_atomically
 from ..group.causes.evidence import Place
@@ -383,6 +383,8 @@ def write_script(folder: Path, case: ReproCase) -> tuple[Script, ScriptVerdict]:
     if ranks_of(case.trace.config) > 1:
         raise TargetError("the failure needs several ranks, and a script runs one engine")
     scripts = write_attempts(case.spec, case.trace, failure_of(case.trace, case.history, case.violation))
+    sizes = case.served.sizes if case.served else {}
+    scripts = [with_sizes(one, sizes) for one in scripts]
     for script in (served(one, case.server) if case.is_served else one for one in scripts):
         write_atomically(folder / SCRIPT, script.text.encode())
         verdict = run_script(folder / SCRIPT, script, case.launch)

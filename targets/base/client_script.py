@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
@@ -244,9 +244,16 @@ class Frame(NamedTuple):
     prepare: str
 
     def script(
-        self, failure: Failure, body: Sequence[str], end: End, parts: Sequence[Part], constants: Sequence[str] = ()
+        self,
+        failure: Failure,
+        body: Sequence[str],
+        end: End,
+        parts: Sequence[Part],
+        constants: Sequence[str] = (),
+        limits: Mapping[str, tuple[str, int]] = {},
     ) -> Script:
-        """Return a script: `body` is that of `reproduce()`, `constants` are lines that the second part uses."""
+        """Return a script: `body` is that of `reproduce()`, `constants` are lines that the second part uses; `limits`
+        are those of the script."""
         parts = trimmed(parts, "\n".join(["def reproduce():", *(f"    {line}" for line in body), f"{self.prepare}()"]))
         parts = [*(part._replace(text=bare(part.text)) for part in parts[:-1]), parts[-1]]
         imports = import_block(parts, "import os", "import warnings")
@@ -287,4 +294,4 @@ class Frame(NamedTuple):
             ]
         )
         whole = f"# {self.note.rstrip()}\n{machinery}"
-        return Script(text, end.promise, self.needs, body, whole, place_of(failure, end))
+        return Script(text, end.promise, self.needs, body, whole, place_of(failure, end), limits=limits)

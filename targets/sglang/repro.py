@@ -227,7 +227,13 @@ def _script(failure: Failure, clients: _Clients, again: _Again) -> Script:
     if again.at_once:
         calls, last = [*calls, *last], []
     body = asking(list(_opening(sizes, config, clients)), calls, last, end)
-    return FRAME.script(failure, body, end, list(_parts(sizes, clients)))
+    limits = {
+        "num_blocks": ("pages", sizes.pages - config.num_blocks),
+        "max_model_len": ("context", sizes.context - config.max_model_len),
+        "max_num_seqs": ("rows", sizes.rows - config.max_num_seqs),
+        "max_num_batched_tokens": ("max_tokens", 0),
+    }
+    return FRAME.script(failure, body, end, list(_parts(sizes, clients)), limits=limits)
 
 
 TEST = '''\

@@ -274,13 +274,17 @@ class _Clients(Conversations):
         return f"{prompt}, new_tokens={most}{more}"
 
 
+LIMITS = {name: (name, 0) for name in ("num_blocks", "max_model_len", "max_num_seqs", "max_num_batched_tokens")}
+"""`Script.limits`."""
+
+
 def _script(failure: Failure, clients: _Clients, again: _Again, end: End) -> Script:
     config = _with_room(clients.config, max(map(tokens_in, again.prompts), default=0))
     model = json.loads((files(__package__) / "model" / "config.json").read_text(encoding="utf-8"))
     constants = textwrap.wrap(f"MODEL_CONFIG = {model!r}", 118, break_long_words=False, break_on_hyphens=False)
     calls = clients.lines if end == UNENDED else marked(clients.lines)  # no single call fails
     body = asking(list(_opening(config)), calls, list(again.calls()), end)
-    return FRAME.script(failure, body, end, list(_parts(config, clients.structured)), constants)
+    return FRAME.script(failure, body, end, list(_parts(config, clients.structured)), constants, LIMITS)
 
 
 LICENSE = """\
