@@ -25,6 +25,7 @@ from ...targets.base.client_script import RECEIVED
 from ...targets.base.client_turn import NOT_SENT
 from ...targets.base.deployment import Deployment
 from ...targets.base.engine_tests import EngineTest
+from ...targets.base.engine_words import in_words
 from ...targets.base.issue_form import COMMENT, Form, Part, Section
 from ...targets.base.launch import Launch
 from ...targets.base.protocol import EngineError
@@ -618,7 +619,7 @@ def _implementations(case: ReproCase) -> Iterator[str]:
     for run in sorted(case.runs, key=lambda run: not run.default):
         was_run = NOT_DRIVEN if run.result.startswith(CANNOT_RUN) else without_event(run.result)  # for our reasons
         was_run += " (the script)" * run.by_script
-        result = "**fails** (this report)" if run.current else markdown_text(was_run)
+        result = "**fails** (this report)" if run.current else _said(case, was_run)
         told.append(f"{markdown_text(run.title)}{' (the default)' * run.default}: {result}")
     yield f"{'; '.join(told)}.\n"
 
@@ -748,7 +749,7 @@ def _cause(page: _Page) -> Iterator[str]:
     if not cause or (case.crashes and not case.script):
         unknown = "" if cause or fix else "Not known. "
         first = "The exception" if case.crashes else "First deviation in this run"
-        yield f"{unknown}{first}: {markdown_text(without_event(case.violation.sentence))}."
+        yield f"{unknown}{first}: {_said(case, without_event(case.violation.sentence))}."
 
 
 TERMS: Mapping[str, str] = {
@@ -939,7 +940,7 @@ def _expected(page: _Page) -> Iterator[str]:
         yield from (f"| {' | '.join(cells)} |" for cells in alone)
         yield "\nWhat should be there is what the same tokens give alone, without a cache.\n"
     elif not (case.crashes or (case.cause and any(cells[-1].startswith("**") for cells in received))):
-        yield from _inside(violation)
+        yield from _inside(case)
         if not case.deployment.has_sizes:
             yield f"{ROWS}\n"
     yield from _controls(case)
@@ -982,8 +983,9 @@ FORWARD = re.compile(
 )
 
 
-def _inside(violation: Violation) -> Iterator[str]:
+def _inside(case: ReproCase) -> Iterator[str]:
     """Yield what is wrong inside the engine, and the rule."""
+    violation = case.violation
     who = violation.request or (f"block {violation.block}" if violation.block >= 0 else "engine")
     observed = violation.observed_words.splitlines()
     seen = observed[0] if len(observed) == 1 else violation.sentence
@@ -992,7 +994,7 @@ def _inside(violation: Violation) -> Iterator[str]:
         wanted, seen = "", violation.sentence
     at = f", step {violation.step}" if violation.step >= 0 else ""
     yield "| inside the engine | expected | observed |\n| --- | --- | --- |"
-    yield f"| {markdown_text(who + at)} | {markdown_text(wanted or 'see the rule')} | {markdown_text(seen)} |\n"
+    yield f"| {' | '.join(_said(case, words) for words in (who + at, wanted or 'see the rule', seen))} |\n"
     rule, dot, _ = rule_of(violation.oracle, violation.field).partition(". ")
     yield f"**What must hold.** {rule}{dot.strip()}\n"
 
@@ -1200,17 +1202,14 @@ def _story(page: _Page, explanation: Explanation) -> Iterator[str]:
     history = page.case.history
     if any(kind == "mamba" for kind, _ in history.groups):
         yield "Here state@n is the recurrent state after exactly n tokens of a prefix.\n"
-    yield from (f"{number}. {_plain(words)}" for number, words in enumerate(explanation.story, 1))
+    yield from (f"{number}. {_said(page.case, words)}" for number, words in enumerate(explanation.story, 1))
     diverge = f"Expected and observed diverge here. {explanation.fate}".rstrip()  # the sentence is at the top
-    yield f"\n{_plain(diverge)}\n"
+    yield f"\n{_said(page.case, diverge)}\n"
 
 
-def _plain(words: str) -> str:
-    """Return our words for places of the cache in those of an engine's developers."""
-    return markdown_text(COLUMN.sub(r"block-table entry \1 of KV cache group \3 (\2)", words))
-
-
-COLUMN = re.compile(r"\bcolumn (\d+) of (\w+) group (\d+)")
+def _said(case: ReproCase, words: str) -> str:
+    """Return our words for places of the cache in those of the engine's developers."""
+    return markdown_text(in_words(words, case.deployment.phrases))
 
 
 def _environment(page: _Page) -> Iterator[str]:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from ...reference.layout import cdiv
 from ...reference.tokens import IMAGE_TOKENS, Truth, kind_of
 from .client_turn import prompt_path
+from .engine_words import Phrases, in_words
 from .inlined import Part, bare, import_block, trimmed
 from .repro import DEVIATION, MACHINERY, Failure, Place, Script, python_comment
 from .trace import LATE_STEPS_MAX
@@ -234,6 +235,7 @@ class Frame(NamedTuple):
     note         about the machinery, the lines of a comment
     environment  sets variables
     prepare      the function of the first part that is called before the engine is imported
+    phrases      what its developers call what the failure's message names
     """
 
     engine: str
@@ -242,6 +244,7 @@ class Frame(NamedTuple):
     note: str
     environment: str
     prepare: str
+    phrases: Phrases = ()
 
     def script(
         self,
@@ -278,7 +281,7 @@ class Frame(NamedTuple):
         about = textwrap.fill(f"{self.about} {does}", WIDTH)
         text = "\n".join(
             [
-                f'"""{python_comment(failure.sentence)}\n\n{about}\n"""\n',
+                f'"""{python_comment(in_words(failure.sentence, self.phrases))}\n\n{about}\n"""\n',
                 "from __future__ import annotations\n\n",
                 "def reproduce():",
                 *(f"    {line}".rstrip() for line in body),

@@ -49,6 +49,17 @@ FORM = Form(
     collects="transformers env",
 )
 """`.github/ISSUE_TEMPLATE/bug-report.yml`, which has no field for a description."""
+PHRASES = (
+    (r" in block \d+ \(column \d+\)", " in its row of the cache"),
+    (r"; the block was .*?(?= \(step |$)", ""),
+    (r"layer (\d+) of mamba group \d+ in its cache \(id \d+\) holds at its recurrent state:",
+     r"the recurrent state of its row in the cache (state layer \1) is"),
+    (r"layer (\d+) of (mamba|attention) group \d+ in its cache \(id \d+\) holds at",
+     r"its row in the cache (\2 layer \1) holds at"),
+    (r"\bblock \d+\b", "its row of the cache"),
+    (r"\(step (?=\d+\))", "(forward "),
+)  # fmt: skip
+"""`Deployment.phrases`: a cache has rows, and neither blocks nor columns."""
 CALLS = {
     "crop": "Cache.crop",
     "select": "Cache.batch_select_indices",
@@ -94,6 +105,7 @@ def deployment(variant: str, trace: Trace, version: str, device: str = "") -> De
         search=(family.model_type, "cache") if family else (),
         has_sizes=False,
         calls=CALLS,
+        phrases=PHRASES,
         environment=("-c", ENVIRONMENT),
         form=FORM,
     )

@@ -11,6 +11,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from ..base.engine_tests import EngineTest, class_name, docstring, indented
+from ..base.engine_words import in_words
 from ..base.inlined import Sources, import_block
 from ..base.protocol import EngineError, TargetError
 from ..base.repro import DEVIATION, Failure, Place, Script, python_comment
@@ -32,6 +33,7 @@ from ..base.trace import (
 )
 from . import operations as do
 from .client import Client
+from .deployment import PHRASES
 from .families import FAMILIES, WEIGHTS, Family
 from .kit_limits import Case, refusal
 
@@ -189,7 +191,7 @@ def write_scripts(variant: str, trace: Trace, failure: Failure) -> list[Script]:
     stood_in = REFUSED * offloads + "".join(f"\n\n{part.text}\n" for part in devices)
     machinery = f"{imports.lstrip()}\n\n{definitions}" + DECLINING * declines + stood_in
     text = SCRIPT.format(
-        message=python_comment(failure.sentence),
+        message=python_comment(in_words(failure.sentence, PHRASES)),
         about=OFFLOADS if offloads else "",
         error="an AssertionError" if promise == PROMISE else f"an AssertionError or {raised}",
         machinery=machinery,
