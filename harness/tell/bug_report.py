@@ -476,6 +476,8 @@ def _bug(page: _Page) -> Iterator[str]:
         told += f". {client[0].upper()}{client[1:]}" if ":" in client else f": {client}"
     yield f"{told}. {more}".rstrip() + "\n"
     yield from _when(case)
+    if case.deployment.reached:
+        yield f"**Callers** (read in the source). {'; '.join(case.deployment.reached)}.\n"
     yield from _implementations(case)
     yield from _models(case)
     if case.shown_as:
@@ -925,7 +927,7 @@ def _expected(page: _Page) -> Iterator[str]:
         yield from (f"| {' | '.join(cells)} |" for cells in rows)
         varied = f"; {markdown_text(case.told.variation)}" if case.told.variation and not received else ""
         told = f"each token is a function of all tokens before it{_restricted(case)}{varied}.{_zeros(rows)}"
-        yield f"\nToken ids of a stand-in model: {told}\n"
+        yield f"\n{OF_A_REAL_MODEL if _is_library(case) else f'Token ids of a stand-in model: {told}'}\n"
     if case.crashes and not rows:
         raised = case.verdict.raised if case.verdict and case.verdict.promised else ""
         kind = violation.field.partition("-")[0]
@@ -944,6 +946,11 @@ def _expected(page: _Page) -> Iterator[str]:
         if not case.deployment.has_sizes:
             yield f"{ROWS}\n"
     yield from _controls(case)
+
+
+OF_A_REAL_MODEL = (
+    "Token ids of a tiny model with random weights. It should give the same ones with and without a cache."
+)
 
 
 def _is_told_by_us(case: ReproCase) -> bool:

@@ -6,9 +6,11 @@ public API. What the bug form asks for besides (system, versions) is in the repo
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from ..base.deployment import Deployment, Implementation
 from ..base.issue_form import Form, Section
-from ..base.trace import Trace
+from ..base.trace import Step, Trace, tag_of
 from .families import FAMILIES
 
 OWN = (
@@ -69,6 +71,17 @@ CALLS = {
     "fork": "copy.deepcopy of a cache",
 }
 """Tag of an event -> the call that it is."""
+OWN_LOOP = "nothing in `generation/`, so a caller's own loop"
+CALLERS = {
+    "reorder": "`generate(num_beams=...)`, after each token",
+    "crop": "`generate(assistant_model=...)` or `generate(prompt_lookup_num_tokens=...)`, which refuse models that are "
+    "`_is_stateful`, or a caller's own loop",
+    "select": OWN_LOOP,
+    "repeat": OWN_LOOP,
+    "reset": OWN_LOOP,
+    "fork": "a caller that goes on from one cached prefix in several ways",
+}
+"""Tag of an event -> who calls it, by the source of 5.24."""
 CLIENTS = {
     "generate": "position ids passed, as generate() does",
     "loop": "forwards without position ids",
@@ -105,7 +118,21 @@ def deployment(variant: str, trace: Trace, version: str, device: str = "") -> De
         search=(family.model_type, "cache") if family else (),
         has_sizes=False,
         calls=CALLS,
+        reached=tuple(_reached(trace)),
         phrases=PHRASES,
         environment=("-c", ENVIRONMENT),
         form=FORM,
     )
+
+
+def _reached(trace: Trace) -> Iterator[str]:
+    """Yield who calls what a trace calls."""
+    options = trace.config.options
+    for tag in dict.fromkeys(map(tag_of, trace.events)):
+        if tag in CALLERS:
+            yield f"`{CALLS[tag].partition(' ')[0]}`: {CALLERS[tag]}"
+    if any(isinstance(event, Step) and event.chunks for event in trace.events) and options.get("chunks") != "whole":
+        yield "a prompt in chunks: `generate(prefill_chunk_size=...)`"
+    if options.get("offload") == "yes":
+        kind = "offloaded_static" if options.get("cache") == "static" else "offloaded"
+        yield f'offload: `generate(cache_implementation="{kind}")`'
