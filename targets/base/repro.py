@@ -130,7 +130,7 @@ def with_sizes(script: Script, sizes: Mapping[str, Sizes]) -> Script:
         if not name or not given:
             continue
         told = f"fails with {one.low + more} to {one.high + more}" if one.high else "larger ones fail, too"
-        told = "fails with this value only" if one.low == one.high else told
+        told = "values next to it pass, or do not fit" if one.low == one.high else told
         note = f"{given[0]}; {told}" if given["note"] else f"{given[0]}  # {told}"
         before = before[: given.start()] + note + before[given.end() :]
     return structs.replace(script, text=f"{before}{line}{after}")

@@ -17,7 +17,10 @@ OWN = (
     "cache classes and their layers, mask functions",
     "the whole forward of the model, on PyTorch kernels: a tiny model with random weights",
 )
-REPLACED = ("the loop of generate(): the same forwards and cache operations are called one by one",)
+REPLACED = (
+    "in the run behind this report, and in the script unless it calls generate(): the loop of generate(), whose "
+    "forwards and cache operations are called one by one",
+)
 TAGS = (
     "in the run behind this report, not in the script: the layers of the model, which make the same calls on a cache "
     "of digests, and read what the masks show",

@@ -226,7 +226,8 @@ def _of_beams(family: Family, failure: Failure) -> Script:
     body = [
         "model = tiny_model()",
         f"prompts = {prompts}",
-        f"tokens, mask = torch.tensor({rows}), torch.tensor({mask})",
+        f"tokens = torch.tensor({rows})",
+        f"mask = torch.tensor({mask})",
         f'asked = {{"attention_mask": mask, "num_beams": {BEAMS}, "max_new_tokens": {BEAM_TOKENS}}}',
         "alone = model.generate(tokens, **asked, use_cache=False)[:, tokens.shape[1] :].tolist()",
         DEVIATION,
