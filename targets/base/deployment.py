@@ -80,7 +80,7 @@ class Deployment(Struct, frozen=True):
     search     terms by which the tracker is searched instead of the kind of cache, () for that
     features   features of the engine that the trace's options switch on, as its tracker calls them
     words      a term that a report searches for -> how the tracker's users write it
-    phrases    what its developers call what our sentences name (`in_words`)
+    phrases    what its developers call what our sentences name (`engine_words`)
     form       by which its tracker takes a bug report
     unusual    names of flags that a server does not have by default and that choose other code
     scheduling names of flags that choose synchronous or asynchronous scheduling
