@@ -122,7 +122,7 @@ def _sizes(
 def _last(trace: Trace, name: str, by: int, fails: Callable[[Trace], bool]) -> int:
     """Return the last value of a limit, from the trace's own on, with which it fails."""
     value: int = getattr(trace.config, name)
-    tried = range(value + by, value + by * (TRIED + 1), by)
+    tried = (one for one in range(value + by, value + by * (TRIED + 1), by) if one > 0)  # a limit of 0 is refused
     return [value, *takewhile(lambda one: fails(_with(trace, {name: one})), tried)][-1]
 
 

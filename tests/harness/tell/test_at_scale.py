@@ -148,6 +148,10 @@ def test_of_a_limit_the_values_are_told_with_which_the_trace_fails() -> None:
     assert sizes["num_blocks"] == Sizes(blocks, blocks - 1, blocks + 2)
     seats = one.config.max_num_seqs
     assert sizes["max_num_seqs"] == Sizes(seats, seats, None), "a very large value fails, too"
+    single = structs.replace(one, config=structs.replace(one.config, max_num_seqs=1))
+    seen = list[int]()
+    serve(single, described, lambda other: not seen.append(other.config.max_num_seqs) and other.config.max_num_seqs < 9)
+    assert min(seen) == 1, "a limit of 0 is refused"
     asked.clear()
     late = serve(one, described, lambda other: fails(other) and blocks + 1 not in asked).sizes
     assert "num_blocks" not in late, "there was no time for all"
