@@ -122,7 +122,8 @@ def _sizes(
 def _last(trace: Trace, name: str, by: int, fails: Callable[[Trace], bool]) -> int:
     """Return the last value of a limit, from the trace's own on, with which it fails."""
     value: int = getattr(trace.config, name)
-    tried = (one for one in range(value + by, value + by * (TRIED + 1), by) if one > 0)  # a limit of 0 is refused
+    least = 2 if name == "num_blocks" else 1  # what a trace may have
+    tried = (one for one in range(value + by, value + by * (TRIED + 1), by) if least <= one <= AMPLE[name])
     return [value, *takewhile(lambda one: fails(_with(trace, {name: one})), tried)][-1]
 
 
