@@ -82,10 +82,15 @@ class Answer(Struct, frozen=True):
 
 
 class Answers(Struct, frozen=True):
-    """Answers in order of arrival, prompts that were sent again last. `variation`: what differs from the trace."""
+    """Answers in order of arrival, prompts that were sent again last.
+
+    variation  what differs from the trace
+    unsent     requests, once for each turn that was never sent: the run ended before, or their session was not idle
+    """
 
     rows: tuple[Answer, ...] = ()
     variation: str = ""
+    unsent: tuple[str, ...] = ()
 
     @property
     def is_right(self) -> bool:
@@ -103,18 +108,18 @@ def collect_answers(factory: TargetFactory, trace: Trace, request: str = "") -> 
         return Answers()
     if reason := refusal(trace, factory):
         raise TraceError(reason)
-    first = Answers(_answers(factory, trace))
+    first = _answers(factory, trace)
     if not first.is_right:
         return first
     for varied, variation in _variations(trace, request):
         if not refusal(varied, factory):
-            answers = Answers(_answers(factory, varied), variation)
+            answers = structs.replace(_answers(factory, varied), variation=variation)
             if any(row.wrong_from >= 0 for row in answers.rows):
                 return answers
     return first
 
 
-def _answers(factory: TargetFactory, trace: Trace) -> tuple[Answer, ...]:
+def _answers(factory: TargetFactory, trace: Trace) -> Answers:
     run = _Run(factory.open(trace.config), trace.config)
     try:
         run.serve(trace)
@@ -122,7 +127,7 @@ def _answers(factory: TargetFactory, trace: Trace) -> tuple[Answer, ...]:
         run.fail(clean(f"{type(error).__name__}: {text_of(error)}"))
     finally:
         run.target.close()
-    return tuple(run.answers())
+    return Answers(tuple(run.answers()), unsent=tuple(run.unsent))
 
 
 def _variations(trace: Trace, request: str) -> Iterator[tuple[Trace, str]]:
@@ -191,9 +196,12 @@ class _Run:
         self.turns: list[_Turn] = []
         self.live: dict[str, _Turn] = {}
         """The last turn of each name."""
+        self.unsent: list[str] = []
+        """Names of turns that were not sent."""
 
     def serve(self, trace: Trace) -> None:
         asleep = False
+        self.unsent = [event.name for event in trace.events if isinstance(event, Turn)]
         for event in trace.events:
             self.apply(event)
             asleep = isinstance(event, Sleep) or (asleep and not isinstance(event, Wake))
@@ -226,6 +234,8 @@ class _Run:
 
     def begin(self, turn: _Turn) -> None:
         self.turns.append(turn)
+        if turn.name in self.unsent:
+            self.unsent.remove(turn.name)
         self.live[turn.name] = turn
 
     def deliver(self, delivered: Delivered) -> None:

@@ -12,19 +12,22 @@ whatever the block, if k drafts are proposed, and as many tokens before the end 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, takewhile
 from typing import NamedTuple
 
 from msgspec import Struct, structs
 
 from ...reference.tokens import CONTINUATION
 from ...targets.base.deployment import Deployment, Scale
+from ...targets.base.repro import Sizes
 from ...targets.base.trace import AnyEvent, Arrive, Config, Crop, ExternalLoad, Resume, Step, Trace, Truncate, Turn
 from ..record.history import History
 from .scenario import steps_of
 
 AMPLE = {"max_num_batched_tokens": 4096, "max_num_seqs": 64, "num_blocks": 4096, "max_model_len": 4096}
 """Limits that limit no trace."""
+TRIED = 4
+"""Values next to that of a limit that are tried on either side."""
 NO_HISTORY = History()
 EVENTS_MAX = 600
 """Of a trace that is tried."""
@@ -61,12 +64,14 @@ class Served(Struct, frozen=True):
     trace       in the server's lengths; as it is where they cannot be scaled
     needs       fields of the configuration whose limits the trace needs
     tried       tokens of the largest blocks with which the trace was run and failed in the same way, 0 for none
+    sizes       field of the configuration -> values with which the trace, in its own lengths, fails
     """
 
     deployment: Deployment
     trace: Trace
     needs: Sequence[str] = ()
     tried: int = 0
+    sizes: Mapping[str, Sizes] = {}
 
 
 def serve(
@@ -77,8 +82,9 @@ def serve(
     described = describe(trace)
     scaled = at_scale(trace, described.scale) if described.scale else None
     needs, spared = _needed(trace, described.limits, fails)
+    own = needs
     if scaled is None:
-        return Served(structs.replace(described, scale=None), trace, needs)
+        return Served(structs.replace(described, scale=None), trace, needs, 0, _sizes(trace, needs, spared, fails))
     assert described.scale is not None
     tried = 0
     # What was run has the limits of the command. In such lengths more of them may be needed than in the trace's own.
@@ -96,7 +102,29 @@ def serve(
             break
     server = describe(scaled)
     flags = (*described.scale.flags, *(part for name in needs for part in server.limits[name]))
-    return Served(structs.replace(server, flags=(*server.flags, *flags)), scaled, needs, tried)
+    sizes = _sizes(trace, own, spared, fails)
+    return Served(structs.replace(server, flags=(*server.flags, *flags)), scaled, needs, tried, sizes)
+
+
+def _sizes(
+    trace: Trace, needs: Sequence[str], spared: Mapping[str, int], fails: Callable[[Trace], bool]
+) -> dict[str, Sizes]:
+    """Return the values of limits with which a trace fails: of those that it needs the ones around its own, as far as
+    they were tried."""
+    found = {name: Sizes(value := getattr(trace.config, name), value) for name in spared}
+    for name in needs:
+        low, high = (_last(trace, name, by, fails) for by in (-1, 1))
+        if fails(trace):  # there was time for all of them
+            found[name] = Sizes(getattr(trace.config, name), low, high)
+    return found
+
+
+def _last(trace: Trace, name: str, by: int, fails: Callable[[Trace], bool]) -> int:
+    """Return the last value of a limit, from the trace's own on, with which it fails."""
+    value: int = getattr(trace.config, name)
+    least = 2 if name == "num_blocks" else 1  # what a trace may have
+    tried = (one for one in range(value + by, value + by * (TRIED + 1), by) if least <= one <= AMPLE[name])
+    return [value, *takewhile(lambda one: fails(_with(trace, {name: one})), tried)][-1]
 
 
 def _needed(

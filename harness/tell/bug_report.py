@@ -22,8 +22,10 @@ from msgspec import Struct, structs
 from ...reference.tokens import CONTINUATION
 from ...targets.base.client_script import AGAIN as AGAIN_IN_SCRIPT
 from ...targets.base.client_script import RECEIVED
+from ...targets.base.client_turn import NOT_SENT
 from ...targets.base.deployment import Deployment
 from ...targets.base.engine_tests import EngineTest
+from ...targets.base.engine_words import in_words
 from ...targets.base.issue_form import COMMENT, Form, Part, Section
 from ...targets.base.launch import Launch
 from ...targets.base.protocol import EngineError
@@ -97,6 +99,8 @@ STEM = 5
 FLAG_LENGTH_MAX = 60
 """A longer flag is named without its value."""
 TOKENS_SHOWN = 12
+TOKENS_BEFORE = 3
+"""Tokens of a long list before the first one that is wrong."""
 PLACES_SHOWN = 5
 ISSUE = re.compile(r"\\#(?=\d)")
 GREEDY = re.compile(r"greedy tokens (\[.*?\]), alone (\[.*?\]);")
@@ -175,7 +179,8 @@ class ReproCase(Struct, frozen=True):
     system    operating system and architecture
     collected  what the engine's own tool says of its environment, "" without one
     usual     values of options that need no mention
-    controls  runs that differ from the trace in one factor, and pass
+    controls  runs that differ from the trace in one factor, which concerns the cause, and pass
+    reductions  those with a request less or other lengths
     models    the trace on other models: `PASSES`, how it fails, or why it cannot run
     places    suspicious functions of the engine, most suspicious first; () if they were not computed
     related   the known bug that lists the trace or is recognized, if there is one
@@ -201,6 +206,7 @@ class ReproCase(Struct, frozen=True):
     system: str = ""
     collected: str = ""
     controls: Sequence[str] = ()
+    reductions: Sequence[str] = ()
     models: Mapping[str, str] = {}
     usual: Mapping[str, str] = {}
     places: Sequence[Place] = ()
@@ -470,6 +476,8 @@ def _bug(page: _Page) -> Iterator[str]:
         told += f". {client[0].upper()}{client[1:]}" if ":" in client else f": {client}"
     yield f"{told}. {more}".rstrip() + "\n"
     yield from _when(case)
+    if case.deployment.reached:
+        yield f"**Callers** (read in the source). {'; '.join(case.deployment.reached)}.\n"
     yield from _implementations(case)
     yield from _models(case)
     if case.shown_as:
@@ -613,7 +621,7 @@ def _implementations(case: ReproCase) -> Iterator[str]:
     for run in sorted(case.runs, key=lambda run: not run.default):
         was_run = NOT_DRIVEN if run.result.startswith(CANNOT_RUN) else without_event(run.result)  # for our reasons
         was_run += " (the script)" * run.by_script
-        result = "**fails** (this report)" if run.current else markdown_text(was_run)
+        result = "**fails** (this report)" if run.current else _said(case, was_run)
         told.append(f"{markdown_text(run.title)}{' (the default)' * run.default}: {result}")
     yield f"{'; '.join(told)}.\n"
 
@@ -743,7 +751,7 @@ def _cause(page: _Page) -> Iterator[str]:
     if not cause or (case.crashes and not case.script):
         unknown = "" if cause or fix else "Not known. "
         first = "The exception" if case.crashes else "First deviation in this run"
-        yield f"{unknown}{first}: {markdown_text(without_event(case.violation.sentence))}."
+        yield f"{unknown}{first}: {_said(case, without_event(case.violation.sentence))}."
 
 
 TERMS: Mapping[str, str] = {
@@ -910,7 +918,7 @@ def _expected(page: _Page) -> Iterator[str]:
     case, violation = page.case, page.case.violation
     received = list(_received(case))
     rows, expected = received or list(_answers(case)), "no exception"
-    if case.crashes and all(cells[-1] in (RIGHT, NO_ANSWER) for cells in rows):
+    if case.crashes and all(cells[-1] in (RIGHT, NO_ANSWER, NOT_SENT) for cells in rows):
         if lacking := [name for name, *_, grade in rows if grade == NO_ANSWER]:
             expected = f"an answer for {listed(lacking)}"
         rows = []
@@ -919,7 +927,7 @@ def _expected(page: _Page) -> Iterator[str]:
         yield from (f"| {' | '.join(cells)} |" for cells in rows)
         varied = f"; {markdown_text(case.told.variation)}" if case.told.variation and not received else ""
         told = f"each token is a function of all tokens before it{_restricted(case)}{varied}.{_zeros(rows)}"
-        yield f"\nToken ids of a stand-in model: {told}\n"
+        yield f"\n{OF_A_REAL_MODEL if _is_library(case) else f'Token ids of a stand-in model: {told}'}\n"
     if case.crashes and not rows:
         raised = case.verdict.raised if case.verdict and case.verdict.promised else ""
         kind = violation.field.partition("-")[0]
@@ -934,10 +942,15 @@ def _expected(page: _Page) -> Iterator[str]:
         yield from (f"| {' | '.join(cells)} |" for cells in alone)
         yield "\nWhat should be there is what the same tokens give alone, without a cache.\n"
     elif not (case.crashes or (case.cause and any(cells[-1].startswith("**") for cells in received))):
-        yield from _inside(violation)
+        yield from _inside(case)
         if not case.deployment.has_sizes:
             yield f"{ROWS}\n"
     yield from _controls(case)
+
+
+OF_A_REAL_MODEL = (
+    "Token ids of a tiny model with random weights. It should give the same ones with and without a cache."
+)
 
 
 def _is_told_by_us(case: ReproCase) -> bool:
@@ -946,13 +959,15 @@ def _is_told_by_us(case: ReproCase) -> bool:
 
 
 def _controls(case: ReproCase) -> Iterator[str]:
-    """Yield a table of runs that differ in one factor and pass; nothing if there are none."""
+    """Yield a table of runs that differ in one factor that concerns the cause, and pass; in a line those with less."""
     ran = "the script" if case.script else "the run"
     if case.controls:
         yield f"**Controls.** Each was run, and differs from {ran} in one thing only:\n"
         yield f"| run | result |\n| --- | --- |\n| {ran} | **fails** |"
         yield from (f"| the same, but {markdown_text(control)} | passes |" for control in case.controls)
         yield ""
+    if case.reductions:
+        yield f"Also passes: {markdown_text('; '.join(case.reductions))}.\n"
 
 
 def _alone(case: ReproCase) -> Iterator[list[str]]:
@@ -962,7 +977,7 @@ def _alone(case: ReproCase) -> Iterator[list[str]]:
     rows = [(found, f"{found[0]}:" in f"{raised}:") for line in told if (found := FORWARD.match(line))]
     for found, is_told in rows if any(is_told or one["is"] != one["alone"] for one, is_told in rows) else ():
         grade = "**wrong**" if is_told or found["is"] != found["alone"] else "right"
-        cells = found["row"], found["count"], _numbers(found["alone"]), _numbers(found["is"]), found["by"]
+        cells = found["row"], found["count"], *_beside(_ids(found["alone"]), _ids(found["is"])), found["by"]
         yield [*cells, grade]
 
 
@@ -975,8 +990,9 @@ FORWARD = re.compile(
 )
 
 
-def _inside(violation: Violation) -> Iterator[str]:
+def _inside(case: ReproCase) -> Iterator[str]:
     """Yield what is wrong inside the engine, and the rule."""
+    violation = case.violation
     who = violation.request or (f"block {violation.block}" if violation.block >= 0 else "engine")
     observed = violation.observed_words.splitlines()
     seen = observed[0] if len(observed) == 1 else violation.sentence
@@ -985,7 +1001,7 @@ def _inside(violation: Violation) -> Iterator[str]:
         wanted, seen = "", violation.sentence
     at = f", step {violation.step}" if violation.step >= 0 else ""
     yield "| inside the engine | expected | observed |\n| --- | --- | --- |"
-    yield f"| {markdown_text(who + at)} | {markdown_text(wanted or 'see the rule')} | {markdown_text(seen)} |\n"
+    yield f"| {' | '.join(_said(case, words) for words in (who + at, wanted or 'see the rule', seen))} |\n"
     rule, dot, _ = rule_of(violation.oracle, violation.field).partition(". ")
     yield f"**What must hold.** {rule}{dot.strip()}\n"
 
@@ -1011,19 +1027,23 @@ def _received(case: ReproCase) -> Iterator[list[str]]:
         grade = GRADES.get(end, f"**{markdown_text(end)}**") if client["expected"] else RIGHT
         if client["expected"] and end in GRADES and _is_longer(got, wanted):
             grade = GRADES[end].replace("wrong", "too many")
+        cells = _beside(_ids(wanted), _ids(got))
+        if end == NOT_SENT:
+            cells, grade = ["", ""], NOT_SENT
         name = client["name"]
         turns[name] += 1
         turn = f", turn {turns[name]}" if turns[name] > 1 else ""
         shown = f"a later request with the same tokens ({name})" if name.startswith(AGAIN_IN_SCRIPT) else name
-        yield [markdown_text(shown + turn), _numbers(wanted), _numbers(got), grade]
+        yield [markdown_text(shown + turn), *cells, grade]
 
 
 GRADES = {"ended": "**wrong**", "aborted": "**wrong**, aborted"}
 """How a request ended that received something else than it should -> what is said of it."""
 
 
-def _numbers(tokens: str) -> str:
-    return markdown_text(_tokens([int(one) for one in re.findall(r"-?\d+", tokens)]))
+def _ids(tokens: str) -> list[int]:
+    """Return the tokens of a list that a script prints."""
+    return [int(one) for one in re.findall(r"-?\d+", tokens)]
 
 
 def _answers(case: ReproCase) -> Iterator[list[str]]:
@@ -1041,8 +1061,12 @@ def _answers(case: ReproCase) -> Iterator[list[str]]:
         name = answer.request + turn
         if answer.again:
             name = f"{answer.request.removesuffix(AGAIN)} (its prompt and answer sent again)"
-        cells = [name, _tokens(answer.expected), _tokens(answer.observed)]
-        yield [*map(markdown_text, cells), NO_ANSWER if case.crashes and answer.end else _grade(answer)]
+        cells = [markdown_text(name), *_beside(answer.expected, answer.observed)]
+        yield [*cells, NO_ANSWER if case.crashes and answer.end else _grade(answer)]
+    for name in case.told.unsent:
+        turns[name] += 1
+        turn = f", turn {turns[name]}" if turns[name] > 1 else ""
+        yield [markdown_text(name + turn), "", "", NOT_SENT]
 
 
 def _is_library(case: ReproCase) -> bool:
@@ -1050,9 +1074,20 @@ def _is_library(case: ReproCase) -> bool:
     return not (case.deployment.has_sizes or case.deployment.command)
 
 
-def _tokens(tokens: Sequence[int]) -> str:
-    more = f" ... ({len(tokens)} in all)" if len(tokens) > TOKENS_SHOWN else ""
-    return " ".join(map(str, tokens[:TOKENS_SHOWN])) + more if tokens else "none"
+def _beside(wanted: Sequence[int], found: Sequence[int]) -> list[str]:
+    """Return the tokens of two cells of a row: of long lists those around the first place where they differ."""
+    pairs = enumerate(zip(wanted, found, strict=False))
+    first = next((index for index, (one, other) in pairs if one != other), min(len(wanted), len(found)))
+    begin = max(first - TOKENS_BEFORE, 0) if first >= TOKENS_SHOWN else 0
+    return [markdown_text(_tokens(one, begin if wanted != found else 0)) for one in (wanted, found)]
+
+
+def _tokens(tokens: Sequence[int], begin: int) -> str:
+    """Return at most `TOKENS_SHOWN` tokens from one on."""
+    shown = tokens[begin : begin + TOKENS_SHOWN]
+    which = f"tokens {begin + 1} to {begin + len(shown)} of {len(tokens)}" if begin else f"{len(tokens)} in all"
+    more = f" ... ({which})" if len(tokens) > TOKENS_SHOWN else ""
+    return ("... " if begin else "") + " ".join(map(str, shown)) + more if tokens else "none"
 
 
 def _grade(answer: Answer) -> str:
@@ -1087,7 +1122,8 @@ def _sources(case: ReproCase) -> Iterator[str]:
     release = "run on the release with other known bugs fixed" if case.fixes else "run on the release"
     script = f" The script, {release}: its output and exit statuses." if case.script else ""
     how = "by the fuzzer, with stand-ins" if case.deployment.is_stood_in else "by the fuzzer"
-    ran = {"settings": case.severity and case.severity.reach, "models": case.models, "controls": case.controls}
+    passing = [*case.controls, *case.reductions]
+    ran = {"settings": case.severity and case.severity.reach, "models": case.models, "controls": passing}
     told = [what for what, is_there in ran.items() if is_there]
     runs = f" Runs of the same requests {how}: {listed(told)}." if told else ""
     yield f"**What is measured.**{script}{runs}"
@@ -1173,17 +1209,14 @@ def _story(page: _Page, explanation: Explanation) -> Iterator[str]:
     history = page.case.history
     if any(kind == "mamba" for kind, _ in history.groups):
         yield "Here state@n is the recurrent state after exactly n tokens of a prefix.\n"
-    yield from (f"{number}. {_plain(words)}" for number, words in enumerate(explanation.story, 1))
+    yield from (f"{number}. {_said(page.case, words)}" for number, words in enumerate(explanation.story, 1))
     diverge = f"Expected and observed diverge here. {explanation.fate}".rstrip()  # the sentence is at the top
-    yield f"\n{_plain(diverge)}\n"
+    yield f"\n{_said(page.case, diverge)}\n"
 
 
-def _plain(words: str) -> str:
-    """Return our words for places of the cache in those of an engine's developers."""
-    return markdown_text(COLUMN.sub(r"block-table entry \1 of KV cache group \3 (\2)", words))
-
-
-COLUMN = re.compile(r"\bcolumn (\d+) of (\w+) group (\d+)")
+def _said(case: ReproCase, words: str) -> str:
+    """Return our words for places of the cache in those of the engine's developers."""
+    return markdown_text(in_words(words, case.deployment.phrases))
 
 
 def _environment(page: _Page) -> Iterator[str]:

@@ -1,7 +1,8 @@
 """Controls of a bug report: runs that differ from the failing trace in one factor, and pass.
 
-One request fewer, one event fewer, other lengths, a turn as a request of its own, one setting that another server has,
-or a larger limit. Those of events come first: a setting may switch off much more than what fails. A control has to do
+First what concerns the cause: one event fewer, a turn as a request of its own, no hit, one setting that another server
+has, or a larger limit. Those of events come first: a setting may switch off much more than what fails. Then what only
+shows that the trace is small: one request fewer, other lengths. A control has to do
 again what fails in the trace: the same request computes the same positions after a hit like the one before, or the same
 content is published. A run in which that does not happen passes without saying anything; so does one without the
 request that writes what is wrong, or without the call that is wrong itself. Where the factor is the failing request's
@@ -52,13 +53,16 @@ REQUESTS_MAX = 6
 MAY_BE_DECLINED = ("on the batch", "with consent")
 """What an event may be that an engine declines with other settings: then nothing is done that could go wrong."""
 CONTROLS_MAX = 5
-"""Controls that a report has."""
+"""Controls of a report that concern the cause."""
 OF_EVENTS_FIRST = 3
 """Controls of events, if there are so many, that come before those of settings; more of them take the places that
 settings leave."""
-EVENT_RUNS_MAX = 20
+REDUCTIONS_MAX = 3
+"""Controls that only show that the trace is small."""
+EVENT_RUNS_MAX = 8
 SETTING_RUNS_MAX = 12
-"""Runs in which controls of either kind are looked for."""
+REDUCTION_RUNS_MAX = 16
+"""Runs in which controls of each kind are looked for."""
 EVENTS: Mapping[type[AnyEvent], str] = {**NOUNS, ExternalLoad: "KV connector's load"}
 """Kind of an event without which a trace may be run -> what it is, where the engine has no word for it."""
 AS_NEW = "-new"
@@ -84,6 +88,13 @@ class Variant(NamedTuple):
     stands_for: Mapping[str, str] = {}
 
 
+class Control(NamedTuple):
+    """What is different in a run that passes. `reduces`: it has a request less, or other lengths, and nothing else."""
+
+    words: str
+    reduces: bool = False
+
+
 class Runner(Protocol):
     """The part of a worker that is used here."""
 
@@ -98,24 +109,25 @@ def controls(
     engine: Runner,
     capabilities: Capabilities,
     server: Callable[[Trace], Deployment],
-) -> Iterator[str]:
-    """Yield what is different in each control of a trace with the history of its failure. `server` returns the server
-    that a trace stands for."""
+) -> Iterator[Control]:
+    """Yield the controls of a trace with the history of its failure, first those that concern the cause. `server`
+    returns the server that a trace stands for."""
     violation = history.violation
     if violation is None:
         return
     turns = _turns(trace, violation)
 
-    def passing(variants: Iterator[Variant], most: int) -> Iterator[str]:
+    def passing(variants: Iterator[Variant], most: int, *, reduces: bool = False) -> Iterator[Control]:
         fitting = (one for one in islice(variants, most) if _fits(one.trace))
         found = (one for one in fitting if _is_control(engine, one, history, violation, turns))
-        yield from (_told(words, [*group]) for words, group in groupby(found, lambda one: one.words))
+        yield from (Control(_told(words, [*group]), reduces) for words, group in groupby(found, lambda one: one.words))
 
-    of_events = passing(_of_events(trace, history, violation, server(trace)), EVENT_RUNS_MAX)
-    of_settings = passing(_of_settings(trace, violation, capabilities, server), SETTING_RUNS_MAX)
+    of_events = passing(_of_events(trace, violation, server(trace)), EVENT_RUNS_MAX)
+    of_settings = passing(_of_settings(trace, history, violation, capabilities, server), SETTING_RUNS_MAX)
     first = [*islice(of_events, OF_EVENTS_FIRST)]
     settings = [*islice(of_settings, CONTROLS_MAX - len(first))]
     yield from (*first, *islice(of_events, CONTROLS_MAX - len(first) - len(settings)), *settings)
+    yield from islice(passing(_reduced(trace, history, violation), REDUCTION_RUNS_MAX, reduces=True), REDUCTIONS_MAX)
 
 
 def _told(words: str, found: Sequence[Variant]) -> str:
@@ -153,31 +165,42 @@ def may_decline(trace: Trace) -> bool:
     return any(event.about.acts in MAY_BE_DECLINED for event in trace.events)
 
 
-def _of_events(trace: Trace, history: History, violation: Violation, server: Deployment) -> Iterator[Variant]:
-    """Yield traces with requests fewer, events fewer, a turn as a request of its own, and other lengths of the other
-    requests and of the failing one."""
-    # With other rows or lengths an operation on the batch may be declined: then nothing is done that could go wrong.
-    is_done = not may_decline(trace)
-    if is_done:
-        for name in _bystanders(trace, history, violation)[:REQUESTS_MAX]:
-            events = tuple(event for event in trace.events if getattr(event, "name", "") != name)
-            if not any(name in _referred(event) for event in events):
-                yield Variant(f"without {name}", structs.replace(trace, events=events))
+def _of_events(trace: Trace, violation: Violation, server: Deployment) -> Iterator[Variant]:
+    """Yield traces with events fewer, and with a turn as a request of its own."""
     yield from _fewer_events(trace, server, violation.event)
-    if is_done:
+    if not may_decline(trace):
         yield from _as_new_requests(trace)
-        yield from _other_lengths(trace, violation.request, of_others=True)
-        yield from _other_lengths(trace, violation.request)
+
+
+def _reduced(trace: Trace, history: History, violation: Violation) -> Iterator[Variant]:
+    """Yield traces with requests fewer, and with other lengths of the other requests and of the failing one; none of a
+    trace of whose events one may be declined with other rows or lengths: nothing is done then that could go wrong."""
+    if may_decline(trace):
+        return
+    for name in _bystanders(trace, history, violation)[:REQUESTS_MAX]:
+        events = tuple(event for event in trace.events if getattr(event, "name", "") != name)
+        if not any(name in _referred(event) for event in events):
+            yield Variant(f"without {name}", structs.replace(trace, events=events))
+    yield from _other_lengths(trace, violation.request, of_others=True)
+    yield from _other_lengths(trace, violation.request)
 
 
 def _of_settings(
-    trace: Trace, violation: Violation, capabilities: Capabilities, server: Callable[[Trace], Deployment]
+    trace: Trace,
+    history: History,
+    violation: Violation,
+    capabilities: Capabilities,
+    server: Callable[[Trace], Deployment],
 ) -> Iterator[Variant]:
-    """Yield traces with settings as the stock server has them, other options, a larger pool and larger steps; none of
-    a trace of whose events one may be declined then."""
+    """Yield traces without a prefix cache if the failing request hits it, with settings as the stock server has them,
+    other options, a larger pool and larger steps; none of a trace of whose events one may be declined then."""
     if may_decline(trace):
         return
     here = server(trace)
+    if any(one.hit > 0 for one in history.request_steps if one.admitted and one.request == violation.request):
+        other = _with(trace, structs.replace(trace.config, enable_prefix_caching=False))
+        if flags := _new_switches(here, server(other)):
+            yield Variant(f"with {' '.join(flags)} (no hit)", other, is_own=True)
     for setting in capabilities.stock or ():
         # In another schedule the same events meet other steps.
         if "async_depth" not in setting.stock and departs(setting, trace.config):
@@ -192,7 +215,7 @@ def _of_settings(
             other = _with(trace, structs.replace(trace.config, options={**trace.config.options, name: value}))
             if value != trace.config.options.get(name) and (words := _differs(here, server(other))):
                 yield Variant(words, other)
-    yield from _larger(trace, here, is_waiting=violation.oracle == "M8")
+    yield from _larger(trace, here, server)
 
 
 def _referred(event: AnyEvent) -> set[str]:
@@ -204,23 +227,23 @@ def _referred(event: AnyEvent) -> set[str]:
     return {one for one in found if isinstance(one, str)}
 
 
-def _larger(trace: Trace, server: Deployment, *, is_waiting: bool) -> Iterator[Variant]:
-    """Yield the trace in a pool in which nobody needs to wait, if requests do, and in steps and batches that have room
-    for more."""
-    config, limits = trace.config, server.limits
-    if is_waiting:
-        blocks = 2 * config.num_blocks
-        larger = structs.replace(config, num_blocks=blocks)
-        yield Variant(f"with a pool of {blocks} blocks instead of {config.num_blocks}", _with(trace, larger))
-    if "max_num_batched_tokens" in limits:
-        tokens = 2 * config.max_num_batched_tokens
-        larger = structs.replace(config, max_num_batched_tokens=tokens)
-        words = f"with steps of up to {tokens} tokens instead of {config.max_num_batched_tokens}"
-        yield Variant(words, _with(trace, larger))
-    if "max_num_seqs" in limits:
-        larger = structs.replace(config, max_num_seqs=config.max_num_seqs + 1)
-        words = f"with room for {larger.max_num_seqs} running requests instead of {config.max_num_seqs}"
-        yield Variant(words, _with(trace, larger))
+def _larger(trace: Trace, here: Deployment, server: Callable[[Trace], Deployment]) -> Iterator[Variant]:
+    """Yield the trace in a pool in which nobody needs to wait, and in steps and batches that have room for more."""
+    config = trace.config
+    more = {
+        "num_blocks": 2 * config.num_blocks,
+        "max_num_batched_tokens": 2 * config.max_num_batched_tokens,
+        "max_num_seqs": config.max_num_seqs + 1,
+    }
+    for name, value in more.items():
+        larger, before = _with(trace, structs.replace(config, **{name: value})), getattr(config, name)
+        if flags := here.limits.get(name, ()):
+            told = f"{flags[0]} {server(larger).limits[name][1]} instead of {flags[1]}"
+        elif name == "num_blocks" and before and here.has_sizes:
+            told = f"a pool of {value} blocks instead of {before}"
+        else:
+            continue
+        yield Variant(f"with {told}", larger)
     pages = {group.block_size for group in config.groups if group.kind == "attention"}
     if config.mamba_cache_mode == "slots" and max(pages, default=1) > 1:  # a page is no block of a state there
         size, groups = max(pages), [structs.replace(one, block_size=1) if one.kind == "attention" else one
@@ -307,6 +330,11 @@ def _differs(one: Deployment, other: Deployment) -> str:
     if any(" " in flag for flag in new):
         return ""
     return " ".join([*(["with", *new] if new else []), *(["without", *gone] if gone else [])])
+
+
+def _new_switches(one: Deployment, other: Deployment) -> list[str]:
+    """Return the flags without a value that only the other one of two servers has."""
+    return [flag for flag in other.shell[1:] if flag not in one.shell and " " not in flag]
 
 
 def _instead(one: Deployment, other: Deployment, flag: str) -> str:

@@ -30,7 +30,7 @@ from ...targets.base.patched_copy import as_applied, functions_at, patched
 from ...targets.base.patches import Patch, PatchError, parse_patch
 from ...targets.base.protocol import TargetError
 from ...targets.base.registry import describe, write_attempts, write_test
-from ...targets.base.repro import Script, served
+from ...targets.base.repro import Script, served, with_sizes
 from ...targets.base.trace import Arrive, Step, Trace, TraceError
 from ..draw.trace_files import write_atomically
 from ..group.causes.evidence import Place
@@ -144,7 +144,8 @@ def observe(
         here = next((one.title for one in runs if one.current), "this one")
         passing = [f"{one.title} instead of {here}" for one in runs if one.result == PASSES and not may_decline(trace)]
         here_as = partial(describe, spec, version=launch.version)
-        passing += controls(trace, history, worker, capabilities, here_as)
+        found = list(controls(trace, history, worker, capabilities, here_as))
+        passing += [one.words for one in found if not one.reduces]
         models = dict(_models(judged, on_other_models(trace, capabilities, here_as), violation.signature))
     versions = versions_of(launch, deployment.packages)
     return ReproCase(
@@ -153,6 +154,7 @@ def observe(
         severity=severity,
         collected=collected(launch, deployment.environment),
         controls=passing,
+        reductions=[one.words for one in found if one.reduces],
         models=models,
         usual=capabilities.usual_options,
         places=places,
@@ -381,7 +383,9 @@ def write_script(folder: Path, case: ReproCase) -> tuple[Script, ScriptVerdict]:
     if ranks_of(case.trace.config) > 1:
         raise TargetError("the failure needs several ranks, and a script runs one engine")
     scripts = write_attempts(case.spec, case.trace, failure_of(case.trace, case.history, case.violation))
-    for script in (served(one, case.server) if case.is_served else one for one in scripts):
+    sizes = case.served.sizes if case.served else {}
+    told = (with_sizes(one, sizes) for one in scripts)
+    for script in (served(one, case.server) if case.is_served else one for one in told):
         write_atomically(folder / SCRIPT, script.text.encode())
         verdict = run_script(folder / SCRIPT, script, case.launch)
         if verdict.promised:

@@ -40,6 +40,7 @@ From a target string to a process:
 From a finding to a report:
 
     deployment        the server that a configuration stands for
+    engine_words      our sentences in the words of an engine's developers
     issue_form        the bug form of its tracker, and what of a report stands under each heading
     client_requests   what its clients send
     front_door        compares what ran with what the engine's parser makes of that server's command

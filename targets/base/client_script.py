@@ -9,13 +9,14 @@ from __future__ import annotations
 import re
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
 from ...reference.layout import cdiv
 from ...reference.tokens import IMAGE_TOKENS, Truth, kind_of
 from .client_turn import prompt_path
+from .engine_words import Phrases, in_words
 from .inlined import Part, bare, import_block, trimmed
 from .repro import DEVIATION, MACHINERY, Failure, Place, Script, python_comment
 from .trace import LATE_STEPS_MAX
@@ -234,6 +235,7 @@ class Frame(NamedTuple):
     note         about the machinery, the lines of a comment
     environment  sets variables
     prepare      the function of the first part that is called before the engine is imported
+    phrases      what its developers call what the failure's message names
     """
 
     engine: str
@@ -242,11 +244,19 @@ class Frame(NamedTuple):
     note: str
     environment: str
     prepare: str
+    phrases: Phrases = ()
 
     def script(
-        self, failure: Failure, body: Sequence[str], end: End, parts: Sequence[Part], constants: Sequence[str] = ()
+        self,
+        failure: Failure,
+        body: Sequence[str],
+        end: End,
+        parts: Sequence[Part],
+        constants: Sequence[str] = (),
+        limits: Mapping[str, tuple[str, int]] = {},
     ) -> Script:
-        """Return a script: `body` is that of `reproduce()`, `constants` are lines that the second part uses."""
+        """Return a script: `body` is that of `reproduce()`, `constants` are lines that the second part uses; `limits`
+        are those of the script."""
         parts = trimmed(parts, "\n".join(["def reproduce():", *(f"    {line}" for line in body), f"{self.prepare}()"]))
         parts = [*(part._replace(text=bare(part.text)) for part in parts[:-1]), parts[-1]]
         imports = import_block(parts, "import os", "import warnings")
@@ -271,7 +281,7 @@ class Frame(NamedTuple):
         about = textwrap.fill(f"{self.about} {does}", WIDTH)
         text = "\n".join(
             [
-                f'"""{python_comment(failure.sentence)}\n\n{about}\n"""\n',
+                f'"""{python_comment(in_words(failure.sentence, self.phrases))}\n\n{about}\n"""\n',
                 "from __future__ import annotations\n\n",
                 "def reproduce():",
                 *(f"    {line}".rstrip() for line in body),
@@ -287,4 +297,4 @@ class Frame(NamedTuple):
             ]
         )
         whole = f"# {self.note.rstrip()}\n{machinery}"
-        return Script(text, end.promise, self.needs, body, whole, place_of(failure, end))
+        return Script(text, end.promise, self.needs, body, whole, place_of(failure, end), limits=limits)

@@ -15,13 +15,17 @@ def prompt_path(prompt: Sequence[int | tuple[str, int]]) -> tuple[tuple[str | tu
     return tuple(parts)
 
 
+NOT_SENT = "not sent"
+"""How a turn ends that no client could send: its session was not idle then."""
+
+
 class ClientTurn:
     """One request, or one turn of a session."""
 
-    def __init__(self, name: str, prompt: list[int], expected: list[int]) -> None:
+    def __init__(self, name: str, prompt: list[int], expected: list[int], end: str = "still waits for tokens") -> None:
         self.name, self.prompt, self.expected = name, prompt, expected
         self.received: list[int] = []
-        self.end = "still waits for tokens"
+        self.end = end
         self.wrong_since: int | None = None
         self.late = 0  # steps whose tokens came after it was aborted
 

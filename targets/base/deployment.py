@@ -63,6 +63,7 @@ class Deployment(Struct, frozen=True):
     title      the engine's name
     release    its version as its tracker names it, "" for the title and the version
     calls      tag of an event -> what the engine calls it, for events that are a call of its interface
+    reached    by which public function a user gets to what the trace calls, one clause of Markdown each
     nouns      tag of an event -> the engine's noun for it, where it is another than ours ("retraction")
     command    the serve command, with a model of the kind that the trace needs
     flags      command-line arguments of a server of ordinary size
@@ -79,6 +80,7 @@ class Deployment(Struct, frozen=True):
     search     terms by which the tracker is searched instead of the kind of cache, () for that
     features   features of the engine that the trace's options switch on, as its tracker calls them
     words      a term that a report searches for -> how the tracker's users write it
+    phrases    what its developers call what our sentences name (`engine_words`)
     form       by which its tracker takes a bug report
     unusual    names of flags that a server does not have by default and that choose other code
     scheduling names of flags that choose synchronous or asynchronous scheduling
@@ -111,12 +113,14 @@ class Deployment(Struct, frozen=True):
     search: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
     words: Mapping[str, str] = {}
+    phrases: tuple[tuple[str, str], ...] = ()
     form: Form = PLAIN
     environment: tuple[str, ...] = ()
     has_sizes: bool = True
     release: str = ""
     calls: Mapping[str, str] = {}
     nouns: Mapping[str, str] = {}
+    reached: tuple[str, ...] = ()
     scale: Scale | None = None
     limits: Mapping[str, tuple[str, ...]] = {}
     client: Client = Client()

@@ -6,7 +6,8 @@ The first one that fails as it promises is used. `TargetError` for a failure tha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 from msgspec import Struct, structs
@@ -65,6 +66,14 @@ class Place(Struct, frozen=True):
     function: str = ""
 
 
+class Sizes(Struct, frozen=True):
+    """Values of a limit with which a trace was seen to fail. `value`: its own; `high`: None for a very large one."""
+
+    value: int
+    low: int
+    high: int | None = None
+
+
 class Script(Struct, frozen=True):
     """A Python script that fails where the bug is and passes where it is not.
 
@@ -74,6 +83,7 @@ class Script(Struct, frozen=True):
     needs      the packages that have to be importable, the engine's first, separated by ", "
     body       lines of the function that is about the failure, where a script has one
     machinery  what `body` uses, as the text of a module
+    limits     field of a configuration -> its name in the script, and what the script adds to its value
     """
 
     text: str
@@ -83,6 +93,7 @@ class Script(Struct, frozen=True):
     machinery: str = ""
     place: Place = Place()
     more: str = ""
+    limits: Mapping[str, tuple[str, int]] = {}
 
     @property
     def first_line(self) -> int:
@@ -107,6 +118,22 @@ def served(script: Script, server: Deployment) -> Script:
     told = "\n".join(["#", f"# A server with the same settings{sizes}:", "#", " \\\n".join(command)])
     note, gap, rest = after.partition("\n\n")
     return structs.replace(script, text=f"{before}{line}{note}\n{told}{gap}{rest}")
+
+
+def with_sizes(script: Script, sizes: Mapping[str, Sizes]) -> Script:
+    """Return a script that says beside each limit with which values of it the trace fails."""
+    before, line, after = script.text.partition(MACHINERY)
+    for field, one in sizes.items():
+        name, more = script.limits.get(field, ("", 0))
+        # Where a script has more room than its trace, nothing was run.
+        given = re.search(rf"^ +{name}={one.value + more},(?P<note>  # .*)?$", before, re.MULTILINE)
+        if not name or not given:
+            continue
+        told = f"fails with {one.low + more} to {one.high + more}" if one.high else "larger ones fail, too"
+        told = "values next to it pass, or do not fit" if one.low == one.high else told
+        note = f"{given[0]}; {told}" if given["note"] else f"{given[0]}  # {told}"
+        before = before[: given.start()] + note + before[given.end() :]
+    return structs.replace(script, text=f"{before}{line}{after}")
 
 
 def python_comment(text: str) -> str:

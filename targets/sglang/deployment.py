@@ -86,6 +86,20 @@ RANKS = ("--tp-size", "2", "--attn-dp-size", "2")
 """Of a server on one of whose ranks the trace runs."""
 SCALE = Scale(64, what="snapshot intervals")
 """The smallest grid of snapshots of a server's GDN model: the chunk of its prefill kernel."""
+PHRASES = (
+    (r"\b[Bb]lock (\d+) \(column \d+\)", r"Mamba slot \1"),
+    (r"\b[Bb]lock(?= \d+\b.*\bstate\b)", "Mamba slot"),
+    (r"\b[Bb]lock(?= \d)", "KV page"),
+    (r"\bthe block was\b", "it was"),
+    (r"\bcolumn (\d+) of (\S+) attention group \d+", r"KV page number \1 of \2 row in req_to_token"),
+    (r"\bcolumn \d+ of (\S+) mamba group \d+", r"\1 Mamba slot"),
+    (r"\bmamba group \d+", "the Mamba pool"),
+    (r"\battention group \d+", "the KV pool"),
+    (r"\bis published as depth (\d+) of", r"is in the radix tree as the end of the first \1 tokens of"),
+    (r"\bis not published\b", "is not in the radix tree"),
+    (r"\boutside the pool\b", "in host memory or storage"),
+)
+"""`Deployment.phrases`."""
 FORM = Form(
     (
         Section(
@@ -148,6 +162,7 @@ def deployment(variant: str, trace: Trace, version: str, device: str = "") -> De
         tracker="https://github.com/sgl-project/sglang/issues",
         features=("HiCache",) if sizes_of(config).hicache != "no" else (),
         words=WORDS,
+        phrases=PHRASES,
         nouns=NOUNS,
         sources="python",
         form=FORM,

@@ -59,12 +59,13 @@ from ..base.trace import (
     stop_tokens_of,
 )
 from .compat.sizes import Sizes, sizes_of
-from .deployment import CORES
+from .deployment import CORES, PHRASES
 from .kit_limits import HANG, LATE, LEAK, TOKENS, Case, refusal, shown
 
 FRAME = Frame(
     "SGLang",
-    "Needs SGLang and torch, no GPU and no model.",
+    "Needs SGLang and torch, no GPU and no model. A step is one turn of the scheduler's event loop; a state is a "
+    "request's recurrent (Mamba, GDN) state, in a slot of the Mamba pool.",
     "sglang, torch",
     """SGLang's own scheduler, radix tree, pools and allocators run on a CPU, without processes and sockets.
 # Stand-ins take the place of modules that are not installed, of the model's layers and of index kernels. A state, a key
@@ -76,6 +77,7 @@ os.environ |= {"SGLANG_NATIVE_MOVE_KV_CACHE": "1", "SGLANG_RUST_BUILD_MODE": "ne
 os.environ |= {"TORCH_COMPILE_DISABLE": "1"}
 """,
     "install",
+    PHRASES,
 )
 ENDS = {
     TOKENS: WRONG_TOKENS,
@@ -227,7 +229,13 @@ def _script(failure: Failure, clients: _Clients, again: _Again) -> Script:
     if again.at_once:
         calls, last = [*calls, *last], []
     body = asking(list(_opening(sizes, config, clients)), calls, last, end)
-    return FRAME.script(failure, body, end, list(_parts(sizes, clients)))
+    limits = {
+        "num_blocks": ("pages", sizes.pages - config.num_blocks),
+        "max_model_len": ("context", sizes.context - config.max_model_len),
+        "max_num_seqs": ("rows", sizes.rows - config.max_num_seqs),
+        "max_num_batched_tokens": ("max_tokens", 0),
+    }
+    return FRAME.script(failure, body, end, list(_parts(sizes, clients)), limits=limits)
 
 
 TEST = '''\

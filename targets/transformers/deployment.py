@@ -6,16 +6,21 @@ public API. What the bug form asks for besides (system, versions) is in the repo
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from ..base.deployment import Deployment, Implementation
 from ..base.issue_form import Form, Section
-from ..base.trace import Trace
+from ..base.trace import Step, Trace, tag_of
 from .families import FAMILIES
 
 OWN = (
     "cache classes and their layers, mask functions",
     "the whole forward of the model, on PyTorch kernels: a tiny model with random weights",
 )
-REPLACED = ("the loop of generate(): the same forwards and cache operations are called one by one",)
+REPLACED = (
+    "in the run behind this report, and in the script unless it calls generate(): the loop of generate(), whose "
+    "forwards and cache operations are called one by one",
+)
 TAGS = (
     "in the run behind this report, not in the script: the layers of the model, which make the same calls on a cache "
     "of digests, and read what the masks show",
@@ -49,6 +54,17 @@ FORM = Form(
     collects="transformers env",
 )
 """`.github/ISSUE_TEMPLATE/bug-report.yml`, which has no field for a description."""
+PHRASES = (
+    (r" in block \d+ \(column \d+\)", " in its row of the cache"),
+    (r"; the block was .*?(?= \(step |$)", ""),
+    (r"layer (\d+) of mamba group \d+ in its cache \(id \d+\) holds at its recurrent state:",
+     r"the recurrent state of its row in the cache (state layer \1) is"),
+    (r"layer (\d+) of (mamba|attention) group \d+ in its cache \(id \d+\) holds at",
+     r"its row in the cache (\2 layer \1) holds at"),
+    (r"\bblock \d+\b", "its row of the cache"),
+    (r"\(step (?=\d+\))", "(forward "),
+)  # fmt: skip
+"""`Deployment.phrases`: a cache has rows, and neither blocks nor columns."""
 CALLS = {
     "crop": "Cache.crop",
     "select": "Cache.batch_select_indices",
@@ -58,6 +74,17 @@ CALLS = {
     "fork": "copy.deepcopy of a cache",
 }
 """Tag of an event -> the call that it is."""
+OWN_LOOP = "nothing in `generation/`, so a caller's own loop"
+CALLERS = {
+    "reorder": "`generate(num_beams=...)`, after each token",
+    "crop": "`generate(assistant_model=...)` or `generate(prompt_lookup_num_tokens=...)`, which refuse models that are "
+    "`_is_stateful`, or a caller's own loop",
+    "select": OWN_LOOP,
+    "repeat": OWN_LOOP,
+    "reset": OWN_LOOP,
+    "fork": "a caller that goes on from one cached prefix in several ways",
+}
+"""Tag of an event -> who calls it, by the source of 5.24."""
 CLIENTS = {
     "generate": "position ids passed, as generate() does",
     "loop": "forwards without position ids",
@@ -94,6 +121,21 @@ def deployment(variant: str, trace: Trace, version: str, device: str = "") -> De
         search=(family.model_type, "cache") if family else (),
         has_sizes=False,
         calls=CALLS,
+        reached=tuple(_reached(trace)),
+        phrases=PHRASES,
         environment=("-c", ENVIRONMENT),
         form=FORM,
     )
+
+
+def _reached(trace: Trace) -> Iterator[str]:
+    """Yield who calls what a trace calls."""
+    options = trace.config.options
+    for tag in dict.fromkeys(map(tag_of, trace.events)):
+        if tag in CALLERS:
+            yield f"`{CALLS[tag].partition(' ')[0]}`: {CALLERS[tag]}"
+    if any(isinstance(event, Step) and event.chunks for event in trace.events) and options.get("chunks") != "whole":
+        yield "a prompt in chunks: `generate(prefill_chunk_size=...)`"
+    if options.get("offload") == "yes":
+        kind = "offloaded_static" if options.get("cache") == "static" else "offloaded"
+        yield f'offload: `generate(cache_implementation="{kind}")`'

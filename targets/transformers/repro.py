@@ -1,7 +1,9 @@
 """Writes stand-alone reproducers for transformers: calls of its public API on a tiny random model, one after the other.
 
-Each forward is compared with one of the same tokens alone, without a cache. A failure of tags is shown by the numbers
-that follow from it, some steps later; one that never reaches a number has no script.
+What beam search does to a cache is shown by `generate(num_beams=...)` with and without a cache, if it shows there: no
+other operation of a trace is made by `generate` alone. Otherwise each forward is compared with one of the same tokens
+alone, without a cache. A failure of tags is shown by the numbers that follow from it, some steps later; one that never
+reaches a number has no script.
 """
 
 from __future__ import annotations
@@ -10,7 +12,9 @@ import re
 import textwrap
 from collections.abc import Iterator, Sequence
 
+from ...reference.tokens import Truth
 from ..base.engine_tests import EngineTest, class_name, docstring, indented
+from ..base.engine_words import in_words
 from ..base.inlined import Sources, import_block
 from ..base.protocol import EngineError, TargetError
 from ..base.repro import DEVIATION, Failure, Place, Script, python_comment
@@ -32,6 +36,7 @@ from ..base.trace import (
 )
 from . import operations as do
 from .client import Client
+from .deployment import PHRASES
 from .families import FAMILIES, WEIGHTS, Family
 from .kit_limits import Case, refusal
 
@@ -46,7 +51,7 @@ IMPORTS = """\
 import torch
 {torch}from transformers import AutoConfig, AutoModelForCausalLM{imports}
 """
-DEFINITIONS = '''\
+MODEL = '''\
 def tiny_model():
     """Return a model with random weights."""
     config = AutoConfig.for_model(
@@ -61,8 +66,8 @@ def tiny_model():
                 inputs = weights.shape[-1] if weights.dim() == 2 else weights[0].numel()
                 weights.copy_(torch.randn_like(weights) * {weights} / inputs**0.5)
     return model
-
-
+'''
+FORWARD = '''\
 def forward(model, cache, tokens, rows, mask=None, positions=None, wrong=None):
     """Run one forward; `rows`: row -> (its tokens so far, how many of them are new). Return the cache.
 
@@ -140,14 +145,23 @@ def may_decline():
 """For operations that a fixed library may decline."""
 
 
+BEAMS = 4
+BEAM_TOKENS = 8
+"""Beams and new tokens with which `generate` is called."""
+WRONG_BEAMS = "generate() returns wrong tokens"
+
+
 def write_scripts(variant: str, trace: Trace, failure: Failure) -> list[Script]:
-    """Return the reproducer. Raises TargetError for a trace of another target."""
+    """Return reproducers, that of `generate` first if one can show this. Raises TargetError for a trace of another
+    target."""
     del variant
     case = Case(trace.config)
     if reason := refusal("script", case):
         raise TargetError(f"no stand-alone script can show {reason}")
     config, family = trace.config, FAMILIES[trace.config.options["family"]]
     offloads = case.offloads
+    reorders = bool(failure.events) and isinstance(failure.events[-1], Reorder)
+    beams = [_of_beams(family, failure)] if reorders and not (offloads or case.static) else []
     raised = failure.field.partition("-")[0] if failure.oracle == "CRASH" else ""
     # What our layers find to be impossible is an error or a wrong number of the model.
     promise = raised if raised and (offloads or raised != EngineError.__name__) else PROMISE
@@ -177,10 +191,7 @@ def write_scripts(variant: str, trace: Trace, failure: Failure) -> list[Script]:
         torch="".join(f"{line}\n" for line in torch),
         imports="".join(f", {name}" for name in names),
     )
-    definitions = DEFINITIONS.format(
-        model_type=family.model_type,
-        sizes="\n".join(f"        {name}={value!r}," for name, value in family.sizes.items()),
-        weights=WEIGHTS,
+    definitions = f"{_model(family)}\n\n" + FORWARD.format(
         cache_name=family.cache_name,
         promise=PROMISE,
         tolerance=failure.tolerance or TOLERANCE,
@@ -189,14 +200,53 @@ def write_scripts(variant: str, trace: Trace, failure: Failure) -> list[Script]:
     stood_in = REFUSED * offloads + "".join(f"\n\n{part.text}\n" for part in devices)
     machinery = f"{imports.lstrip()}\n\n{definitions}" + DECLINING * declines + stood_in
     text = SCRIPT.format(
-        message=python_comment(failure.sentence),
+        message=python_comment(in_words(failure.sentence, PHRASES)),
         about=OFFLOADS if offloads else "",
         error="an AssertionError" if promise == PROMISE else f"an AssertionError or {raised}",
         machinery=machinery,
         body="\n".join(indented(body, 0, WIDTH)),
     )
     place = Place(function="" if promise == PROMISE else failure.field.partition("-")[2])
-    return [Script(text, promise, "transformers, torch", body, machinery, place)]
+    return [*beams, Script(text, promise, "transformers, torch", body, machinery, place)]
+
+
+def _model(family: Family) -> str:
+    """Return the definition that makes the model."""
+    sizes = "\n".join(f"        {name}={value!r}," for name, value in family.sizes.items())
+    return MODEL.format(model_type=family.model_type, sizes=sizes, weights=WEIGHTS)
+
+
+def _of_beams(family: Family, failure: Failure) -> Script:
+    """Return a script that compares beams with a cache and without one, for the prompts of the trace."""
+    truths = [Truth(event.prompt) for event in failure.events if isinstance(event, Arrive)]
+    prompts = [truth.tokens[: truth.prompt_length] for truth in truths]
+    pads = [max(map(len, prompts)) - len(prompt) for prompt in prompts]
+    rows = [[0] * pad + prompt for pad, prompt in zip(pads, prompts, strict=True)]
+    mask = [[0] * pad + [1] * len(prompt) for pad, prompt in zip(pads, prompts, strict=True)]
+    body = [
+        "model = tiny_model()",
+        f"prompts = {prompts}",
+        f"tokens = torch.tensor({rows})",
+        f"mask = torch.tensor({mask})",
+        f'asked = {{"attention_mask": mask, "num_beams": {BEAMS}, "max_new_tokens": {BEAM_TOKENS}}}',
+        "alone = model.generate(tokens, **asked, use_cache=False)[:, tokens.shape[1] :].tolist()",
+        DEVIATION,
+        "cached = model.generate(tokens, **asked, use_cache=True)[:, tokens.shape[1] :].tolist()",
+        "for number, (prompt, found, right) in enumerate(zip(prompts, cached, alone)):",
+        '    verdict = "right" if found == right else f"expected {right}"',
+        '    print(f"prompt {number}: prompt {prompt}, received {found}, {verdict}; ended")',
+        f'assert cached == alone, "{WRONG_BEAMS}: with a cache others than without one"',
+    ]
+    imports = IMPORTS.format(standard="", torch="", imports="")
+    machinery = f"{imports.lstrip()}\n\n{_model(family)}"
+    text = SCRIPT.format(
+        message=python_comment(in_words(failure.sentence, PHRASES)),
+        about="",
+        error="an AssertionError",
+        machinery=machinery,
+        body="\n".join(indented(body, 0, WIDTH)),
+    )
+    return Script(text, f"AssertionError: {WRONG_BEAMS}", "transformers, torch", body, machinery)
 
 
 def _one_token(events: Sequence[Event]) -> Step:

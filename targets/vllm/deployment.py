@@ -145,6 +145,17 @@ WORDS = {
     "session": "StreamingInput",
 }
 """Terms that a report searches for -> how issues of vLLM write them."""
+PHRASES = (
+    (r"\b(Block|block)(?= \d)", "KV cache block"),
+    (r"\(column (\d+)\)", r"(entry \1 of its block-table row)"),
+    (r"\bcolumn(?= \d+ of )", "block-table entry"),
+    (r"\b(mamba|attention) group (\d+)", r"KV cache group \2 (\1)"),
+    (r"\(it has (\d+) columns\)", r"(its row has \1 entries)"),
+    (r"\bis published as depth (\d+) of", r"is in the prefix cache as the end of the first \1 tokens of"),
+    (r"\bis not published\b", "is not in the prefix cache"),
+    (r"\boutside the pool\b", "in the KV connector's store"),
+)
+"""`Deployment.phrases`."""
 FORM = Form(
     (
         Section("Your current environment", ("environment",)),
@@ -223,6 +234,7 @@ def deployment(variant: str, trace: Trace, version: str, device: str = "") -> De
         environment=("-c", COLLECT_ENV),
         tracker="https://github.com/vllm-project/vllm/issues",
         words=WORDS,
+        phrases=PHRASES,
         form=FORM,
         sizes=tuple(_sizes(config)),
         notes=tuple(_notes(trace, model, not device)),

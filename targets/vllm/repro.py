@@ -61,6 +61,7 @@ from ..base.trace import (
     stop_tokens_of,
     tag_of,
 )
+from .deployment import PHRASES
 from .kit_limits import CRASH, ENDLESS, HANG, HIT, LATE, LEAK, ROOM, TOKENS, Case, refusal, shown
 from .options import (
     DROPPED_TOKENS,
@@ -78,7 +79,8 @@ from .options import (
 PLAIN_GROUP = Group("mamba", 1)
 FRAME = Frame(
     "vLLM",
-    "Needs vLLM and torch, no GPU and no model.",
+    "Needs vLLM and torch, no GPU and no model. A step is one `Scheduler.schedule` and `execute_model`; a state is a "
+    "request's recurrent (Mamba, GDN) state, which takes a KV cache block.",
     "vllm, torch",
     """vLLM's own scheduler, cache manager and model runner run on a CPU, without processes and sockets.
 # Stand-ins take the place of the model's layers and of the drafter. A state, a key and a value are numbers that stand
@@ -89,6 +91,7 @@ os.environ |= {"CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREA
 os.environ |= {"VLLM_TARGET_DEVICE": "cpu", "VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
 """,
     "prepare_import",
+    PHRASES,
 )
 NO_ROOM = End(
     "AssertionError: requests are admitted without room for them",
@@ -152,7 +155,7 @@ def _memory(failure: Failure, clients: _Clients) -> End | None:
         promise = f"block {block} can be hit, but the content of its key was never computed"
         return _fact(promise, f"hits = engine.is_published({block})", "not hits", "(a lookup finds it)")
     if key == ("S1", "stored"):
-        promise = "content is stored outside the pool that is not what its key names"
+        promise = "the KV connector stores content that is not what its key names"
         return _fact(promise, "wrong = engine.wrongly_stored()", "not wrong", "({wrong})")
     if failure.oracle in ("M3", "M4") and failure.field.startswith("outside"):
         promise = f"in step {failure.step} metadata of a kernel point past the end"
@@ -161,7 +164,7 @@ def _memory(failure: Failure, clients: _Clients) -> End | None:
     if key == ("M3", "column") and failure.request:
         promise = f"in step {failure.step} {failure.request} uses blocks that are not the scheduler's"
         found = f"blocks = engine.other_blocks({failure.step}, {failure.request!r}, {group})"
-        return _fact(promise, found, "not blocks", "(column, block, the scheduler's): {blocks}")
+        return _fact(promise, found, "not blocks", "(index in the block table, block, the scheduler's): {blocks}")
     attends = clients.config.groups[group].kind == "attention"
     if failure.oracle in ("S2", "S3", "S4") and failure.request and attends:
         promise = f"step {failure.step}: {failure.request} does not attend to its own tokens"
@@ -176,7 +179,7 @@ def _memory(failure: Failure, clients: _Clients) -> End | None:
     if failure.oracle in ("S1", "S5") and holder and holder.is_plain and failure.depth > 0:
         holder.reach(failure.depth)
         tokens = holder.tokens[: failure.depth]
-        promise = f"block {block} is published as the state after {len(tokens)} tokens"
+        promise = f"block {block} is cached as the state after {len(tokens)} tokens"
         found = f"wrong = engine.wrong_states({group}, {block}, {tokens})"
         return _fact(promise, found, "not wrong", "but holds {wrong}")
     return None
@@ -274,13 +277,17 @@ class _Clients(Conversations):
         return f"{prompt}, new_tokens={most}{more}"
 
 
+LIMITS = {name: (name, 0) for name in ("num_blocks", "max_model_len", "max_num_seqs", "max_num_batched_tokens")}
+"""`Script.limits`."""
+
+
 def _script(failure: Failure, clients: _Clients, again: _Again, end: End) -> Script:
     config = _with_room(clients.config, max(map(tokens_in, again.prompts), default=0))
     model = json.loads((files(__package__) / "model" / "config.json").read_text(encoding="utf-8"))
     constants = textwrap.wrap(f"MODEL_CONFIG = {model!r}", 118, break_long_words=False, break_on_hyphens=False)
     calls = clients.lines if end == UNENDED else marked(clients.lines)  # no single call fails
     body = asking(list(_opening(config)), calls, list(again.calls()), end)
-    return FRAME.script(failure, body, end, list(_parts(config, clients.structured)), constants)
+    return FRAME.script(failure, body, end, list(_parts(config, clients.structured)), constants, LIMITS)
 
 
 LICENSE = """\

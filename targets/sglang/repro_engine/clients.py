@@ -4,7 +4,7 @@
 """
 
 from ....reference.tokens import Truth
-from ...base.client_turn import ClientTurn, prompt_path
+from ...base.client_turn import NOT_SENT, ClientTurn, prompt_path
 from ..compat import old_releases, scheduler_api, tree_api
 from ..compat.engine import ATTENTION, STATES, WINDOW
 from ..serving import Server
@@ -30,8 +30,13 @@ class Turn(ClientTurn):
         return super().is_right() and self.scored in (None, self.to_score)
 
     def __str__(self):
-        more = "" if self.scored is None else f"; it got the log-probabilities of {self.scored} for its prompt"
-        return super().__str__() + more
+        if self.scored is None or self.scored == self.to_score:
+            return super().__str__()
+        pairs = [*zip(self.scored, self.to_score, strict=False), ("no token", "one more")]
+        at = next(index for index, (got, wanted) in enumerate(pairs) if got != wanted)
+        token = len(self.prompt) - len(self.to_score) + at + 1
+        more = f"its log-probability {token} is that of {pairs[at][0]} instead of {pairs[at][1]}"
+        return f"{super().__str__()}, but in its prompt {more}"
 
 
 class Engine:
@@ -47,11 +52,14 @@ class Engine:
         self._ask(name, Truth(prompt_path(prompt)), new_tokens, **asked)
 
     def resume(self, name, prompt, new_tokens, **asked):
-        """Send the next turn of a session: `prompt` follows all that its client has. Nothing unless it is idle."""
+        """Send the next turn of a session: `prompt` follows all that its client has. It is not sent unless that is
+        idle."""
         if name in self.server.sessions.parked():
             had = self.server.sessions.had(name)
             truth = had.continued(had.prompt_length, prompt_path(prompt))
             self._ask(name, truth, new_tokens, session=True, **asked)
+        else:
+            self.turns.append(ClientTurn(name, prompt, [], NOT_SENT))
 
     def _ask(
         self, name, truth, new_tokens, session=False, stops=(), priority=None, is_string=False, min_tokens=0,

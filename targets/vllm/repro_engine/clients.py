@@ -6,7 +6,7 @@
 from functools import partial
 
 from ....reference.tokens import EMPTY, NO_INPUT, chain
-from ...base.client_turn import ClientTurn, prompt_path
+from ...base.client_turn import NOT_SENT, ClientTurn, prompt_path
 from ...base.observe import (
     Delivered,
     Forward,
@@ -54,7 +54,7 @@ def is_misread(layer, read, truth, start):
 
 
 def columns_of(access, size):
-    """Return the (column, block) of an access; `size` is that of a block."""
+    """Return the (index in the block table, block) of an access; `size` is that of a block."""
     if isinstance(access, SlotRead):
         return list(enumerate(access.blocks, access.first_column))
     if isinstance(access, SlotWrite):
@@ -113,10 +113,12 @@ class Serving:
             self.last[name].expected.clear()
 
     def resume(self, name, prompt, new_tokens, stop_at=0, structured=0, min_tokens=0, reasoning=0):
-        """Send the next turn of a session: `prompt` follows all that vLLM keeps. Nothing unless it is idle."""
+        """Send the next turn of a session: `prompt` follows all that vLLM keeps. It is not sent unless that is idle."""
         if name in self.target.sessions.idle:
             self._apply(Resume(name, prompt_path(prompt), new_tokens, stop_at, structured, min_tokens, reasoning))
             self._begin_turn(name, new_tokens, stop_at, min_tokens, structured, reasoning)
+        else:
+            self.turns.append(ClientTurn(name, prompt, [], NOT_SENT))
 
     def _begin_turn(self, name, new_tokens, stop_at, min_tokens, structured, reasoning):
         truth = self.truths[name]
@@ -159,7 +161,7 @@ class Serving:
         self._apply(Evict(blocks))
 
     def store(self, name, length, states=True, fails=False, delay=0):
-        """Store the first tokens of a request outside the pool, as another engine would have computed them.
+        """Let the KV connector offer the first tokens of a request, as another engine would have computed them.
 
         A load takes `delay` more steps; with `fails` the request's first one fails.
         """
@@ -218,9 +220,9 @@ class Serving:
         return self.forwards[step].rows if step in self.forwards else ()
 
     def other_blocks(self, step, name, group):
-        """Return (column, block, the scheduler's block) where a request reads or writes another block of its table than
-        the scheduler had there when the step was planned, None for a column behind its end. A block that moved inside
-        the table may be read at its old column."""
+        """Return (index in the block table, block, the scheduler's block) where a request reads or writes another block
+        than the scheduler had there when the step was planned, None for an index behind its end. A block that moved
+        inside the table may be read at its old index."""
         size, found = self.target.layout.groups[group].block_size, []
         for one in self.accesses(step, name, group, (StateRead, StateWrite, SlotRead, SlotWrite)):
             table = self.tables[step][name][group]
@@ -268,7 +270,7 @@ class Serving:
         return [layer for layer, state in enumerate(states) if tag_of(state) != tag]
 
     def wrongly_stored(self):
-        """Return (tokens, group) of what is stored outside the pool and is not the content of its key."""
+        """Return (tokens, KV cache group) of what the connector stores and is not the content of its key."""
         pages = self.target.store.stored(self.target.keys).items()
         return [(key.depth, key.group) for key, layers in pages if not all(self._is_of(key, page) for page in layers)]
 

@@ -47,20 +47,30 @@ def test_prompts_are_sent_again_after_the_trace() -> None:
 
 
 def test_an_exception_ends_the_run() -> None:
-    answers = _answers(load_factory("python:fake_targets:RAISES"), make_trace(arrive("r0", 3, new=20), *steps(6)))
+    answers = _answers(load_factory("python:fake_targets:RAISES"), make_trace(arrive("r0", 3, new=20), *steps(6))).rows
     assert [(one.request, one.again) for one in answers] == [("r0", False)]
     assert answers[0].end not in ("", "aborted", "not finished")
 
 
+def test_what_was_never_sent_is_no_answer() -> None:
+    """A request behind the event that raised had no row, or one of a turn that all went well with."""
+    trace = make_trace(arrive("r0", 3, new=20), *steps(6), arrive("r1", 3))
+    found = _answers(load_factory("python:fake_targets:RAISES"), trace)
+    assert [row.request for row in found.rows] == ["r0"] and found.unsent == ("r1",)
+    assert _answers(CLEAN, trace).unsent == ()
+    early = make_trace(Arrive("r0", (("a", 3),), 9, session=True), *steps(1), Resume("r0", (("b", 2),), 1), *steps(1))
+    assert _answers(CLEAN, early).unsent == ("r0",), "its session is not idle"
+
+
 def test_an_aborted_request_is_no_wrong_answer() -> None:
-    [first, *_] = _answers(CLEAN, make_trace(arrive("r0", 3, new=9), *steps(3), Abort("r0")))
+    [first, *_] = _answers(CLEAN, make_trace(arrive("r0", 3, new=9), *steps(3), Abort("r0"))).rows
     assert (first.end, first.wrong_from, first.is_right) == ("aborted", -1, True)
 
 
 def test_turns_of_a_session_are_answers_of_their_own() -> None:
     first = structs.replace(arrive("r0", 5, new=2), session=True)
     trace = make_trace(first, *steps(4), Resume("r0", (("e", 3),), 2))
-    answers = _answers(CLEAN, trace)
+    answers = _answers(CLEAN, trace).rows
     assert [(one.prompt, one.is_right) for one in answers] == [(5, True), (10, True)]
 
 
@@ -74,11 +84,11 @@ def test_a_token_that_is_right_by_chance_does_not_hide_the_bug(monkeypatch: pyte
 
     runs: list[str] = []
 
-    def run(_: object, trace: Trace) -> tuple[Answer, ...]:
+    def run(_: object, trace: Trace) -> Answers:
         [event] = [event for event in trace.events if isinstance(event, Arrive)]
         runs.append(event.prompt[0][0])
         seen = (50,) if runs[-1] == "b" else (9,)
-        return (Answer("r0", 1, (50,), seen),)
+        return Answers((Answer("r0", 1, (50,), seen),))
 
     monkeypatch.setattr(module, "_answers", run)
     answers = collect_answers(CLEAN, make_trace(arrive("r0", ("b", 1))))

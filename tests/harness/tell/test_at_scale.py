@@ -9,6 +9,7 @@ from support import arrive, make_trace, steps
 from hybridfuzz.harness.record.history import History, RequestStep
 from hybridfuzz.harness.tell.at_scale import AMPLE, Reading, at_scale, serve
 from hybridfuzz.targets.base.deployment import Deployment, Scale
+from hybridfuzz.targets.base.repro import Sizes
 from hybridfuzz.targets.base.trace import Arrive, Group, Resume, Step, Trace
 
 
@@ -131,6 +132,29 @@ def test_a_server_has_the_limits_without_which_the_trace_does_not_fail(
     assert [f"--{name}" for name in needs] == [one for one in served.deployment.flags if one[2:] in AMPLE]
     assert "--block" in served.deployment.flags and lengths(served.trace) == [[65]]
     assert served.tried == (64 if fails(served.trace) else 0)
+
+
+def test_of_a_limit_the_values_are_told_with_which_the_trace_fails() -> None:
+    """A script had a pool of 13 blocks and steps of 128 tokens, and did not say which of the two matters."""
+    one = trace(arrive("r0", 9, new=1), *steps(2))
+    blocks = one.config.num_blocks
+    asked = list[int]()
+
+    def fails(other: Trace) -> bool:
+        asked.append(other.config.num_blocks)
+        return blocks - 1 <= other.config.num_blocks <= blocks + 2
+
+    sizes = serve(one, described, fails).sizes
+    assert sizes["num_blocks"] == Sizes(blocks, blocks - 1, blocks + 2)
+    seats = one.config.max_num_seqs
+    assert sizes["max_num_seqs"] == Sizes(seats, seats, None), "a very large value fails, too"
+    single = structs.replace(one, config=structs.replace(one.config, max_num_seqs=1))
+    seen = list[int]()
+    serve(single, described, lambda other: not seen.append(other.config.max_num_seqs) and other.config.max_num_seqs < 9)
+    assert min(seen) == 1, "a limit of 0 is refused"
+    asked.clear()
+    late = serve(one, described, lambda other: fails(other) and blocks + 1 not in asked).sizes
+    assert "num_blocks" not in late, "there was no time for all"
 
 
 @pytest.mark.parametrize("needs_one", [True, False])

@@ -42,6 +42,7 @@ from hybridfuzz.harness.tell.repro_folder import write_folder
 from hybridfuzz.harness.tell.scenario import narrate, requests_of
 from hybridfuzz.harness.tell.script import ScriptVerdict
 from hybridfuzz.harness.tell.versions import collected, versions_of
+from hybridfuzz.targets.base.client_turn import NOT_SENT, ClientTurn
 from hybridfuzz.targets.base.deployment import Deployment
 from hybridfuzz.targets.base.engine_tests import EngineTest
 from hybridfuzz.targets.base.issue_form import PLAIN
@@ -206,6 +207,33 @@ def test_tokens_stand_once_where_the_script_prints_them() -> None:
     printed = structs.replace(VERDICT, told=told)
     table = report(structs.replace(case, script=script, verdict=printed))
     assert "| r7 | 3 5 | 3 4 | **wrong** |" in table and "wrong from" not in table and "r8" not in table
+
+
+def test_long_answers_are_shown_where_they_differ() -> None:
+    """Both cells of the row showed the same first tokens."""
+    script = Script("pass\n", "AssertionError: clients receive wrong tokens", "nothing")
+    right = [*range(100, 130)]
+    got = [*right[:20], 7, *right[21:]]
+    told = [f"r7: prompt [1, 2], received {got}, expected {right}; ended"]
+    case = structs.replace(case_of("accepted-count-zero"), script=script)
+    text = report(structs.replace(case, verdict=structs.replace(VERDICT, told=told))).replace("\\", "")
+    assert "| ... 117 118 119 120 121 " in text and "| ... 117 118 119 7 121 " in text
+    assert "... (tokens 18 to 29 of 30)" in text
+
+
+def test_a_turn_that_was_not_sent_is_not_called_right() -> None:
+    """The run had ended, or the session was not idle, and the table said that all was right."""
+    script = Script("pass\n", "AssertionError: clients receive wrong tokens", "nothing")
+    turns = [ClientTurn("r7", [1], [3]), ClientTurn("r7", [1], [], NOT_SENT)]
+    turns[0].receive([4])
+    turns[0].end = "ended"
+    case = structs.replace(case_of("accepted-count-zero"), script=script)
+    text = report(structs.replace(case, verdict=structs.replace(VERDICT, told=[*map(str, turns)])))
+    assert "| r7 | 3 | 4 | **wrong** |\n| r7, turn 2 |  |  | not sent |" in text
+    answers = structs.replace(case.answers, unsent=("r9",))
+    assert text.count("r9") == 0 and "| r9 |  |  | not sent |" in report(
+        structs.replace(case_of("accepted-count-zero"), answers=answers)
+    )
 
 
 def test_a_script_that_meets_another_defect_is_called_so() -> None:
@@ -601,6 +629,8 @@ def test_controls_stand_beside_what_is_wrong() -> None:
         in (section.replace("\\_", "_"))
     )
     assert "Controls" not in report(case)
+    small = report(structs.replace(case, reductions=["without r2", "with 3 tokens in the prompt of r0 instead of 4"]))
+    assert "\nAlso passes: without r2; with 3 tokens in the prompt of r0 instead of 4.\n" in small, "in one line"
 
 
 def test_settings_that_the_failure_needs_are_no_controls() -> None:

@@ -11,7 +11,7 @@ from hybridfuzz.harness.judge.outcome import Outcome
 from hybridfuzz.harness.judge.verdict import Prefix, StateOf
 from hybridfuzz.harness.judge.violation import Violation
 from hybridfuzz.harness.record.history import History, Mark, RequestStep
-from hybridfuzz.harness.tell.controls import controls, on_other_models
+from hybridfuzz.harness.tell.controls import Control, controls, on_other_models
 from hybridfuzz.targets.base.deployment import Deployment
 from hybridfuzz.targets.base.protocol import Capabilities, TargetError
 from hybridfuzz.targets.base.stock import Setting
@@ -62,13 +62,13 @@ def server(trace: Trace) -> Deployment:
 def controls_of(
     engine: Engine, history: History = HISTORY, trace: Trace = TRACE, able: Capabilities = ABLE
 ) -> list[str]:
-    return list(controls(trace, history, engine, able, server))
+    return [one.words for one in controls(trace, history, engine, able, server)]
 
 
 @pytest.mark.parametrize(
     ("engine", "expected"),
     [
-        (Engine({"r0", "r2"}, {"policy": "priority"}), ["without r2", "without --scheduling-policy"]),
+        (Engine({"r0", "r2"}, {"policy": "priority"}), ["without --scheduling-policy", "without r2"]),
         (Engine({"r0", "r1"}, {}, refuses="r1"), []),
         (Engine(set(), {"num_speculative_tokens": 2}), ["without --speculative-config"]),
         (Engine(set(), {}), []),
@@ -76,7 +76,7 @@ def controls_of(
 )
 def test_a_control_is_a_run_that_passes(engine: Engine, expected: list[str]) -> None:
     assert controls_of(engine) == expected
-    assert engine.runs == 4 + 8 + 4, "settings, requests, lengths of r1 and r2, and of r0; no other schedule"
+    assert engine.runs == 3 + 2 + 8 + 4, "settings, requests, lengths of r1 and r2, and of r0; no other schedule"
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_the_only_request_is_not_left_out() -> None:
     alone = make_trace(arrive("r0", 8), *steps(2))
     engine = Engine({"r0"}, {})
     assert controls_of(engine, HISTORY, alone, Capabilities(frozenset(), (), frozenset(), ())) == []
-    assert engine.runs == 4, "lengths of r0"
+    assert engine.runs == 1 + 4, "a larger pool, and lengths of r0"
 
 
 @dataclass
@@ -203,8 +203,8 @@ def test_the_call_that_goes_wrong_is_not_left_out() -> None:
         return Deployment("A library", calls={"crop": "Cache.crop"})
 
     found = [*controls(trace, history, OnlyAsGiven({"r0"}, {}), structs.replace(ABLE, stock=()), library)]
-    [left_out] = [one for one in found if "Cache.crop" in one]
-    assert left_out == "without Cache.crop (later calls are for the rows that remain)"
+    [left_out] = [one for one in found if "Cache.crop" in one.words]
+    assert left_out == Control("without Cache.crop (later calls are for the rows that remain)")
 
 
 def test_another_request_may_be_longer_or_shorter() -> None:
@@ -229,11 +229,12 @@ def test_an_event_may_be_left_out() -> None:
 
     trace = make_trace(arrive("r0", 8), arrive("r1", 8), *steps(1), Abort("r1"), *steps(2))
     found = controls_of(Aborting({"r0"}, {}), HISTORY, trace, structs.replace(ABLE, stock=()))
-    assert found == ["without r1", "without the abort of r1"]
+    assert found == ["without the abort of r1", "without r1"]
 
 
-def test_controls_of_events_come_before_those_of_settings() -> None:
-    """A setting switches off much more than what fails, and five of them left no room for an event."""
+def test_controls_of_events_come_before_those_of_settings_and_what_only_shows_minimality_last() -> None:
+    """A setting switches off much more than what fails, and five of them left no room for an event. A reader learned
+    from "one request fewer: passes" that the trace is small, and nothing of the cause."""
 
     class OnlyAsGiven(Engine):
         def explain(self, one: Trace) -> tuple[Outcome, History]:
@@ -244,8 +245,22 @@ def test_controls_of_events_come_before_those_of_settings() -> None:
         arrive("r0", 8), arrive("r1", 8), *steps(1), Abort("r1"), *steps(2), num_speculative_tokens=2, policy="priority"
     )
     found = controls_of(OnlyAsGiven({"r0"}, {}), HISTORY, trace)
-    assert found[:2] == ["without r1", "without the abort of r1"] and len(found) == 5
-    assert found[3:] == ["without --speculative-config", "without --scheduling-policy"]
+    cause = ["without the abort of r1", "without --speculative-config", "without --scheduling-policy"]
+    assert found[:3] == cause and found[4] == "without r1" and len(found) == 4 + 3
+    told = list(controls(trace, HISTORY, OnlyAsGiven({"r0"}, {}), ABLE, server))
+    assert [one.reduces for one in told] == [False] * 4 + [True] * 3
+
+
+def test_without_a_hit_is_a_control_where_the_failing_request_hits() -> None:
+    """Nothing told whether a prefix-cache hit is needed."""
+
+    def cached(trace: Trace) -> Deployment:
+        return Deployment("An engine", ("serve",), () if trace.config.enable_prefix_caching else ("--no-caching",))
+
+    engine, able = Engine({"r0"}, {"enable_prefix_caching": True}), structs.replace(ABLE, stock=())
+    assert Control("with --no-caching (no hit)") in [*controls(TRACE, HISTORY, engine, able, cached)]
+    cold = structs.replace(HISTORY, request_steps=[structs.replace(HIT, hit=0), LATER])
+    assert controls_of(engine, cold, TRACE, able) == []
 
 
 def test_a_turn_may_be_sent_as_a_request_of_its_own() -> None:
@@ -284,7 +299,7 @@ def test_an_event_has_the_word_of_the_engine() -> None:
         return Deployment("An engine", nouns={"preempt": "retraction"})
 
     able = structs.replace(ABLE, stock=())
-    assert [*controls(trace, HISTORY, Preempting({"r0"}, {}), able, named)] == ["without the retraction of r0"]
+    assert [*controls(trace, HISTORY, Preempting({"r0"}, {}), able, named)] == [Control("without the retraction of r0")]
     assert controls_of(Preempting({"r0"}, {}), HISTORY, trace, able) == ["without the preemption of r0"]
 
 
@@ -335,7 +350,14 @@ def test_of_requests_that_wait_a_larger_pool_is_tried() -> None:
     stuck = Violation("M8", "stall", "nothing is scheduled", step=1, event=1)
     engine = Engine({"r0"}, {"num_blocks": TRACE.config.num_blocks})
     found = list(controls(TRACE, History(violation=stuck), engine, structs.replace(ABLE, stock=()), server))
-    assert found == [f"with a pool of {2 * TRACE.config.num_blocks} blocks instead of {TRACE.config.num_blocks}"]
+    pools = 2 * TRACE.config.num_blocks, TRACE.config.num_blocks
+    assert found == [Control("with a pool of {} blocks instead of {}".format(*pools))]
+
+    def limited(trace: Trace) -> Deployment:
+        return Deployment("An engine", limits={"num_blocks": ("--pool", str(trace.config.num_blocks))})
+
+    found = list(controls(TRACE, History(violation=stuck), engine, structs.replace(ABLE, stock=()), limited))
+    assert found == [Control("with --pool {} instead of {}".format(*pools))], "the engine has a flag for it"
     assert (
         list(controls(TRACE, History(violation=stuck), Engine({"r0"}, {}), structs.replace(ABLE, stock=()), server))
         == []
@@ -352,4 +374,4 @@ def test_a_control_names_the_value_that_ran() -> None:
     trace = structs.replace(TRACE, config=structs.replace(TRACE.config, options={"mixer": "gdn"}))
     able = structs.replace(ABLE, stock=(setting,), options={"mixer": ("gdn", "mamba2")})
     found = list(controls(trace, HISTORY, Engine({"r0"}, {"mixer": "gdn"}), able, other_server))
-    assert "with --mixer mamba2 instead of gdn" in found
+    assert Control("with --mixer mamba2 instead of gdn") in found

@@ -194,3 +194,13 @@ def test_a_machinery_has_no_docstrings_and_few_empty_lines() -> None:
         'LIMIT = 3\n\ndef alone():\n    """Do nothing."""\n\nclass Some:\n    size: int = 2\n\n    def told(self):\n'
         '        return """a\n\n    b"""'
     )
+
+
+def test_a_machinery_has_no_comments_in_our_own_terms() -> None:
+    """A maintainer read of traces, adapters and findings, which his engine does not have."""
+    text = "def f(a):\n    # What the trace asks for\n    # in two lines.\n    b = a  # of the adapter\n"
+    text += "    # Blocks move.\n    return '# trace', b  # twice\n\nclass E(Exception):\n"
+    text += '    """The finding\n    is a HANG."""\n'
+    assert bare(text) == (
+        "def f(a):\n    b = a\n    # Blocks move.\n    return '# trace', b  # twice\n\nclass E(Exception):\n    pass"
+    )

@@ -15,10 +15,12 @@ from hybridfuzz.targets.base.repro import (
     MACHINERY,
     Failure,
     Script,
+    Sizes,
     python_comment,
     python_format,
     served,
     with_other_prompts,
+    with_sizes,
 )
 from hybridfuzz.targets.base.trace import Arrive, Config, Group, Resume, Step, Trace
 
@@ -130,3 +132,16 @@ def test_the_last_script_of_wrong_tokens_has_other_prompts() -> None:
     first, *_, last = prompts("S3", "temporal")
     assert first != last and first.count(",") == last.count(",")
     assert len({*prompts("M8", "stall")}) == 1, "what no token shows has no other prompts"
+
+
+def test_a_script_says_with_which_sizes_it_fails() -> None:
+    """A pool of 13 blocks looked as needed as steps of 128 tokens that any server has."""
+    body = "    num_blocks=13,\n    tokens=128,\n    rows=4,  # seats\n    pages=9,"
+    script = Script(f"{body}\n{MACHINERY} x\n    rows=4,\n", "E", "e", limits={
+        "num_blocks": ("num_blocks", 0), "budget": ("tokens", 0), "seats": ("rows", 0), "more": ("pages", 1),
+    })  # fmt: skip
+    sizes = {"num_blocks": Sizes(13, 12, 15), "budget": Sizes(128, 128), "seats": Sizes(4, 4, 4), "more": Sizes(9, 9)}
+    assert with_sizes(script, sizes).text.splitlines() == [
+        "    num_blocks=13,  # fails with 12 to 15", "    tokens=128,  # larger ones fail, too",
+        "    rows=4,  # seats; values next to it pass, or do not fit", "    pages=9,", f"{MACHINERY} x", "    rows=4,",
+    ]  # fmt: skip

@@ -7,7 +7,8 @@ from msgspec import structs
 
 from hybridfuzz.reference.tokens import Truth
 from hybridfuzz.targets.base.repro import DEVIATION, Failure, Place, Script
-from hybridfuzz.targets.base.trace import Arrive, Config, Crop, Event, Group, Step, Trace
+from hybridfuzz.targets.base.trace import Arrive, Config, Crop, Event, Group, Reorder, Step, Trace
+from hybridfuzz.targets.transformers.deployment import deployment
 from hybridfuzz.targets.transformers.repro import write_scripts, write_test
 
 CONFIG = Config(
@@ -49,6 +50,35 @@ def test_an_exception_of_a_forward_is_a_difference_too() -> None:
     assert "hybridfuzz" not in script.text
     assert "but takes the same tokens alone" in script.text
     assert "differ from the same tokens alone by" in script.text
+
+
+def test_what_beam_search_does_is_shown_by_generate_first() -> None:
+    """The script called `reorder_cache` by itself, which no user does."""
+    events = (Arrive("r0", (("a", 4),), 4), Arrive("r1", (("b", 2),), 4), Step(), Reorder({"r0": "r1", "r1": "r0"}))
+    failure = Failure("S9", "mamba-temporal", "broken", events, 1, "r0")
+    config = structs.replace(CONFIG, options={"family": "minimax"})
+    first, second = write_scripts("", Trace(config, events), failure)
+    compile(first.text, "repro.py", "exec")
+    assert "reorder_cache" not in first.text and "reorder_cache" in second.text
+    assert "[0, 0, " in first.text and "[0, 0, 1, 1]" in first.text, "the shorter prompt is padded on its left"
+    assert first.promise in first.body[-1].replace('assert cached == alone, "', "AssertionError: ")
+    assert "generate" in first.text.partition(DEVIATION)[2] and "def forward" not in first.text
+    test = write_test(Trace(config, events), first, "wrong_beams")
+    compile(next(iter(test.files.values())), "test.py", "exec")
+    moved = structs.replace(config, options={**config.options, "offload": "yes"})
+    assert len(write_scripts("", Trace(moved, events), failure)) == 1, "a device is simulated for no generate()"
+    later = structs.replace(failure, events=(*events, Step()))
+    assert len(write_scripts("", Trace(config, later.events), later)) == 1, "another call goes wrong"
+
+
+def test_a_report_names_the_public_function_that_calls_it() -> None:
+    """A maintainer read of a private call, and did not know which user meets it."""
+    events = (Arrive("r0", (("a", 4),), 4), Step(chunks={"r0": 2}), Reorder({"r0": "r0"}))
+    told = deployment("", Trace(CONFIG, events), "5.24.0").reached
+    assert told[0] == "`Cache.reorder_cache`: `generate(num_beams=...)`, after each token"
+    assert told[1] == "a prompt in chunks: `generate(prefill_chunk_size=...)`"
+    moved = structs.replace(CONFIG, options={**CONFIG.options, "offload": "yes", "cache": "static"})
+    assert deployment("", Trace(moved, events[:2]), "5.24.0").reached[-1].endswith('"offloaded_static")`')
 
 
 def test_a_script_goes_by_the_tolerance_of_the_failure() -> None:

@@ -151,7 +151,7 @@ def test_scripts_are_one_module_that_imports_nothing_of_ours(changes: dict[str, 
             "temporal",
             ["clients receive wrong tokens"] * 4 + ["step 1 does not continue r0 from its state"],
         ),
-        ("S1", "temporal", ["clients receive wrong tokens"] * 2 + ["block 3 is published as the state after 3 tokens"]),
+        ("S1", "temporal", ["clients receive wrong tokens"] * 2 + ["block 3 is cached as the state after 3 tokens"]),
         ("M2", "key", ["clients receive wrong tokens"] * 2 + ["block 3 can be hit"]),
         ("M4", "dead-write", ["clients receive wrong tokens"] * 2 + ["step 1 stores something for no request"]),
         (
