@@ -39,6 +39,7 @@ OURS = {
         REPEATED,
         "sglang-checkpoint-behind-a-declined-write-back.json",
         "sglang-grammar-that-fails-behind-an-abort.json",
+        "sglang-staging-that-is-not-ready.json",
     ],
 }
 """Traces on which an earlier fix of two-crossings-in-flight was wrong: it let a verification behind a request's end
@@ -51,7 +52,8 @@ second decode were asked for at the first. The fix of loaded-state-stays-locked 
 wrote what had to go first. A forward that a copy to the host waited for sampled before its grammar had seen the result
 before it. The fix of chunk-without-room took a part of a token for room, and let the last request that decodes be
 aborted. The fix of write-back-that-is-declined made room for pages alone, and none for the state of a checkpoint.
-The token that an aborted request computes instead of its prompt has the stop tokens of its answer held back, too."""
+The token that an aborted request computes instead of its prompt has the stop tokens of its answer held back, too. The
+fix of copy-of-an-earlier-match left waiting requests whose fetch begins again with the slots of their matches."""
 DATA = Path(__file__).parents[2] / "data"
 
 
@@ -59,7 +61,7 @@ DATA = Path(__file__).parents[2] / "data"
     ("target", "count"),
     [
         of_release("sglang", "0.5.20", "sglang@0.5.20", 2),
-        of_release("sglang", "0.5.23", "sglang:sessions@0.5.23", 25),
+        of_release("sglang", "0.5.23", "sglang:sessions@0.5.23", 27),
     ],
 )
 def test_all_apply_together_and_silence_all_traces(target: str, count: int) -> None:
