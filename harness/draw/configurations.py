@@ -10,6 +10,9 @@ scheduling) gave way to it, combinations of these would become rare. If that doe
 are drawn again and the others stay. Drawing everything again would make each setting rare that excludes many others,
 and rarer still the combinations of such settings.
 
+Some configurations are under pressure (`Capabilities.pressure`): few requests run, and the target's own switches make
+memory short. What an engine does when a step or a load gets none then happens within a short trace.
+
 Some configurations aim at one extra (`_subject`), to which all other settings give way: an extra that fits few of the
 others would be rare otherwise.
 """
@@ -66,6 +69,10 @@ def draw_valid_config(
     On a target with a server, part of them are near its stock server (`near_stock`).
     """
     draws = _draws(choices, capabilities, workload)
+    if capabilities.pressure and choices.chance(workload.pressed):
+        pressed = {**draws, **_pressed_draws(choices, capabilities, workload)}
+        with suppress(TraceError):  # what the overrides fix does not go with it
+            return _fitting(choices, pressed, factory_supports, capabilities, overrides, workload)
     if capabilities.has_server and choices.chance(workload.near_stock):
         fixed = {name: partial(_given, value) for name, value in draw_fixed(choices, capabilities).items()}
         with suppress(TraceError):  # what the overrides fix does not go with the stock server
@@ -195,9 +202,7 @@ def _draws(choices: Choices, capabilities: Capabilities, workload: Workload) -> 
         "group counts": lambda: pick(capabilities.group_counts),
         "layers": lambda: pick(capabilities.layers_per_group),
         # Drafts add rows with none, some or all of them accepted to those that any batch has.
-        "drafts": lambda: (
-            integer(1, max(capabilities.max_speculative_tokens, 1)) if chance(workload.speculation) else 0
-        ),
+        "drafts": _drafts_draw(choices, capabilities, workload.speculation),
         "window": lambda: (
             chance(workload.window),
             pick(capabilities.windows or (0,)),
@@ -222,6 +227,30 @@ def _draws(choices: Choices, capabilities: Capabilities, workload: Workload) -> 
     for name, values in capabilities.options.items():
         draws[f"option {name}"] = partial(pick, values)
     return draws
+
+
+def _pressed_draws(choices: Choices, capabilities: Capabilities, workload: Workload) -> dict[str, Callable[[], Any]]:
+    """Return a function for each setting that is drawn otherwise under pressure. Options keep their value whatever else
+    has to give way to it."""
+    draws: dict[str, Callable[[], Any]] = {
+        "seats": lambda: choices.pick(workload.few_seats),
+        "drafts": _drafts_draw(choices, capabilities, workload.speculation_pressed),
+    }
+    for name, values in capabilities.pressure.items():
+        draws[f"option {name}"] = partial(_given, choices.pick(values))
+    return draws
+
+
+def _drafts_draw(choices: Choices, capabilities: Capabilities, percent: int) -> Callable[[], int]:
+    """Return a function that draws a number of drafts, not 0 in `percent` of the cases."""
+    most = max(capabilities.max_speculative_tokens, 1)
+    return lambda: choices.integer(1, most) if choices.chance(percent) else 0
+
+
+def is_pressed(config: Config, capabilities: Capabilities) -> bool:
+    """Return True if a configuration is under pressure as far as options go, on a target that declares what that is."""
+    values = capabilities.pressure
+    return bool(values) and all(config.options.get(name) in values[name] for name in values)
 
 
 def _build(settings: Settings, capabilities: Capabilities, workload: Workload) -> Config:

@@ -53,14 +53,16 @@ from ...targets.base.trace import (
 from .aim import CANDIDATES, Aim, likeness
 from .avoid import REDRAWS_MAX, Circumstances
 from .choices import Choices, RandomChoices
-from .configurations import draw_valid_config
+from .configurations import draw_valid_config, is_pressed
 from .workload import DEFAULT, Workload
 
 OneTurn = TypeVar("OneTurn", Arrive, Resume)
 ENDING_MAX = 100
 """Most events that follow until the requests have ended."""
-SHORT_MAX = 6
-"""Most short requests between an eviction and one for what was evicted."""
+SHORT_PER_SEAT = 3
+"""Most short requests between an eviction and one for what was evicted, for each that may run: pools of states have
+about as many slots, and what is stored elsewhere locks one."""
+SHORT_MAX = 12
 REQUESTS_LEFT_MAX = 12
 """Latest requests that a trace may end with an abort of."""
 SESSIONS_MAX = 6
@@ -95,6 +97,8 @@ class Grammar:
         self.is_accurate = config.num_speculative_tokens > 0 and self._asking.chance(workload.accurate)
         """True if drafts are right where a request has none of its own. Two verifications in a row then cross
         boundaries, and answers end inside a verification. Drawn first, so that no feature changes it."""
+        self.is_pressed = is_pressed(config, capabilities)
+        """True if memory is to run short: requests then run to the end of their context from short prompts, too."""
         self.left: dict[str, int] = {}
         """Requests that probably still run or wait, in order of arrival -> the output tokens that each still needs."""
         self.uncomputed: dict[str, int] = {}
@@ -231,7 +235,7 @@ class Grammar:
             and self.history
             and choices.chance(workload.evicted_again)
         ):
-            before = choices.integer(0, min(2 * self.config.max_num_seqs, SHORT_MAX))
+            before = choices.integer(0, min(SHORT_PER_SEAT * self.config.max_num_seqs, SHORT_MAX))
             self.after_evict = before, self._shared_path(self.config.max_model_len - 2)
         if self.after_evict is not None:
             return self.arrive_after_evict(*self.after_evict)
@@ -454,7 +458,8 @@ class Grammar:
         priority = self.priority() if config.policy == "priority" else 0
         total = sum(length for _, length in path)
         rest = config.max_model_len - total
-        if not session and not brief and rest <= 2 * self.unit and choices.chance(workload.full_length):
+        may_fill = self.is_pressed or rest <= 2 * self.unit
+        if not session and not brief and may_fill and choices.chance(workload.full_length):
             max_new = rest
         elif near:
             max_new = self.length(max_new if session else min(new_max, rest), total)

@@ -40,8 +40,10 @@ class Workload(Struct, frozen=True, forbid_unknown_fields=True):
 
     # configurations
     near_stock: Annotated[int, percent("configurations near the stock server, on a target with a server")] = 55
+    pressed: Annotated[int, percent("configurations under pressure, on a target that declares what that is")] = 25
     subject: Annotated[int, percent("configurations that aim at one extra")] = 30
     speculation: Annotated[int, percent("configurations with drafts")] = 75
+    speculation_pressed: Annotated[int, percent("configurations under pressure with drafts")] = 40
     window: Annotated[int, percent("configurations with a sliding window")] = 20
     window_small_blocks: Annotated[int, percent("sliding windows in blocks of at most 4 tokens")] = 33
     attention_chunk: Annotated[int, percent("configurations with attention in chunks")] = 12
@@ -54,6 +56,7 @@ class Workload(Struct, frozen=True, forbid_unknown_fields=True):
     seats: Annotated[tuple[Number, ...], numbers("requests that may run together")] = (
         4, 3, 6, 2, 8, 4, 3, 6, 4, 2, 8, 3, 4, 6, 1,
     )  # fmt: skip
+    few_seats: Annotated[tuple[Number, ...], numbers("requests that may run together under pressure")] = (1, 2, 1, 3)
 
     # the whole trace
     events: Annotated[tuple[Number, ...], numbers("events before the ending")] = (8, 12, 12, 16, 25, 25, 50, 100)

@@ -10,7 +10,7 @@ from collections import Counter
 
 from ...reference.batch import original_name
 from ...reference.layout import Layout
-from ...reference.prefix_cache import Key, has_key
+from ...reference.prefix_cache import Key, has_key, longest_hit
 from ...reference.request import Life
 from ...targets.base.observe import (
     Content,
@@ -222,6 +222,8 @@ class ReachedStates:
             if row.anew:
                 admitted += 1
                 self._admitted(row, life, context)
+                if context.before.stored and not life.prompt_logprobs:
+                    self._passed_over(row, life, planned.view, context)
                 if row.hit and (self._scored or original_name(row.name) != row.name):
                     self._hit_of_others(row.name, planned.view.tables.get(row.name, ()), context)
                 if life.prompt_logprobs:
@@ -245,6 +247,14 @@ class ReachedStates:
         if 0 < prompts < len(rows):
             counts["prompts and decodes in one step"] += 1
             counts["prompts and drafts in one step"] += any(row.drafts for row in rows)
+
+    def _passed_over(self, row: PlannedRow, life: Life, view: View, context: Context) -> None:
+        """Count a hit that is shorter than what pool and outside hold: the rest was not loaded."""
+        held = set(view.published.values())
+        kept = longest_hit(context.layout, held | context.before.stored.keys(), life.truth.tags, life.known)
+        self.counts["content kept outside the pool not loaded for a request"] += (
+            row.hit < kept and longest_hit(context.layout, held, life.truth.tags, life.known) < kept
+        )
 
     def _hit_of_others(self, name: str, table: Table, context: Context) -> None:
         """Count a hit on blocks of a request that read nothing from the cache itself, or of another sample."""

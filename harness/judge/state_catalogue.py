@@ -162,6 +162,7 @@ REQUIRES: dict[str, str] = {
     "content outside the pool evicted": "evicts-stored caching",
     "cached content kept outside the pool alone": "loads-back caching",
     "content loaded back into the cache": "loads-back caching",
+    "content kept outside the pool not loaded for a request": "loads-back caching",
     "content read back from a storage": "storage stores caching",
     "request computed after it waited for a load": "async-loads caching",
     "request computed after its load broke off": "chosen-loads caching",

@@ -52,6 +52,7 @@ def fault(capabilities: Capabilities) -> str:
     return (
         _contradiction(capabilities)
         or _bad_option(capabilities)
+        or _bad_value(capabilities, "pressure")
         or _bad_value(capabilities, "documents")
         or _bad_value(capabilities, "features_with")
         or _bad_setting(capabilities)

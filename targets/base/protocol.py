@@ -91,6 +91,8 @@ class Capabilities(Struct, frozen=True):
     options      switches and their values, drawn per trace. A value that is listed several times is drawn more often,
                  and is the usual one: a configuration that is refused falls back to it
     accepts      further values of switches: a trace may have them, but they are not drawn
+    pressure     switch -> values with which memory is short or given back late. Configurations under pressure have
+                 one of them each, and few running requests; without any there are none
     documents    switch -> value -> documents that prompts are drawn from with it, instead of plain ones
     features_with  switch -> value -> features and kinds of groups ("sliding-window", "attention-chunks", "draft-group")
                  that the target has only with it, or with another value that lists them: a campaign that fixes the
@@ -144,6 +146,7 @@ class Capabilities(Struct, frozen=True):
     max_model_len: int = 96
     options: dict[str, tuple[str, ...]] = {}
     accepts: dict[str, tuple[str, ...]] = {}
+    pressure: dict[str, tuple[str, ...]] = {}
     documents: dict[str, dict[str, tuple[str, ...]]] = {}
     features_with: dict[str, dict[str, frozenset[str]]] = {}
     traces_per_second: float = 4.0

@@ -119,6 +119,17 @@ STORAGE = {
 (`--context-length`), when a request stops to wait for it (`--hicache-storage-prefetch-policy`), how fast, large and
 reliable it is (storage.py), and whether clients that flush the cache clear it (`POST /clear_hicache_storage_backend`).
 """
+PRESSURE = {
+    "strategy": ("no_buffer", "no_buffer", "extra_buffer"),
+    "spare_states": ("0",),
+    "conservativeness": ("0", "0.14"),
+    "hicache": ("write_through", "write_through", "write_through_selective"),
+    "host_copies": ("slow",),
+    "storage": ("no",),
+}
+"""Values with which memory is short: few state slots for a request and none beyond those of the server, an admission
+that reserves nothing for what answers still need, and a host to which what is published is copied at once, by copies
+that last and lock it. Without a storage, with which what is evicted leaves the host, too."""
 DRAFTS = 3
 """Most drafts in a verification, for releases whose speculation the target can drive."""
 
@@ -144,6 +155,16 @@ class SglangFactory:
         has_host = mixes and tree_core not in ("rust", BOTH)
         has_storage = has_host and hashes
         stock = STOCK + MIXED * mixes + HOST_TIER * has_host + BEHIND_HOST * has_storage
+        options = {
+            # Half of what is drawn of no_buffer is refused: it needs pages of one token and no overlap.
+            "strategy": ("no_buffer", *strategies),
+            "tree_core": (tree_core,) if tree_core else tree_cores,
+            "track": ("1", "2"),
+            "spare_states": ("0", "0", "1", "2", "6"),
+            **(SERVING if mixes else {}),
+            **(HIERARCHY if has_host else {}),
+            **(STORAGE if has_storage else {}),
+        }
         host = (HOST if has_host else frozenset()) | (STORED if has_storage else frozenset())
         self.capabilities = Capabilities(
             events=EVENTS | ({"resume"} if sessions else set()) | ({"dummy_run", "pause"} if mixes else set()),
@@ -174,16 +195,8 @@ class SglangFactory:
             engine=("sglang",),
             stock=stock if "snapshots" in features else None,
             has_server="snapshots" in features,
-            options={
-                # Half of what is drawn of no_buffer is refused: it needs pages of one token and no overlap.
-                "strategy": ("no_buffer", *strategies),
-                "tree_core": (tree_core,) if tree_core else tree_cores,
-                "track": ("1", "2"),
-                "spare_states": ("0", "0", "1", "2", "6"),
-                **(SERVING if mixes else {}),
-                **(HIERARCHY if has_host else {}),
-                **(STORAGE if has_storage else {}),
-            },
+            options=options,
+            pressure={name: values for name, values in PRESSURE.items() if mixes and name in options},
             accepts={"tree_core": (*TREE_CORES, "legacy") if tree_core else (), **(TAKEN if mixes else {})},
         )
 

@@ -75,9 +75,25 @@ def astray(tier: HostTier) -> dict[str, int]:
     }
 
 
-def left_locked(tier: HostTier) -> dict[str, int]:
-    """Return how many locks of places in the host's pools are left while nothing is under way that needs them."""
-    return {"host locks": sum(tree_api.host_locks_of(node) for node, _, _ in nodes(tier.engine)) * tier.is_done()}
+def stuck(tier: HostTier) -> dict[str, int]:
+    """Return how many locks of places in the host's pools are left while nothing is under way that needs them, and how
+    many states and windows the host holds alone and never evicts although nothing locks them."""
+    locks = stranded = 0
+    for node, _, _ in nodes(tier.engine):
+        locks += tree_api.host_locks_of(node)
+        stranded += tree_api.stranded_on_host(tier.cache, node)
+    return {"host locks": locks * tier.is_done(), "host contents that cannot be evicted": stranded}
+
+
+def unsaved(tier: HostTier) -> int:
+    """Return how many pages the host holds, and the storage behind it does not; 0 while something is under way, and
+    where a storage loses pages by itself or a client has cleared it."""
+    storage = tier.storage
+    if storage is None or tier.engine.sizes.storage_limits != "no" or storage.is_cleared or not tier.is_done():
+        return 0
+    settled = [node for node, _, _ in nodes(tier.engine) if node.write_through_pending_id is None]
+    held = [node for node in settled if ATTENTION in tree_api.host_values_of(node)]
+    return sum(not storage.has(page) for node in held for page in node.hash_value or ())
 
 
 def prefetched(tier: HostTier) -> Iterator[tuple[int, set[int]]]:

@@ -17,6 +17,7 @@ from .compat.engine import STATES, WINDOW
 from .serving import Server
 from .trees import HIDDEN, SOME, Owned, tree_of
 
+UNSAVED = "pages of the host that the storage lacks"
 ANY = object()
 """Of a page that the tree does not own."""
 
@@ -108,9 +109,13 @@ class Host:
                 "miscounted pages": engine.memory.miscounted(),
                 "miscounted bytes": self.tier.miscounted() if self.tier is not None else 0,
             },
-            drained=host_contents.astray(self.tier) | host_contents.left_locked(self.tier) if self.tier else {},
+            drained=self._drained(self.tier) if self.tier is not None else {},
             stored=host_contents.stored(self.tier) if self.tier is not None else {},
         )
+
+    def _drained(self, tier: Any) -> dict[str, int]:
+        unsaved = 0 if self.scheduler.busy else host_contents.unsaved(tier)
+        return host_contents.astray(tier) | host_contents.stuck(tier) | {UNSAVED: unsaved}
 
     def _references(self, tables: dict[str, Table], owned: list[Owned], pins: Counter[int]) -> list[int]:
         """Return lock counts; a block of one request has one reference.

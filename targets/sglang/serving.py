@@ -244,6 +244,7 @@ class Server:
         """Clear the storage, at any time, as `clear_hicache_storage_wrapped` does."""
         if self.engine.sizes.storage_cleared and self.engine.sizes.storage != "no":
             self.engine.cache.clear_storage_backend()
+            self.tier.storage.is_cleared = True
 
     def evict(self, pages: int) -> None:
         """Evict the given number of pages of tokens, and as many states and pages of windows.

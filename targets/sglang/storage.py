@@ -130,6 +130,8 @@ class FileStorage:
         self.first = sizes.pages
         self.controller: Any = None
         self.clock = 0
+        self.is_cleared = False
+        """True once a client has cleared it."""
         self._next = 0
 
     def prepare(self, module: Any) -> None:
@@ -171,6 +173,11 @@ class FileStorage:
         """Run all operations."""
         while threads := self._ready():
             self.turns.run(threads[0])
+
+    def has(self, page: str) -> bool:
+        """Return True if keys and values of a page are in the storage, given by the page's hash."""
+        backend = self.controller.storage_backend
+        return Path(backend.file_path, f"{backend._get_suffixed_key(page)}.bin").exists()
 
     def miscounted(self) -> int:
         """Return by how many bytes what the evictor counts differs from the size of the files."""

@@ -114,6 +114,18 @@ def host_locks_of(node: Any) -> int:
     return locks
 
 
+def stranded_on_host(cache: Any, node: Any) -> int:
+    """Return how many of a node's states and windows are on the host alone, unlocked, and not listed for eviction."""
+    kinds, lists = component_types(), cache.tree_core.host_lru_lists
+    parts = {kind: node.component_data[kind] for kind in (kinds.MAMBA, kinds.SWA) if kind in lists}
+    alone = [
+        kind
+        for kind, part in parts.items()
+        if part.host_value is not None and part.value is None and not part.host_lock_ref
+    ]
+    return sum(not lists[kind].in_list(node) for kind in alone)
+
+
 def path_of(cache: Any, name: int) -> list[Any]:
     """Return the nodes from one, given by its id, to the root, which is left out."""
     node, path = cache.tree_core.node_by_id(name), []

@@ -12,7 +12,7 @@ from hybridfuzz.harness.draw.choices import RandomChoices
 from hybridfuzz.harness.draw.configurations import SEATS_IN_POOL_MAX, draw_config, draw_valid_config
 from hybridfuzz.harness.draw.grammar import Grammar, draw_trace
 from hybridfuzz.harness.draw.overrides import apply_overrides
-from hybridfuzz.harness.draw.workload import DEFAULT, Workload
+from hybridfuzz.harness.draw.workload import DEFAULT, Workload, with_ratios
 from hybridfuzz.harness.judge.run import run_trace
 from hybridfuzz.harness.judge.state_catalogue import missing_states
 from hybridfuzz.reference.batch import original_name
@@ -407,6 +407,35 @@ def test_what_was_evicted_is_asked_for_again_where_it_may_be_loaded_back() -> No
         share[trace.config.options["host"]] += [isinstance(event, Arrive) for event in following]
     assert len(share["yes"]) > 1.5 * len(share["no"]) > 0
     assert sum(share["yes"]) / len(share["yes"]) > 0.5 > sum(share["no"]) / len(share["no"])
+
+
+def test_configurations_under_pressure_are_short_of_memory() -> None:
+    """A quarter has the values that the target declares, whatever else gives way to them, and few running requests, of
+    which more run to the end of their context."""
+    able = msgspec.structs.replace(
+        CLEAN.capabilities, options={"room": ("much", "much", "little")}, pressure={"room": ("little",)}
+    )
+    table = with_ratios({"pressed": 100, "full_length": 100})
+    traces = [draw_trace(able, 6, index, workload=table) for index in range(60)]
+    assert {trace.config.options["room"] for trace in traces} == {"little"}
+    assert {trace.config.max_num_seqs for trace in traces} == set(table.few_seats)
+    usual = [draw_trace(able, 6, index, workload=with_ratios({"pressed": 0})) for index in range(200)]
+    assert 20 < sum(trace.config.options["room"] == "little" for trace in usual) < 100
+    fills = {kind: [_fills(trace) for trace in some] for kind, some in (("pressed", traces), ("usual", usual))}
+    assert sum(fills["pressed"]) / len(traces) > 0.8 > sum(fills["usual"]) / len(usual)
+    fixed = draw_trace(able, 6, 0, {"room": "much"}, workload=table)
+    assert fixed.config.options["room"] == "much"
+
+
+def _fills(trace: Trace) -> bool:
+    """Return True if a request may run to the end of its context although its prompt is short."""
+    unit = max(group.block_size for group in trace.config.groups)
+    for event in trace.events:
+        if isinstance(event, Arrive) and not event.session:
+            prompt = sum(length for _, length in event.prompt)
+            if prompt + event.max_new_tokens == trace.config.max_model_len > prompt + 2 * unit:
+                return True
+    return False
 
 
 def test_an_engine_that_can_be_paused_is_reset_while_requests_run_too() -> None:

@@ -29,7 +29,8 @@ ALL = structs.replace(CLEAN.capabilities, events=EVENTS, attention_chunks=(2,), 
 WAITING = structs.replace(ALL, features=ALL.features | {"async-loads"})
 PAUSED = structs.replace(ALL, events=EVENTS | {"pause"}, features=ALL.features | {"reset-when-idle"})
 LOADING = structs.replace(ALL, features=ALL.features | {"loads-back"})
-TARGETS = (ALL, WAITING, structs.replace(ALL, has_server=True), PAUSED, LOADING)
+SHORT = structs.replace(ALL, pressure={name: values[:1] for name, values in ALL.options.items()})
+TARGETS = (ALL, WAITING, SHORT, structs.replace(ALL, has_server=True), PAUSED, LOADING)
 
 
 def drawn(changes: Mapping[str, object], count: int = 40) -> list[Trace]:

@@ -43,6 +43,7 @@ PLAIN = replace(
         ({"options": {"dp": ("1",)}}, "options has 'dp', which --config already has; choose another name"),
         ({"options": {"num_blocks": ("1",)}}, "options has 'num_blocks', which --config already has"),
         ({"options": {"mixer": ()}}, "options has no value for 'mixer'"),
+        ({"pressure": {"connector_saves": ("yess",)}}, "pressure has connector_saves=yess; did you mean 'yes'?"),
         ({"documents": {"conector_saves": {}}}, "documents has 'conector_saves'; did you mean 'connector_saves'?"),
         (
             {"features_with": {"connector_saves": {"yess": ()}}},

@@ -40,6 +40,7 @@ OURS = {
         "sglang-checkpoint-behind-a-declined-write-back.json",
         "sglang-grammar-that-fails-behind-an-abort.json",
         "sglang-prefill-keeps-its-window.json",
+        "sglang-staging-that-is-not-ready.json",
     ],
 }
 """Traces on which an earlier fix of two-crossings-in-flight was wrong: it let a verification behind a request's end
@@ -53,7 +54,8 @@ wrote what had to go first. A forward that a copy to the host waited for sampled
 before it. The fix of chunk-without-room took a part of a token for room, and let the last request that decodes be
 aborted. The fix of write-back-that-is-declined made room for pages alone, and none for the state of a checkpoint.
 The token that an aborted request computes instead of its prompt has the stop tokens of its answer held back, too. A
-prompt in chunks that joins no tree keeps all of its window until it decodes."""
+prompt in chunks that joins no tree keeps all of its window until it decodes. The fix of copy-of-an-earlier-match left
+waiting requests whose fetch begins again with the slots of their matches."""
 DATA = Path(__file__).parents[2] / "data"
 
 

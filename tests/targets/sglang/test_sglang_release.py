@@ -42,6 +42,7 @@ FILES = sorted(path.name for path in FOLDER.glob("*.json"))
 SILENT = Path(__file__).parent / "silent"
 SILENT_FILES = sorted(path.name for path in SILENT.glob("*.json"))
 """RELEASE--WHAT.json: false alarms that were ours."""
+DATA = Path(__file__).parents[2] / "data"
 LATEST = "0.5.23"
 TRACES = int(os.environ.get("HYBRIDFUZZ_ENGINE_TRACES", "12"))
 
@@ -287,6 +288,7 @@ def test_a_load_without_room_for_its_state_is_called_off(workers: dict[str, Work
     outcome = worker_of(workers, LATEST).run(trace)
     assert outcome.violation is None, outcome.violation.message
     assert bool(outcome.reached.get("content loaded back into the cache")) is (spare == "2")
+    assert bool(outcome.reached.get("content kept outside the pool not loaded for a request")) is (spare == "0")
 
 
 @pytest.mark.parametrize(
@@ -341,6 +343,33 @@ def test_tokens_that_an_ended_fetch_still_occupies_are_a_leak(workers: dict[str,
         worker.start()
         violation = worker.run(trace).violation
     assert violation is not None and violation.signature == "M9-step-tokens-of-prefetches"
+
+
+UNLISTED = """--- a/sglang/srt/mem_cache/unified_cache/components/mamba.py
++++ b/sglang/srt/mem_cache/unified_cache/components/mamba.py
+@@ -364,6 +364,7 @@
+             target is EvictLayer.DEVICE
+             and cd.value is None
+             and cd.host_value is not None
++            and node.evicted
+         ):
+             if not host_lru.in_list(node):
+                 host_lru.insert_mru(node)
+"""
+"""A state that has left the device is not listed for eviction on the host while its pages have not."""
+
+
+def test_a_state_that_the_host_never_evicts_is_a_leak(workers: dict[str, WorkerClient]) -> None:
+    """Nothing is left with the release, and a state with the break."""
+    trace = load_trace(DATA / "sglang-state-alone-on-the-host.json")
+    outcome = worker_of(workers, LATEST).run(trace)
+    assert outcome.violation is None, outcome.violation.message
+    broken = patched(prepare(f"sglang@{LATEST}", print), [parse_patch(UNLISTED, "unlisted")])
+    target = f"sglang@{broken.tree}"
+    with WorkerClient(target, prepare(target, print), trace_seconds=300) as worker:
+        worker.start()
+        violation = worker.run(trace).violation
+    assert violation is not None and violation.signature == "M9-step-host-contents-that-cannot-be-evicted"
 
 
 @pytest.mark.parametrize(("cleared", "limits"), [("no", "room"), ("yes", "room"), ("yes", "no")])
