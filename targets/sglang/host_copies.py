@@ -79,10 +79,12 @@ class Transfers:
     def submit_device_to_host(self, transfers: list[Any]) -> Any:
         """Submit a backup of all layers at once."""
 
+        placed = [(transfer, places_of(transfer)) for transfer in transfers]
+
         def copy(_: int) -> None:
-            for transfer in transfers:
+            for transfer, places in placed:
                 for layer in range(self.tier.layers(transfer)):
-                    self.tier.store(transfer, layer)
+                    self.tier.store(transfer, places, layer)
 
         return self._completion(self._operation(self.device_to_host_stream, 1, copy))
 
@@ -90,13 +92,13 @@ class Transfers:
         self, transfers: list[Any], *, transfer_layer_id_max: int, start_event: Any = None, on_layer_done: Any = None
     ) -> Any:
         """Submit a load. Layer by layer: a forward waits for each layer where it needs it."""
-        step = self.tier.device.step
+        step, placed = self.tier.device.step, [(transfer, places_of(transfer)) for transfer in transfers]
 
         def copy(layer: int) -> None:
-            for transfer in transfers:
+            for transfer, places in placed:
                 local = transfer.layer_mapper(layer)
                 if local is not None:
-                    self.tier.load(transfer, local, step)
+                    self.tier.load(transfer, places, local, step)
 
         stream = self.host_to_device_stream
         operation = self._operation(stream, transfer_layer_id_max, copy)
@@ -114,6 +116,13 @@ class Transfers:
         self.tier.settle()
         end = Event(operation, operation.layers)
         return SimpleNamespace(start_event=Event(), finish_event=end, timing_enabled=False)
+
+
+def places_of(transfer: Any) -> list[int]:
+    """Return where the device's contents of a transfer are, when it is submitted (`_resolve_device_indices`)."""
+    translate = getattr(transfer.device_pool, "host_transfer_translate", None)
+    places: list[int] = (translate(transfer.device_indices) if translate else transfer.device_indices).tolist()
+    return places
 
 
 def attach(cache: Any, parameters: Any, arguments: Any, storage: Any) -> None:

@@ -74,6 +74,7 @@ class HostTier:
         self.patience = TURNS[engine.sizes.copies]
         forward = object() if engine.sizes.overlap else None
         self.controller.load_fence_stream = self.controller.write_fence_stream = forward
+        engine.memory.stay_while(self.controller)
         self.pools = host_pools(self.cache)
         self.places = {group: Places(pool, group) for group, pool in self.pools.items()}
         self._waits: list[Event] = []
@@ -92,21 +93,21 @@ class HostTier:
         """Return the number of layers of a transfer's pool."""
         return self.places[self._group(transfer.host_pool)].layers
 
-    def store(self, transfer: Any, layer: int) -> None:
-        """Copy a layer from the device to the host."""
-        group, device = self._group(transfer.host_pool), transfer.device_indices.tolist()
+    def store(self, transfer: Any, device: list[int], layer: int) -> None:
+        """Copy a layer from places of the device to the host."""
+        group = self._group(transfer.host_pool)
         places = self.places[group]
         for host, cells in zip(places.parts, device_parts(self.states, group), strict=True):
             host[places.index(layer, transfer.host_indices.numpy())] = cells[layer][device]
 
-    def load(self, transfer: Any, layer: int, step: int) -> None:
-        """Copy a layer from the host to the device, and record it."""
-        group, device = self._group(transfer.host_pool), transfer.device_indices.tolist()
+    def load(self, transfer: Any, device: list[int], layer: int, step: int) -> None:
+        """Copy a layer from the host to places of the device, and record it."""
+        group, ids = self._group(transfer.host_pool), transfer.device_indices.tolist()
         places, sizes = self.places[group], self.engine.sizes
         for host, cells in zip(places.parts, device_parts(self.states, group), strict=True):
             cells[layer][device] = host[places.index(layer, transfer.host_indices.numpy())]
         first = sizes.first_window_page if group == WINDOW else sizes.first_page
-        for location in device if group == STATES else device[:: sizes.page]:
+        for location in ids if group == STATES else ids[:: sizes.page]:
             if group == STATES:
                 loaded = Loaded(step, "", STATES, layer, -1, location, temporal=True, conv=True)
             else:

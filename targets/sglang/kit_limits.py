@@ -160,9 +160,14 @@ ROWS: tuple[Row[Case], ...] = (
         "host_mode=buffer needs a storage, and a policy that writes through: the server resolves write_back to one"),
     Row("shadow", "session_tags", lambda c: c.options.session_tags == "yes" and c.tree_core == BOTH,
         "session_tags=yes excludes two cores: the server takes the Python one then"),
+    Row("shadow", "unified_memory", lambda c: c.options.unified_memory != "no" and bool(c.windows),
+        "unified_memory={options.unified_memory} is not driven beside windows"),
+    Row("shadow", "unified_memory", lambda c: c.options.unified_memory == "eager" and c.options.hicache != "no",
+        "unified_memory=eager excludes HiCache: pages must not move under its copies"),
     Row("shadow", "unified_memory",
-        lambda c: c.options.unified_memory != "no" and (c.options.hicache != "no" or bool(c.windows)),
-        "unified_memory={options.unified_memory} is not driven beside HiCache or windows"),
+        lambda c: c.options.unified_memory != "no"
+        and c.config.num_speculative_tokens > 0 and c.options.hicache != "no",
+        "unified_memory={options.unified_memory} excludes drafts beside HiCache: the server refuses them"),
     Row("shadow", "unified_memory",
         lambda c: c.options.unified_memory != "no"
         and c.config.num_speculative_tokens > 0 and c.options.drafter == "ngram",

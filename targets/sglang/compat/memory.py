@@ -126,6 +126,9 @@ class Memory:
     def wait_for(self, device: Any) -> None:
         """Let pages be moved only when a device is done, where SGLang says so."""
 
+    def stay_while(self, controller: Any) -> None:
+        """Let no page move while a controller of copies to and from the host has any, as the scheduler does."""
+
     def launched(self, launch: Any, batch: Any) -> None:
         """Note a launched batch, as `Scheduler.run_batch` does with overlap."""
 
@@ -203,6 +206,10 @@ class UnifiedMemory(Memory):
         keys.zero_physical_pages = _behind(device.fence, keys.zero_physical_pages)
         for pool in (keys, states):
             pool.move_physical_pages = _behind(device.fence, pool.move_physical_pages)
+
+    def stay_while(self, controller: Any) -> None:
+        """Let no page move while a controller of copies to and from the host has any, as the scheduler does."""
+        self.pools.allocator.set_host_transfer_move_gate(lambda: not controller.has_inflight_device_transfers())
 
     def launched(self, launch: Any, batch: Any) -> None:
         """Note a launched batch, as `Scheduler.run_batch` does with overlap."""

@@ -38,7 +38,8 @@ def storage_config(sizes: Sizes) -> dict[str, int]:
     Scaled: prefetches of at least 256 tokens, and a second of patience.
     """
     given = {"prefetch_threshold": sizes.page, "prefetch_timeout_base": PATIENCE}
-    words = 2 * sizes.page * sizes.attention_layers + (1 + sizes.window) * sizes.state_layers
+    row = 1 if sizes.unified == "no" else ROW_WORDS
+    words = 2 * row * sizes.page * sizes.attention_layers + (1 + sizes.window) * sizes.state_layers
     return given | ({"max_size": 8 * ROOM * words} if sizes.storage_limits == "room" else {})
 
 
