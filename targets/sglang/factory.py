@@ -83,7 +83,7 @@ SERVING = {
     "window_ratio": ("1", "0.5"),
     "early_unlock": ("no", "no", "no", "yes"),
     "state_layers": ("gdn", "gdn", "mamba2"),
-    "unified_memory": ("no", "no", "lazy", "eager"),
+    "unified_memory": ("no", "lazy", "no", "lazy", "eager"),
     "inputs": ("tokens", "tokens", "tokens", "tokens", "images", "adapters", "tenants"),
 }
 """Options of such releases: `--enable-mixed-chunk`, `--schedule-policy`, `--radix-eviction-policy`,

@@ -32,9 +32,22 @@ class SchedulerStream:
         event.synchronize()
 
     @staticmethod
-    def wait_stream(stream: Any) -> None:
+    def wait_stream(stream: ForwardStream) -> None:
         """Wait for all launches of a device."""
-        stream.drain()
+        stream.synchronize()
+
+
+class ForwardStream:
+    """The stream of a device's launches. What it would wait for has been executed."""
+
+    def __init__(self, drain: Callable[[], None]) -> None:
+        self.synchronize = drain
+
+    def wait_stream(self, stream: Any) -> None:
+        """Do nothing."""
+
+    def wait_event(self, event: Any) -> None:
+        """Do nothing."""
 
 
 class Pools(NamedTuple):
@@ -201,7 +214,7 @@ class UnifiedMemory(Memory):
 
     def wait_for(self, device: Any) -> None:
         """Let the scheduler's stream write to pages behind the launches of a device that it waits for."""
-        self._pages.forward_stream = self._slots.forward_stream = device
+        self._pages.forward_stream = self._slots.forward_stream = ForwardStream(device.drain)
         keys, states = self.pools.kv.full_kv_pool, self.pools.rows.mamba_pool
         keys.zero_physical_pages = _behind(device.fence, keys.zero_physical_pages)
         for pool in (keys, states):

@@ -110,5 +110,5 @@ def test_the_scheduler_s_stream_writes_behind_what_it_waits_for(memory: UnifiedM
     keys.move_physical_pages(2)
     states.move_physical_pages(3)
     assert order == ["fence", 1, "fence", 2, "fence", 3]
-    SchedulerStream.wait_stream(device)
+    SchedulerStream.wait_stream(memory.pools.allocator.mamba_allocator.forward_stream)
     assert order[-1] == "drain"

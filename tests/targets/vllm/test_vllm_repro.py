@@ -14,7 +14,7 @@ import pytest
 
 from hybridfuzz.harness.draw.trace_files import load_trace
 from hybridfuzz.harness.face.commands.repro import known_bugs
-from hybridfuzz.harness.group.known.fixes import BUILTIN, read_fixes
+from hybridfuzz.harness.group.known.fixes import BUILTIN, Fixes, read_fixes
 from hybridfuzz.harness.tell.reproduce import Subject, observe
 from hybridfuzz.harness.tell.script import failure_of, run_script
 from hybridfuzz.harness.workers.worker_client import WorkerClient
@@ -344,6 +344,7 @@ def test_a_failure_that_no_campaign_named_is_compared_with_the_packaged_known_bu
     longer = msgspec.structs.replace(first, max_new_tokens=first.max_new_tokens + 1)
     trace = msgspec.structs.replace(trace, events=(longer, *rest))
     options = argparse.Namespace(target=SPEC, fixes=(), timeout=300.0, memory=None)
-    case = observe(Subject(SPEC, prepare(SPEC, print), options.timeout, 0), trace, as_given=True)
+    launch = prepare(SPEC, print)
+    case = observe(Subject(SPEC, launch, options.timeout, 0), trace, as_given=True)
     assert case and not case.related
-    assert known_bugs(options, [case, case]) == ["prompt-as-decode"] * 2
+    assert known_bugs(options, Fixes(launch, launch), [case, case]) == ["prompt-as-decode"] * 2
