@@ -64,7 +64,7 @@ def publish(sizes: Sizes) -> Any:
             "hicache_storage_backend_extra_config": json.dumps(storage_config(sizes)),
         }
     if sizes.unified != "no":
-        given["enable_unified_memory"] = True
+        given |= {"enable_unified_memory": True, "enable_page_major_kv_layout": True}
     if sizes.priorities:
         given |= {"schedule_low_priority_values_first": True, "priority_scheduling_preemption_threshold": 0}
     if sizes.drafts:
