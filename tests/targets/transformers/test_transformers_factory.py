@@ -99,9 +99,12 @@ def test_a_script_calls_public_api_only(family: str) -> None:
         Reorder({"r0": "r1", "r1": "r0"}),
     )
     failure = Failure("S9", "temporal", "r0 holds the state of r1", events, 0)
-    [script] = write_scripts("", Trace(config(family), events), failure)
-    compile(script.text, "script.py", "exec")
-    assert "hybridfuzz" not in script.text
-    assert "cache.reorder_cache(torch.tensor([1, 0]))" in script.text
+    generating, script = write_scripts("", Trace(config(family), events), failure)
+    for one in (generating, script):
+        compile(one.text, "script.py", "exec")
+        assert "hybridfuzz" not in one.text
+        assert one.needs == "transformers, torch"
+    assert '"num_beams": ' in generating.text, "the public function that reorders rows comes first"
+    assert generating.promise == "AssertionError: generate() returns wrong tokens"
     assert script.promise == PROMISE
-    assert script.needs == "transformers, torch"
+    assert "cache.reorder_cache(torch.tensor([1, 0]))" in script.text
