@@ -336,9 +336,9 @@ class Reference:
         holders = {name} | self._tables_before.keys() - self.lives.keys()
         return {block for one in holders for columns in self._tables_before.get(one, ()) for block in columns}
 
-    def is_over(self, life: Life, step: int) -> bool:
+    def may_read_anything(self, life: Life, step: int) -> bool:
         """Return True if a request, or its turn, has ended or lost its row since `step` was planned, and its memory may
-        be another's while that step is in flight."""
+        be another's before that step has run: what it reads and samples for the request counts for nothing."""
         if self.layout.keeps_ended:
             return False
         return self.lives.get(life.name) is not life or self.preempted.get(life.name, -1) > step

@@ -230,8 +230,8 @@ def _draws(choices: Choices, capabilities: Capabilities, workload: Workload) -> 
 
 
 def _pressed_draws(choices: Choices, capabilities: Capabilities, workload: Workload) -> dict[str, Callable[[], Any]]:
-    """Return a function for each setting that is drawn otherwise under pressure. Options keep their value whatever else
-    has to give way to it."""
+    """Return a function for each setting that is drawn otherwise under pressure. The options are fixed: other
+    settings give way to them."""
     draws: dict[str, Callable[[], Any]] = {
         "seats": lambda: choices.pick(workload.few_seats),
         "drafts": _drafts_draw(choices, capabilities, workload.speculation_pressed),

@@ -99,7 +99,7 @@ class Device:
         self.engine = engine
         self.sizes = engine.sizes
         self.states, self.memory = engine.states, engine.memory
-        self.memory.wait_for(self)
+        self.memory.fence_writes(self)
         self.tracker = snapshots.Tracker(engine)
         self.bounds = Bounds(engine)
         self.graphs = graphs
@@ -180,7 +180,7 @@ class Device:
         if self.sizes.sliding:
             rows = [self._windowed(row) for row in rows]
         rows = [row._replace(outside=self.bounds.row(index, row)) for index, row in enumerate(rows)]
-        rows = [self.memory.of(index, row) for index, row in enumerate(rows)]
+        rows = [self.memory.with_places(index, row) for index, row in enumerate(rows)]
         launch = self.last = KernelLaunch(self.step, rows, self.pending, execute)
         launch.metadata = loaded and loaded.metadata
         launch.is_captured = loaded is not None

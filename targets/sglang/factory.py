@@ -128,8 +128,8 @@ PRESSURE = {
     "storage": ("no",),
 }
 """Values with which memory is short: few state slots for a request and none beyond those of the server, an admission
-that reserves nothing for what answers still need, and a host to which what is published is copied at once, by copies
-that last and lock it. Without a storage, with which what is evicted leaves the host, too."""
+that reserves little or nothing for what answers still need, and a host to which what is published is copied, mostly at
+once, by copies that last and lock it. Without a storage, with which what is evicted leaves the host, too."""
 DRAFTS = 3
 """Most drafts in a verification, for releases whose speculation the target can drive."""
 

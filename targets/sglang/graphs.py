@@ -97,7 +97,7 @@ class Filled:
         self.metadata = copy.copy(filled)
         self.metadata.mamba_cache_indices = filled.mamba_cache_indices.clone()
         places, starts = filled.mamba_cache_indices.tolist(), filled.query_start_loc.tolist()
-        slots = graphs.memory.slots(places)
+        slots = graphs.memory.slots_at(places)
         pool_rows, lengths = buffers.req_pool_indices[:size].tolist(), buffers.seq_lens[:size].tolist()
         written = buffers.out_cache_loc[: size * width].tolist()
         table = graphs.attn_backend.req_to_token_pool.req_to_token

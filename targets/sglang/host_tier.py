@@ -74,7 +74,7 @@ class HostTier:
         self.patience = TURNS[engine.sizes.copies]
         forward = object() if engine.sizes.overlap else None
         self.controller.load_fence_stream = self.controller.write_fence_stream = forward
-        engine.memory.stay_while(self.controller)
+        engine.memory.pin_during_copies(self.controller)
         self.pools = host_pools(self.cache)
         self.places = {group: Places(pool, group) for group, pool in self.pools.items()}
         self._waits: list[Event] = []

@@ -163,7 +163,7 @@ ROWS: tuple[Row[Case], ...] = (
     Row("shadow", "unified_memory", lambda c: c.options.unified_memory != "no" and bool(c.windows),
         "unified_memory={options.unified_memory} is not driven beside windows"),
     Row("shadow", "unified_memory", lambda c: c.options.unified_memory == "eager" and c.options.hicache != "no",
-        "unified_memory=eager excludes HiCache: pages must not move under its copies"),
+        "unified_memory=eager excludes HiCache: the server ends at its start (`install_move_gate`)"),
     Row("shadow", "unified_memory",
         lambda c: c.options.unified_memory != "no"
         and c.config.num_speculative_tokens > 0 and c.options.hicache != "no",

@@ -67,7 +67,7 @@ class Tracker:
                 metadata = self.backend._forward_metadata(seen)
             depths = [tree_api.states_of(request).mamba_last_track_seqlen for request in batch.reqs]
         marked = [index for index, is_marked in enumerate(mask) if is_marked]
-        places = self.memory.states([slots[index] for index in marked])
+        places = self.memory.places_of([slots[index] for index in marked])
         tracked = [(index, slots[index], place, depths[index]) for index, place in zip(marked, places, strict=True)]
         return Plan(tracked, [row.place for row in rows], metadata, seen) if tracked else None
 
@@ -76,7 +76,7 @@ class Tracker:
 
         `snapshots`: (row, place of the slot).
         """
-        slots = self.memory.slots([place for _, place in snapshots])
+        slots = self.memory.slots_at([place for _, place in snapshots])
         pairs = zip(snapshots, slots, strict=True)
         marked = [(index, slot, place, rows[index].end) for (index, place), slot in pairs]
         return Plan(marked, [row.place for row in rows], None, None) if marked else None
@@ -92,11 +92,11 @@ class Tracker:
                 self.states.window[layer, place] = self.states.window[layer, working]
             return
         inputs = torch.tensor([tag for _, tags in chains for tag in tags], dtype=torch.int64)
-        slots = torch.tensor([place for _, _, place, _ in plan.rows])
+        into = torch.tensor([place for _, _, place, _ in plan.rows])
         windows = inputs[plan.metadata.track_conv_indices.long()]
         if scan is not None:
-            slots = plan.metadata.conv_states_mask_indices
-        self.pool.mamba_cache.conv[0][layer][slots] = windows.unsqueeze(1)
+            into = plan.metadata.conv_states_mask_indices
+        self.pool.mamba_cache.conv[0][layer][into] = windows.unsqueeze(1)
         temporal = self.pool.mamba_cache.temporal[layer]
         if scan is not None:
             states, places = scan.chunks(chains), scan.places(chains)

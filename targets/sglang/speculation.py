@@ -100,11 +100,11 @@ class Commit(HybridLinearAttnBackend):
         working = self.linear_attn_backend.forward_metadata.mamba_cache_indices.tolist()[: len(steps)]
         for index, (place, step) in enumerate(zip(working, steps.tolist(), strict=True)):
             row = self.launch.rows[index]
-            [slot] = [row.slot] if place == row.place else self.memory.slots([place])
+            [slot] = [row.slot] if place == row.place else self.memory.slots_at([place])
             self._report(index, slot, place, step)
         if tracks is not None:
             slots = tracks.tolist()
-            for index, (slot, place) in enumerate(zip(slots, self.memory.states(slots), strict=True)):
+            for index, (slot, place) in enumerate(zip(slots, self.memory.places_of(slots), strict=True)):
                 step = int(tracked[index])
                 if step >= 0 and place >= 0:
                     self._report(index, slot, place, step)

@@ -200,14 +200,14 @@ class SglangTarget:
 
     def read(self, group: int, layer: int, block: int) -> Content:
         """Return the content of a slot or page."""
-        states, sizes, places = self.engine.states, self.engine.sizes, self.engine.memory
+        states, sizes, memory = self.engine.states, self.engine.sizes, self.engine.memory
         if group == STATES:
-            [place] = places.states([block])
+            [place] = memory.places_of([block])
             return StateContent(int(states.temporal[layer, place]), tuple(states.window[layer, place].tolist()))
         if group == WINDOW:
             keys, start = states.window_keys, (block - sizes.first_window_page) * sizes.page
         else:
-            keys, start = states.keys, places.first_token(block - sizes.first_page)
+            keys, start = states.keys, memory.first_token(block - sizes.first_page)
         return SlotContent(keys[layer][start : start + sizes.page].tolist())
 
     def close(self) -> None:

@@ -131,9 +131,9 @@ class Context:
         """Return the request in a row of the batch; None for a dead row and for one that does not exist."""
         return self.lives[row] if 0 <= row < len(self.lives) else None
 
-    def is_over(self, life: Life) -> bool:
-        """Return True if what the step being checked computes for a request counts for nothing, and may be anything."""
-        return self.reference.is_over(life, self.step)
+    def may_read_anything(self, life: Life) -> bool:
+        """Return True if the step being checked may find anything in the memory of a request that is over by now."""
+        return self.reference.may_read_anything(life, self.step)
 
     def who(self, row: int) -> Request | Row:
         """Return who is in a row of the batch, also in one that does not exist."""

@@ -135,8 +135,8 @@ class Leak(Oracle):
         """Most tokens that blocks were allocated for since the request's admission."""
         self._settled: dict[str, int] = {}
         """Tokens that were settled when the request's previous step was planned."""
-        self._prefilled: dict[str, int] = {}
-        """Tokens that the request had to compute when it was admitted last."""
+        self._known_at_admission: dict[str, int] = {}
+        """Tokens that were known of the request when it was admitted last: its prefill ends there."""
 
     def on_planned(self, context: Context, planned: Planned) -> Violation | None:
         layout = context.layout
@@ -147,7 +147,7 @@ class Leak(Oracle):
             if not row.anew:
                 reach = max(reach, self._reach.get(row.name, 0))
             else:
-                self._prefilled[row.name] = context.reference.lives[row.name].known
+                self._known_at_admission[row.name] = context.reference.lives[row.name].known
             self._reach[row.name] = reach
             if not context.has_pool:
                 continue
@@ -155,7 +155,7 @@ class Leak(Oracle):
             settled = min(context.reference.certain(row.name), row.start)
             before = 0 if row.anew else min(self._settled.get(row.name, 0), settled)
             self._settled[row.name] = settled
-            if before < self._prefilled.get(row.name, 0):
+            if before < self._known_at_admission.get(row.name, 0):
                 before = 0
             for index, group in enumerate(layout.groups):
                 held = len(table[index]) - table[index].count(layout.null_block)

@@ -96,7 +96,7 @@ class Continuation(Oracle):
                 index = first_difference(wanted, read.window)
                 tag = read.window[index] if index < len(read.window) else None
                 field, seen = "conv", WindowOf(index, found(context, tag, "input"))
-        if not field or context.is_over(life):
+        if not field or context.may_read_anything(life):
             return None
         return self.violation(
             context,
@@ -127,7 +127,7 @@ class Continuation(Oracle):
             self._accept_others(context, life, read, observed, wanted)
         if observed == wanted and (not first or first <= first_attended(group, life.settled)):
             return None
-        if context.is_over(life):
+        if context.may_read_anything(life):
             return None
         index = first_difference(wanted, observed)
         column = index // group.block_size if context.has_pool else 0

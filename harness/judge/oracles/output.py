@@ -52,7 +52,7 @@ class Output(Oracle):
             guesses = list(row.tokens[known:][: row.guessed])
             if guesses != wanted:
                 return self._differs(context, life, "guess", Tokens(tuple(wanted)), Tokens(tuple(guesses)))
-        if row.sampled and not life.ends_before(end) and not context.is_over(life):
+        if row.sampled and not life.ends_before(end) and not context.may_read_anything(life):
             wanted, sampled = life.sampled_truth(end, row.tokens[known:]), list(row.sampled)
             last = life.total_length - end
             if truth.free_from >= life.total_length:

@@ -20,7 +20,8 @@ from . import old_releases, scheduler_api
 from .sizes import ROW_WORDS, Sizes
 
 MOVES = 2
-"""Pages that a compaction moves at once, and at most where it is not urgent. Scaled: 4,096."""
+"""Pages that one copy of a compaction moves, and the most that one which is not urgent moves in a call. A server: 4,096
+of either."""
 
 
 class SchedulerStream:
@@ -63,6 +64,7 @@ def make_unified_pools(sizes: Sizes, parameters: Any, states: list[int], attenti
     from sglang.srt.environ import envs
     from sglang.srt.mem_cache.unified_memory_pool import init_unified_mamba_pools
 
+    # For the whole process: nothing else asks for a stream without a GPU.
     torch.cuda.current_stream = SchedulerStream  # type: ignore[assignment]
     with (
         envs.SGLANG_LAZY_COMPACTION_MAX_MOVES_PER_CALL.override(MOVES),
@@ -102,16 +104,16 @@ def make_unified_pools(sizes: Sizes, parameters: Any, states: list[int], attenti
 
 
 class Memory:
-    """Of pools without unified memory: ids are places."""
+    """Translates ids of separate pools: an id is its place."""
 
     def __init__(self, pools: Pools) -> None:
         self.pools = pools
 
-    def of(self, index: int, row: Row) -> Row:
-        """Return row `index` of a batch with its places, `outside` if one is out of range."""
+    def with_places(self, index: int, row: Row) -> Row:
+        """Return row `index` of a batch with its places."""
         return row._replace(place=row.slot, reads=row.locations, writes=row.written)
 
-    def states(self, slots: list[int]) -> list[int]:
+    def places_of(self, slots: list[int]) -> list[int]:
         """Return the places of state slots."""
         return slots
 
@@ -119,7 +121,7 @@ class Memory:
         """Return the places of a tensor of state slots, None for None."""
         return slots
 
-    def slots(self, places: list[int]) -> list[int]:
+    def slots_at(self, places: list[int]) -> list[int]:
         """Return the state slots at places."""
         return places
 
@@ -136,10 +138,10 @@ class Memory:
         """Return the free pages of attention layers."""
         return scheduler_api.free_pages(scheduler_api.allocators(self.pools.allocator)[0])
 
-    def wait_for(self, device: Any) -> None:
-        """Let pages be moved only when a device is done, where SGLang says so."""
+    def fence_writes(self, device: Any) -> None:
+        """Let writes of the scheduler's stream come after the launches of a device that it waits for."""
 
-    def stay_while(self, controller: Any) -> None:
+    def pin_during_copies(self, controller: Any) -> None:
         """Let no page move while a controller of copies to and from the host has any, as the scheduler does."""
 
     def launched(self, launch: Any, batch: Any) -> None:
@@ -154,13 +156,13 @@ class Memory:
 
 
 class UnifiedMemory(Memory):
-    """Of unified memory: what its tables say now."""
+    """Translates ids of a unified memory by SGLang's tables, as they are now."""
 
     def __init__(self, pools: Pools) -> None:
         super().__init__(pools)
         self._pages, self._slots = pools.allocator.full_attn_allocator, pools.allocator.mamba_allocator
 
-    def of(self, index: int, row: Row) -> Row:
+    def with_places(self, index: int, row: Row) -> Row:
         """Return row `index` of a batch with its places, `outside` if its state has none.
 
         SGLang's own functions translate; a location without a page has place 0, which is nobody's.
@@ -169,7 +171,7 @@ class UnifiedMemory(Memory):
             return row
         place = row.slot
         if row.has_state:
-            [place] = self.states([row.slot])
+            [place] = self.places_of([row.slot])
             if place < 0:
                 return row._replace(
                     outside=OutOfRange(index, 0, "place of slot", place, len(self._slots.virtual_to_physical))
@@ -182,7 +184,7 @@ class UnifiedMemory(Memory):
             writes=allocator.translate_write_loc(writes).tolist(),
         )
 
-    def states(self, slots: list[int]) -> list[int]:
+    def places_of(self, slots: list[int]) -> list[int]:
         """Return the places of state slots, -1 where there is none."""
         places: list[int] = self.translated(torch.tensor(slots, dtype=torch.int64)).tolist()
         return places
@@ -191,7 +193,7 @@ class UnifiedMemory(Memory):
         """Return the places of a tensor of state slots, None for None."""
         return None if slots is None else self.pools.rows.translate_mamba_indices(slots)
 
-    def slots(self, places: list[int]) -> list[int]:
+    def slots_at(self, places: list[int]) -> list[int]:
         """Return the state slots at places; a place that is free, or out of range, stays."""
         table = self._slots.physical_to_virtual.tolist()
         return [table[place] if 0 <= place < len(table) - 1 and table[place] >= 0 else place for place in places]
@@ -212,15 +214,15 @@ class UnifiedMemory(Memory):
         pages: list[int] = self._pages.free_virtual_ids.tolist()
         return pages
 
-    def wait_for(self, device: Any) -> None:
-        """Let the scheduler's stream write to pages behind the launches of a device that it waits for."""
+    def fence_writes(self, device: Any) -> None:
+        """Let writes of the scheduler's stream come after the launches of a device that it waits for."""
         self._pages.forward_stream = self._slots.forward_stream = ForwardStream(device.drain)
         keys, states = self.pools.kv.full_kv_pool, self.pools.rows.mamba_pool
         keys.zero_physical_pages = _behind(device.fence, keys.zero_physical_pages)
         for pool in (keys, states):
             pool.move_physical_pages = _behind(device.fence, pool.move_physical_pages)
 
-    def stay_while(self, controller: Any) -> None:
+    def pin_during_copies(self, controller: Any) -> None:
         """Let no page move while a controller of copies to and from the host has any, as the scheduler does."""
         self.pools.allocator.set_host_transfer_move_gate(lambda: not controller.has_inflight_device_transfers())
 

@@ -24,8 +24,8 @@ def eviction_config(eviction: str, page: int) -> dict[str, int] | None:
 
 
 ROW_WORDS = 2
-"""64-bit integers of a token's key in a unified memory, whose rows SGLang wants in multiples of 16 bytes. The first
-is used."""
+"""64-bit integers of a token's key, and of its value, in a unified memory: SGLang wants rows in multiples of 16 bytes.
+The first is used."""
 PATIENCE = 2
 """Turns after which a prefetch is cut off by the policy "timeout"."""
 ROOM = 12
@@ -161,32 +161,32 @@ class Sizes:
 
     @cached_property
     def num_slots(self) -> int:
-        """Ids of state slots. Those of a unified memory could fill it alone, as could those of its pages."""
+        """Number of ids of state slots. In a unified memory: as many as would fill it alone; likewise of pages."""
         return self.slots + 1 if self.unified == "no" else self._unified_bytes // self._state_bytes
 
     @cached_property
     def num_pages(self) -> int:
-        """Ids of KV pages."""
+        """Number of ids of KV pages."""
         return self.pages + 1 if self.unified == "no" else self._unified_bytes // self._token_bytes // self.page
 
     @cached_property
     def reserved_slots(self) -> int:
-        """First ids of state slots that are nobody's: padding is written to number 0."""
+        """Number of leading ids of state slots that belong to nobody: padding is written to number 0."""
         return 1 if self.unified == "no" else cdiv(self._sink_bytes, self._state_bytes)
 
     @cached_property
     def reserved_pages(self) -> int:
-        """First ids of KV pages that are nobody's."""
+        """Number of leading ids of KV pages that belong to nobody."""
         return 1 if self.unified == "no" else cdiv(cdiv(self._sink_bytes, self._token_bytes), self.page)
 
     @property
     def unified_tokens(self) -> int:
-        """Tokens that the bytes of a unified memory are for, one page of them for padding."""
+        """Tokens that a unified memory is sized for, one page of them for padding."""
         return (self.pages + 1) * self.page
 
     @property
     def unified_states(self) -> int:
-        """States that the bytes of a unified memory are for, one of them for padding."""
+        """States that a unified memory is sized for, one of them for padding."""
         return self.slots + 1
 
     @property

@@ -55,28 +55,28 @@ def row(slot: int, locations: list[int], name: str | None = "r0") -> Row:
 
 
 def test_a_row_gets_the_places_of_its_ids(memory: UnifiedMemory) -> None:
-    placed = memory.of(0, row(2, [1, 3]))
+    placed = memory.with_places(0, row(2, [1, 3]))
     assert (placed.place, placed.reads, placed.writes) == (5, [2, 3], [3])
     assert (placed.slot, placed.locations) == (2, [1, 3]), "what is reported has the ids"
 
 
 def test_without_unified_memory_ids_are_places() -> None:
-    placed = Memory(Pools(None, None, None)).of(0, row(2, [1, 3]))
+    placed = Memory(Pools(None, None, None)).with_places(0, row(2, [1, 3]))
     assert (placed.place, placed.reads, placed.writes) == (2, [1, 3], [3])
 
 
 def test_a_state_without_a_place_is_out_of_range_and_a_location_is_nobody_s(memory: UnifiedMemory) -> None:
     """A kernel would take the last state for -1; SGLang's translation sends a location without a page to place 0."""
-    placed = memory.of(3, row(4, [1]))
+    placed = memory.with_places(3, row(4, [1]))
     assert placed.outside is not None
     assert (placed.outside.row, placed.outside.index) == (3, FREE)
-    assert memory.of(0, row(1, [1, 4])).reads == [2, 0]
-    assert memory.of(0, row(NO_STATE, [0], None)).outside is None, "a padding row of a graph has no state"
+    assert memory.with_places(0, row(1, [1, 4])).reads == [2, 0]
+    assert memory.with_places(0, row(NO_STATE, [0], None)).outside is None, "a padding row of a graph has no state"
 
 
 def test_a_place_is_named_by_the_id_that_is_bound_to_it(memory: UnifiedMemory) -> None:
-    assert memory.slots([2, 5, 4, NO_STATE, 99]) == [1, 2, 4, NO_STATE, 99]
-    assert memory.states([1, 2, 4]) == [2, 5, FREE]
+    assert memory.slots_at([2, 5, 4, NO_STATE, 99]) == [1, 2, 4, NO_STATE, 99]
+    assert memory.places_of([1, 2, 4]) == [2, 5, FREE]
 
 
 def test_what_is_free_are_ids(memory: UnifiedMemory) -> None:
@@ -105,7 +105,7 @@ def test_the_scheduler_s_stream_writes_behind_what_it_waits_for(memory: UnifiedM
     device = SimpleNamespace(fence=lambda: order.append("fence"), drain=lambda: order.append("drain"))
     keys, states = memory.pools.kv.full_kv_pool, memory.pools.rows.mamba_pool
     keys.zero_physical_pages = keys.move_physical_pages = states.move_physical_pages = order.append
-    memory.wait_for(device)
+    memory.fence_writes(device)
     keys.zero_physical_pages(1)
     keys.move_physical_pages(2)
     states.move_physical_pages(3)
