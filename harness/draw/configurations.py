@@ -11,7 +11,7 @@ are drawn again and the others stay. Drawing everything again would make each se
 and rarer still the combinations of such settings.
 
 Some configurations are under pressure (`Capabilities.pressure`): few requests run, and the target's own switches make
-memory short. What an engine does when a step or a load gets none then happens within a short trace.
+memory short. What an engine does when a step or a load gets no memory then happens more often in a short trace.
 
 Some configurations aim at one extra (`_subject`), to which all other settings give way: an extra that fits few of the
 others would be rare otherwise.

@@ -180,7 +180,7 @@ class ReproCase(Struct, frozen=True):
     collected  what the engine's own tool says of its environment, "" without one
     usual     values of options that need no mention
     controls  runs that differ from the trace in one factor, which concerns the cause, and pass
-    reductions  those with a request less or other lengths
+    reductions  those with one request fewer, or other lengths
     models    the trace on other models: `PASSES`, how it fails, or why it cannot run
     places    suspicious functions of the engine, most suspicious first; () if they were not computed
     related   the known bug that lists the trace or is recognized, if there is one

@@ -89,7 +89,7 @@ class Variant(NamedTuple):
 
 
 class Control(NamedTuple):
-    """What is different in a run that passes. `reduces`: it has a request less, or other lengths, and nothing else."""
+    """What is different in a run that passes. `reduces`: nothing but one request fewer, or other lengths."""
 
     words: str
     reduces: bool = False
@@ -228,7 +228,7 @@ def _referred(event: AnyEvent) -> set[str]:
 
 
 def _larger(trace: Trace, here: Deployment, server: Callable[[Trace], Deployment]) -> Iterator[Variant]:
-    """Yield the trace in a pool in which nobody needs to wait, and in steps and batches that have room for more."""
+    """Yield the trace in a pool twice as large, and in steps and batches that have room for more."""
     config = trace.config
     more = {
         "num_blocks": 2 * config.num_blocks,
