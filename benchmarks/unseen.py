@@ -1,6 +1,6 @@
 """Breaks of real engines that were written by a reader who did not know the search, against an unrestricted campaign.
 
-    python benchmarks/unseen.py [--set second|...|tenth|all] [--only GLOB,...] [--steps 20000] [--jobs 1] [-o DIR]
+    python benchmarks/unseen.py [--set second|...|eleventh|all] [--only GLOB,...] [--steps 20000] [--jobs 1] [-o DIR]
 
 Each patch in benchmarks/unseen, or in the folder of a set there, is applied on top of the packaged fixes of its
 release. A campaign with seed 1 runs until its first finding, or to its step limit; `--jobs` campaigns run at a time.
@@ -18,6 +18,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import Any
 
 from vllm_campaign import fixes_of
 
@@ -30,23 +31,28 @@ TARGETS = {"vllm": "vllm@0.33.0", "sglang": "sglang@0.5.23"}
 POLL_SECONDS = 0.5
 
 
-def campaign(target: str, steps: int, folder: Path) -> tuple[str, int]:
-    """Return the signature of the first finding and its trace's number; "" and 0 without a finding."""
+def campaign(target: str, steps: int, folder: Path) -> str:
+    """Return the signature of the first finding with its trace's number; without one, how many steps ran."""
     folder.mkdir(parents=True, exist_ok=True)
     events = folder / "events.ndjson"
     events.unlink(missing_ok=True)
     line = [sys.executable, "-m", "hybridfuzz.harness.cli", "fuzz", "--target", target, "--steps", str(steps)]
     line += ["--seed", "1", "--jobs", "1", "--no-canary", "--reduce", "1s", "--fresh"]
     line += ["-o", str(folder / "out"), "--events", str(events)]
-    with subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as run:
+    said = folder / "stderr.txt"
+    with said.open("w") as errors, subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=errors) as run:
         while run.poll() is None:
             time.sleep(POLL_SECONDS)
-            found, trace = first_finding(events)
-            if found:
+            if found := first_finding(events):
                 run.send_signal(signal.SIGINT)
                 run.wait()
-                return found, trace
-    return first_finding(events)
+                return found
+    if found := first_finding(events):
+        return found
+    ran = sum(event["steps"] for event in events_of(events) if event["event"] == "trace_done")
+    if ran < steps:  # a silence counts only if the traces ran
+        return f"STOPPED after {ran} steps: {(said.read_text().splitlines() or [f'exit {run.returncode}'])[-1]}"
+    return f"not found in {ran} steps"
 
 
 def broken(patch: Path) -> str:
@@ -58,13 +64,16 @@ def broken(patch: Path) -> str:
     return f"{engine}@{patched(fixed, [parse_patch(patch.read_text(), patch.stem)]).tree}"
 
 
-def first_finding(events: Path) -> tuple[str, int]:
-    """Return the signature of the first finding and its trace's number, "" and 0 if there is none yet."""
+def events_of(events: Path) -> list[dict[str, Any]]:
+    """Return what a campaign has told so far."""
     lines = events.read_text().splitlines(keepends=True) if events.exists() else []
-    for event in [json.loads(line) for line in lines if line.endswith("\n")]:
-        if event["event"] == "found":
-            return event["finding"]["signature"], event["finding"]["index"]
-    return "", 0
+    return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+def first_finding(events: Path) -> str:
+    """Return the signature of the first finding and its trace's number, "" if there is none yet."""
+    found = (event["finding"] for event in events_of(events) if event["event"] == "found")
+    return next((f"{finding['signature']} {finding['index']}" for finding in found), "")
 
 
 def main() -> None:
@@ -83,8 +92,7 @@ def main() -> None:
     def run(patch: Path) -> None:
         name = patch.relative_to(PATCHES).with_suffix("")
         try:
-            signature, trace = campaign(broken(patch), arguments.steps, arguments.out / name)
-            result = f"{signature} {trace}" if signature else "not found"
+            result = campaign(broken(patch), arguments.steps, arguments.out / name)
         except PatchError as error:  # a fix has changed its lines since
             result = f"does not apply: {error}"
         print(f"{name!s:55} {result}", flush=True)

@@ -54,6 +54,14 @@ def locked_by_copies(tier: HostTier) -> Iterator[dict[int, set[Any]]]:
             yield {STATES: {lock.node_id}, ATTENTION: _path(tier, lock.node_id), WINDOW: windows}
 
 
+def loaded_for_nobody(tier: HostTier) -> list[int]:
+    """Return the slots that loads under way fill although the tree has their states: they are freed behind the load."""
+    pipeline = tier.cache.buffer_pipeline
+    loads = pipeline.ongoing_buffer_load_back.values() if pipeline is not None else ()
+    freed = [one for load in loads for one in load.aux_device_releases]
+    return [slot for name, slots in freed if tier.group_of(name) == STATES for slot in slots.tolist()]
+
+
 def _path(tier: HostTier, name: Any) -> set[Any]:
     return {node.id for node in tree_api.path_of(tier.cache, name)}
 

@@ -136,7 +136,8 @@ class HostTier:
 
     def finish(self, waiting: Collection[Any] = ()) -> None:
         """Run all copies and all operations of the storage, with what the tree does about them. What is fetched for
-        requests that wait ends when they are looked at. Raises EngineStalled if the others do not end."""
+        requests that wait ends when they are looked at; until then writes may wait for the room that it has on the
+        host. Raises EngineStalled if the others do not end."""
         for _ in range(MOST_ROUNDS):
             for operation in self._operations():
                 operation.advance(operation.layers)
@@ -145,10 +146,13 @@ class HostTier:
             self.cache.check_hicache_events()
             if self.is_done(waiting):
                 return
+        if self.is_done(waiting, but_writes=True) and not self.is_done((), but_writes=True):
+            return
         raise EngineStalled(f"the host tier is not done after {MOST_ROUNDS} rounds of copies and operations")
 
-    def is_done(self, waiting: Collection[Any] = ()) -> bool:
-        """Return True if no copy and no operation of the storage is under way but for requests that wait."""
+    def is_done(self, waiting: Collection[Any] = (), *, but_writes: bool = False) -> bool:
+        """Return True if no copy and no operation of the storage is under way but for requests that wait, and, if asked
+        for, but writes that are queued."""
         cache, pipeline = self.cache, self.cache.buffer_pipeline
         moves = [cache.ongoing_write_through, cache.ongoing_load_back]
         handles = set()
@@ -156,10 +160,10 @@ class HostTier:
             handles = {request.cache_request_handle for request in waiting}
             moves += [cache.ongoing_backup, set(cache.ongoing_prefetch) - handles]
         if pipeline is not None and not pipeline.is_idle():
-            if not handles:
+            if not handles and not but_writes:
                 return False
-            moves += [pipeline.pending_write_queue, pipeline.ongoing_write_through, pipeline.ongoing_buffer_load_back]
-            moves += [pipeline.ongoing_backup, set(pipeline.staged_prefetches) - handles]
+            moves += [pipeline.ongoing_write_through, pipeline.ongoing_buffer_load_back, pipeline.ongoing_backup]
+            moves += [set(pipeline.staged_prefetches) - handles, [] if but_writes else pipeline.pending_write_queue]
         return not any(moves)
 
     def prefetched(self) -> int:

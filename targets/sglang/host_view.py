@@ -118,13 +118,13 @@ class Host:
         return host_contents.astray(tier) | host_contents.stuck(tier) | {UNSAVED: unsaved}
 
     def _references(self, tables: dict[str, Table], owned: list[Owned], pins: Counter[int]) -> list[int]:
-        """Return lock counts; a block of one request has one reference.
+        """Return lock counts; a block of one request, or of a load alone, has one reference.
 
         A tree without lock counts shows at most whether a block is locked, which is compared instead.
         """
         size = self.engine.sizes.num_blocks
         owners = Counter(block for table in tables.values() for blocks in table for block in blocks)
-        references = [min(owners[block], 1) for block in range(size)]
+        references = [min(owners[block] + pins[block], 1) for block in range(size)]
         for one in [one for one in owned if 0 <= one.block < size]:
             wanted = owners[one.block] + pins[one.block]
             shown = {SOME: max(wanted, 1), HIDDEN: wanted}.get(one.locks, one.locks)
@@ -136,7 +136,8 @@ class Host:
         """Return locks that are not from tables.
 
         A request locks the state of the node at which its prefix ends; a copy to or from the host that is under way
-        locks the path to its node, and a read into a buffer that to the node behind which it continues.
+        locks the path to its node, and a read into a buffer that to the node behind which it continues. A load may
+        also have a slot to itself.
         """
         states = {one.node: one.block for one in owned if one.key.group == STATES}
         pins: Counter[int] = Counter()
@@ -149,4 +150,5 @@ class Host:
                 pins[states[node]] += 1
         for locked in host_contents.locked_by_copies(self.tier) if self.tier is not None else ():
             pins.update(one.block for one in owned if one.node in locked[one.key.group])
+        pins.update(host_contents.loaded_for_nobody(self.tier) if self.tier is not None else ())
         return pins
