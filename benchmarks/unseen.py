@@ -49,7 +49,7 @@ def campaign(target: str, steps: int, folder: Path) -> str:
                 return found
     if found := first_finding(events):
         return found
-    ran = sum(event["steps"] for event in events_of(events) if event["event"] == "trace_done")
+    ran = max((event["summary"]["steps"] for event in events_of(events) if "summary" in event), default=0)
     if ran < steps:  # a silence counts only if the traces ran
         return f"STOPPED after {ran} steps: {(said.read_text().splitlines() or [f'exit {run.returncode}'])[-1]}"
     return f"not found in {ran} steps"

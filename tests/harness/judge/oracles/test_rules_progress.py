@@ -8,7 +8,7 @@ from handmade import context_of, life_of, plan, view_of
 from msgspec import structs
 
 from hybridfuzz.harness.judge.oracles.device_order import Order
-from hybridfuzz.harness.judge.oracles.liveness import STALL_STEPS_MAX, Liveness
+from hybridfuzz.harness.judge.oracles.liveness import STALL_STEPS_MAX, STALL_STEPS_MAX_BEHIND_COPIES, Liveness
 from hybridfuzz.harness.judge.oracles.output import Output
 from hybridfuzz.reference.layout import Group, Layout
 from hybridfuzz.reference.request import Life
@@ -157,6 +157,19 @@ def test_progress_within_a_bounded_number_of_steps(queue: str) -> None:
     assert oracle.on_delivered(context, Delivered(1, (("r0", (5,)),), ())) is None, "of a step that ran before"
     assert idle(1) == "stall"
     assert oracle.exercised == {"M8": 4 * STALL_STEPS_MAX + 2}
+
+
+def test_progress_behind_copies_that_hold_blocks() -> None:
+    """While copies hold blocks, more steps may pass without a row; once nothing holds any, no more than otherwise."""
+    context = context_of(LAYOUT, r0=life_of("r0", 20))
+    copying, unfinished = view_of(LAYOUT, waiting=("r0",), pins={3: 1}), view_of(LAYOUT, waiting=("r0",))
+    oracle = Liveness()
+    for _ in range(STALL_STEPS_MAX_BEHIND_COPIES):
+        assert oracle.on_planned(context, plan(context)) is None
+        assert oracle.on_view(context, copying) is None
+    assert field_of(oracle.on_view(context, unfinished)) == "stall"
+    assert oracle.on_planned(context, plan(context)) is None
+    assert field_of(oracle.on_view(context, copying)) == "stall"
 
 
 def test_at_the_end_only_aborted_requests_may_be_left() -> None:
