@@ -132,6 +132,10 @@ class Engine:
         """Pause generation, with everything that runs retracted, flush the radix tree, and continue."""
         self.receive(*self.server.pause_and_flush())
 
+    def switch_storage(self):
+        """Detach the storage, if nothing runs, or attach it again."""
+        self.server.switch_storage()
+
     def evict(self, pages):
         """Evict pages and states from the radix tree."""
         self.server.evict(pages)
