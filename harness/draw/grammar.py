@@ -44,6 +44,7 @@ from ...targets.base.trace import (
     Select,
     Sleep,
     Step,
+    SwitchStorage,
     Trace,
     Truncate,
     Turn,
@@ -69,7 +70,8 @@ SESSIONS_MAX = 6
 BEYOND_MAX = 3
 """Tokens that an answer must have beyond its context, if it must have more than that holds."""
 IDLE_STEPS = 4
-"""Events from the estimated end of all requests to a reset, itself included: the estimate is too low."""
+"""Events from the estimated end of all requests to one that has no effect before, itself included: the estimate is too
+low."""
 PRIORITY_MAX = 7
 """Least important priority: large enough that most requests differ."""
 
@@ -115,11 +117,14 @@ class Grammar:
         features = capabilities.features - capabilities.switched_off(config.options)
         self.loads_back = "evict" in self.events and "loads-back" in features
         """True if what is evicted may be loaded back: requests then often ask for it."""
+        self.has_storage = "storage" in features
         self.after_evict: tuple[int, tuple[tuple[str, int], ...] | None] | None = None
         """After an eviction, short requests still to arrive, and the earlier prompt that arrives then."""
         self.rare = self._enabled()
-        self.before_reset = 0
-        """Events still to draw once all requests have probably ended, the reset included; 0 if no reset is due."""
+        self.before_due = 0
+        """Events still to draw once all requests have probably ended, `due` included; 0 if nothing is due."""
+        self.due: Callable[[], AnyEvent] = self.reset_prefix_cache
+        """Draws the event that has an effect only then."""
         self.burst = choices.pick(workload.bursts)
         self.short = choices.chance(workload.short_answers)
         self.talks = "resume" in self.events and choices.chance(workload.conversations)
@@ -164,13 +169,15 @@ class Grammar:
         drawn_by: dict[type[AnyEvent], Callable[[], AnyEvent]] = {}
         if "reset-when-idle" in self.capabilities.features:
             drawn_by[ResetPrefixCache] = self.idle_reset
+        drawn_by[SwitchStorage] = partial(self.when_idle, SwitchStorage)
+        kinds = [kind for kind in KINDS if kind is not SwitchStorage or self.has_storage]
         rare, chance, workload = dict(self.workload.rare), self.choices.chance, self.workload
         used = dict.fromkeys(rare, workload.kind_used)
         if self.loads_back:
             rare[tag_of(Evict)], used[tag_of(Evict)] = workload.evict_loadable, workload.evictions_used
         return [
             (rare[tag], drawn_by.get(kind, partial(self.draw, kind)))
-            for kind in KINDS
+            for kind in kinds
             if (tag := tag_of(kind)) in rare and tag in self.events and chance(used[tag])
         ]
 
@@ -224,8 +231,8 @@ class Grammar:
         choices, workload = self.choices, self.workload
         if self.others:
             return self.others.pop(0)
-        if self.before_reset:
-            return self.idle_reset()
+        if self.before_due:
+            return self.next_due()
         arriving = isinstance(self._last, Arrive | ExternalLoad)
         if self.waits and isinstance(self._last, Turn) and choices.chance(workload.load_follows):
             return self.external_load()
@@ -299,17 +306,24 @@ class Grammar:
         """Return a reset of the prefix cache."""
         return ResetPrefixCache(self.choices.chance(self.workload.reset_preempts))
 
-    def idle_reset(self) -> Step | ResetPrefixCache:
-        """Return the next step until all requests have ended, then the reset, which has no effect while they run; or a
-        reset at once, by a server that can be paused for it."""
-        if not self.before_reset:
-            if self.left and "pause" in self.events and self.choices.chance(self.workload.reset_paused):
-                return ResetPrefixCache(preempt_running=True)
-            self.before_reset = IDLE_STEPS
+    def idle_reset(self) -> AnyEvent:
+        """Return what leads to a reset that has no effect while requests run; or a reset at once, by a server that can
+        be paused for it."""
+        if self.left and "pause" in self.events and self.choices.chance(self.workload.reset_paused):
+            return ResetPrefixCache(preempt_running=True)
+        return self.when_idle(self.reset_prefix_cache)
+
+    def when_idle(self, draw: Callable[[], AnyEvent]) -> AnyEvent:
+        """Return the first of the events that lead to one which has no effect while requests run."""
+        self.before_due, self.due = IDLE_STEPS, draw
+        return self.next_due()
+
+    def next_due(self) -> AnyEvent:
+        """Return the next step until all requests have ended, then the event that is due."""
         if self.left:
             return self.step()
-        self.before_reset -= 1
-        return self.step() if self.before_reset else self.reset_prefix_cache()
+        self.before_due -= 1
+        return self.step() if self.before_due else self.due()
 
     def parked(self, room: int = 0) -> list[str]:
         """Return the sessions that are probably parked and have room for as many tokens more."""

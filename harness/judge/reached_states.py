@@ -46,6 +46,7 @@ from ...targets.base.trace import (
     Resume,
     Sleep,
     Step,
+    SwitchStorage,
     Truncate,
     Turn,
     has_stop_string,
@@ -559,6 +560,9 @@ class ReachedStates:
             counts["prefix cache reset"] += 1
             counts["prefix cache reset while requests run"] += bool(running)
             counts["prefix cache reset during a pause"] += bool(running) and event.preempt_running
+        elif isinstance(event, SwitchStorage):
+            is_cached = not running and any(context.before.published)
+            counts["storage switched behind cached prefixes"] += bool(is_cached)
         elif isinstance(event, Pause):
             counts["generation paused while requests run"] += bool(gone)
 

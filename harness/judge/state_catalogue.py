@@ -136,6 +136,7 @@ REQUIRES: dict[str, str] = {
     "evicted content computed again": "caching",
     "generation paused while requests run": "pause preemption",
     "generation paused with a step in flight": "pause preemption async",
+    "storage switched behind cached prefixes": "storage switch_storage caching",
     "prefix cache reset": "reset_prefix_cache caching",
     "prefix cache reset while requests run": "reset_prefix_cache preemption caching block-tables",
     "prefix cache reset during a pause": "reset_prefix_cache pause caching",

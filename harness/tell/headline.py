@@ -23,6 +23,7 @@ from ...targets.base.trace import (
     Preempt,
     ResetPrefixCache,
     Resume,
+    SwitchStorage,
     Trace,
     tag_of,
 )
@@ -51,6 +52,7 @@ NOUNS: Mapping[type[AnyEvent], str] = {
     ResetPrefixCache: "prefix-cache reset",
     Preempt: "preemption",
     Pause: "pause of generation",
+    SwitchStorage: "switch of the storage",
     Abort: "abort",
     Evict: "eviction",
 }
@@ -279,6 +281,7 @@ def _search_terms(trace: Trace, history: History, violation: Violation) -> Itera
         "preemption": Preempt in happened,
         "pause generation": Pause in happened,
         "reset prefix cache": ResetPrefixCache in happened,
+        "attach storage": SwitchStorage in happened,
         "abort": Abort in happened,
         "KV connector": ExternalLoad in happened,
         "session": any(isinstance(event, Arrive) and event.session for event in trace.events),

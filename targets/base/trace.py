@@ -297,6 +297,13 @@ class Pause(Event, frozen=True, tag="pause"):
     about = About("Generation is paused: all running requests are preempted at once", percent=4)
 
 
+class SwitchStorage(Event, frozen=True, tag="switch_storage"):
+    """The storage behind the cache is detached, or attached again if it is detached; refused while anything runs or
+    waits. What it holds stays there, and what is cached stays in the cache."""
+
+    about = About("The storage behind the cache is detached, or attached again", percent=8)
+
+
 class CaptureGraphs(Event, frozen=True, tag="capture_graphs"):
     """Capture the decode graphs (again)."""
 
@@ -463,7 +470,7 @@ class Shift(Event, frozen=True, tag="shift"):
 AnyEvent = (
     Arrive | Step | Preempt | Abort | Park | Evict | ResetPrefixCache | CaptureGraphs | Sleep | Wake | ExternalLoad
     | MoveTier | Select | Reorder | Repeat | Crop | Reset | DummyRun | Fork | Truncate | Resume
-    | Shift | Pause
+    | Shift | Pause | SwitchStorage
 )  # fmt: skip
 """In the order in which the grammar offers the rare ones: put a new kind at the end, so that a seed draws as before."""
 KINDS: tuple[type[AnyEvent], ...] = get_args(AnyEvent)

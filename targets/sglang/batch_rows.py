@@ -44,6 +44,9 @@ class Row(NamedTuple):
     window_locations: Sequence[int] = ()
     window_written: Sequence[int] = ()
     """The same in the pool of layers with a sliding window; for each position of the row, what it has no more is 0."""
+    window_reads: Sequence[int] = ()
+    window_writes: Sequence[int] = ()
+    """Where the contents of these are."""
 
     @property
     def end(self) -> int:

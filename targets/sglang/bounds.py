@@ -21,7 +21,7 @@ class Bounds:
         self.num_rows, self.num_columns = engine.rows.req_to_token.shape
         self.num_slots = engine.states.temporal.shape[1]
         self.num_locations = len(engine.states.keys[0])
-        self.num_window_locations = len(engine.states.window_keys[0]) if engine.states.window_keys else 0
+        self.num_window_locations = engine.sizes.num_window_pages * engine.sizes.page
 
     def row(self, index: int, row: Row) -> OutOfRange | None:
         """Return the first index of a row that is out of range, None if there is none."""

@@ -22,12 +22,13 @@ from ..base.trace import (
     ResetPrefixCache,
     Resume,
     Step,
+    SwitchStorage,
     Trace,
     Turn,
     least_tokens,
     logprob_start,
 )
-from .compat.sizes import eviction_config, sizes_of, slots_with, storage_config
+from .compat.sizes import eviction_config, sizes_of, slots_with, storage_config, storage_request
 
 
 class Model(NamedTuple):
@@ -122,7 +123,11 @@ EAGER = "--disable-cuda-graph"
 SYNCHRONOUS = "--disable-overlap-schedule"
 PAUSE = """await client.post(f"{URL}/pause_generation", cast_to=object, body={'mode': 'retract'})"""
 CONTINUE = 'await client.post(f"{URL}/continue_generation", cast_to=object, body={})'
-CLEAR = """await client.post(f"{URL}/clear_hicache_storage_backend", cast_to=object)"""
+CLEAR = """await client.post(f"{URL}/hicache/storage-backend/clear", cast_to=object)"""
+DETACH = """await client.delete(f"{URL}/hicache/storage-backend", cast_to=object)"""
+ATTACH = """await client.put(f"{{URL}}/hicache/storage-backend", cast_to=object, body={!r})"""
+ADMIN = ("--admin-api-key", "-")
+"""Without a key a server refuses both; "-" is the client's."""
 WORDS = {
     "speculative decoding": "speculative",
     "priority scheduling": "priority",
@@ -265,6 +270,8 @@ def _flags(trace: Trace) -> Iterator[str]:
         yield from ADAPTERS
     if any(isinstance(event, Arrive) and event.session for event in trace.events):
         yield "--enable-streaming-session"
+    if any(isinstance(event, SwitchStorage) for event in trace.events):
+        yield from ADMIN
     has_ranks = not config.num_speculative_tokens or sizes.drafter == "eagle"
     if has_ranks and any(isinstance(event, DummyRun) for event in trace.events):
         yield from RANKS
@@ -320,8 +327,17 @@ class _Others:
 
     def __init__(self, trace: Trace) -> None:
         self.sessions = {event.name for event in trace.events if isinstance(event, Arrive) and event.session}
-        sizes = sizes_of(trace.config)
+        self.sizes = sizes = sizes_of(trace.config)
         self.clear = [CLEAR] * (sizes.storage != "no" and sizes.storage_cleared)
+        self.is_attached = True
+
+    def switch(self) -> Iterator[str]:
+        """Yield the call that detaches the storage, or attaches it again."""
+        self.is_attached = not self.is_attached
+        if self.is_attached:
+            yield ATTACH.format(storage_request(self.sizes))
+        else:
+            yield DETACH
 
     def __call__(self, event: Event) -> Iterator[str]:
         """Yield the lines of an event, or those before a request."""
@@ -342,6 +358,8 @@ class _Others:
         elif isinstance(event, ResetPrefixCache):
             yield 'await client.post(f"{URL}/flush_cache", cast_to=object)  # refused while requests run'
             yield from self.clear
+        elif isinstance(event, SwitchStorage):
+            yield from self.switch()
         elif isinstance(event, Evict):
             yield "# Other prompts fill the pool, so that older ones are evicted."
 

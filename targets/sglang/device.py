@@ -223,11 +223,10 @@ class Device:
 
     def _windowed(self, row: Row) -> Row:
         """Return a row with its places in the pool of the layers with a sliding window, as its launch finds them."""
-        mapping = self.engine.allocator.full_to_swa_index_mapping
-        size, both = len(mapping) - 1, (row.locations, row.written)
-        if not all(0 <= location < size for locations in both for location in locations):
+        both = row.locations, row.written
+        if not all(0 <= location < self.bounds.num_locations for locations in both for location in locations):
             return row  # reported
-        reads, writes = (mapping[locations].tolist() for locations in both)
+        reads, writes = (self.memory.windows_of(locations) for locations in both)
         return row._replace(window_locations=reads, window_written=writes)
 
     def _padding(self) -> Row:
@@ -392,7 +391,9 @@ class Device:
         local = Group("attention", sizes.page)
         if group == WINDOW:
             keys, values, first = states.window_keys, states.window_values, sizes.first_window_page
-            places = [(row.window_locations, row.window_written) * 2 for row in launch.rows]
+            places = [
+                (row.window_locations, row.window_written, row.window_reads, row.window_writes) for row in launch.rows
+            ]
             local = Group("attention", sizes.page, window=sizes.sliding)
         self._attend(layer, launch, inputs, hidden, (group, local, first), (keys[layer], values[layer]), places)
 

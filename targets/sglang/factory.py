@@ -62,7 +62,8 @@ HOST_TIER = (Setting("--enable-hierarchical-cache", {"hicache": "no"}),)
 BEHIND_HOST = (
     Setting("--hicache-storage-backend", {"storage": "no"}),
     Setting("--hicache-host-memory-mode", {"host_mode": "cache"}),
-    Setting("POST /clear_hicache_storage_backend", {"storage_cleared": "no"}, is_rare=True),
+    Setting("PUT and DELETE /hicache/storage-backend", events=frozenset({"switch_storage"})),
+    Setting("POST /hicache/storage-backend/clear", {"storage_cleared": "no"}, is_rare=True),
 )
 """Only where SGLang's hash of pages can be compiled."""
 POLICIES = ("write_through", "write_through_selective", "write_back")
@@ -167,7 +168,10 @@ class SglangFactory:
         }
         host = (HOST if has_host else frozenset()) | (STORED if has_storage else frozenset())
         self.capabilities = Capabilities(
-            events=EVENTS | ({"resume"} if sessions else set()) | ({"dummy_run", "pause"} if mixes else set()),
+            events=EVENTS
+            | ({"resume"} if sessions else set())
+            | ({"dummy_run", "pause"} if mixes else set())
+            | ({"switch_storage"} if has_storage else set()),
             modes=("slots", "slots", "none"),
             observes=OBSERVES | {"side_by_side"} if tree_core == BOTH else OBSERVES,
             # (grid of snapshots, KV page)

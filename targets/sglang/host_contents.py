@@ -95,9 +95,9 @@ def stuck(tier: HostTier) -> dict[str, int]:
 
 def unsaved(tier: HostTier) -> int:
     """Return how many pages the host holds, and the storage behind it does not; 0 while something is under way, and
-    where a storage loses pages by itself or a client has cleared it."""
+    where a storage loses pages by itself, or a client has cleared or detached it."""
     storage = tier.storage
-    if storage is None or tier.engine.sizes.storage_limits != "no" or storage.is_cleared or not tier.is_done():
+    if storage is None or tier.engine.sizes.storage_limits != "no" or storage.has_gaps or not tier.is_done():
         return 0
     settled = [node for node, _, _ in nodes(tier.engine) if node.write_through_pending_id is None]
     held = [node for node in settled if ATTENTION in tree_api.host_values_of(node)]

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..base.observe import Table, View
 from . import host_contents
-from .compat import scheduler_api, tree_api
+from .compat import tree_api
 from .compat.engine import STATES, WINDOW
 from .serving import Server
 from .trees import HIDDEN, SOME, Owned, tree_of
@@ -55,7 +55,7 @@ class Host:
     def _window(self, owner: Any, locations: list[int], windows: Mapping[int, Any]) -> tuple[int, ...]:
         """Return the pages of layers with a sliding window: of those that the tree owns, what the owner has locked."""
         sizes, held = self.engine.sizes, {ANY, *tree_api.window_locks_of(self.engine.cache, owner)}
-        mapped = self.engine.allocator.full_to_swa_index_mapping[locations].tolist()
+        mapped = self.engine.memory.windows_of(locations)
         pages = [sizes.first_window_page + location // sizes.page if location > 0 else 0 for location in mapped]
         return tuple([page if windows.get(page, ANY) in held else 0 for page in pages])
 
@@ -87,9 +87,7 @@ class Host:
         owned = list(self.tree.owned())
         tables = self._tables(owned)
         free = engine.memory.free_slots() + [sizes.first_page + page for page in engine.memory.free_pages()]
-        _, windows = scheduler_api.allocators(engine.allocator)
-        if windows is not None:
-            free += [sizes.first_window_page + page for page in scheduler_api.free_pages(windows)]
+        free += [sizes.first_window_page + page for page in engine.memory.free_window_pages()]
         pins = self._pins(owned)
         return View(
             free=free,

@@ -49,6 +49,7 @@ from ..base.trace import (
     ResetPrefixCache,
     Resume,
     Step,
+    SwitchStorage,
     Trace,
     Turn,
     fits,
@@ -185,6 +186,8 @@ class _Clients(Conversations):
                 yield "engine.flush()"
             case Pause():
                 yield "engine.pause()"
+            case SwitchStorage():
+                yield "engine.switch_storage()"
             case Evict():
                 yield f"engine.evict({event.blocks})"
             case _:

@@ -244,7 +244,14 @@ class Server:
         """Clear the storage, at any time, as `clear_hicache_storage_wrapped` does."""
         if self.engine.sizes.storage_cleared and self.engine.sizes.storage != "no":
             self.engine.cache.clear_storage_backend()
-            self.tier.storage.is_cleared = True
+            self.tier.storage.has_gaps = True
+
+    def switch_storage(self) -> None:
+        """Detach the storage, or attach it again; no-op while SGLang would refuse it (`is_fully_idle`): while anything
+        runs, waits or is copied, or the storage does something that the tree knows of."""
+        if self.engine.sizes.storage != "no" and not self.scheduler.busy and self.tier.is_done():
+            scheduler_api.switch_storage(self.scheduler, self.engine.sizes)
+            self.tier.storage.switched()
 
     def evict(self, pages: int) -> None:
         """Evict the given number of pages of tokens, and as many states and pages of windows.

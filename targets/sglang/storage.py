@@ -130,21 +130,23 @@ class FileStorage:
         self.first = sizes.pages
         self.controller: Any = None
         self.clock = 0
-        self.is_cleared = False
-        """True once a client has cleared it."""
+        self.has_gaps = False
+        """True once the host may hold what it lacks: a client has cleared it, or detached it for a while."""
         self._next = 0
 
     def prepare(self, module: Any) -> None:
         """Put stand-ins in the place of the threads of the module that the controller is made from."""
         from sglang.srt.environ import envs
         from sglang.srt.mem_cache.hybrid_cache import hybrid_cache_controller
+        from sglang.srt.mem_cache.unified_cache import storage_attachment
         from sglang.srt.utils import poll_timer
 
         envs.SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR.set(self.folder.name)
         threading = module.threading
         module.threading = SimpleNamespace(Thread=Thread, Event=lambda: self.turns, Lock=threading.Lock)
         module.Queue = self.turns.queues()
-        module.logger.exception = hybrid_cache_controller.logger.exception = self.turns.note
+        for one in (module, hybrid_cache_controller, storage_attachment):
+            one.logger.exception = self.turns.note
         poll_timer.time = SimpleNamespace(perf_counter=lambda: float(self.clock))
 
     def attach(self, controller: Any) -> None:
@@ -153,7 +155,22 @@ class FileStorage:
         if self.faulty:
             fail(controller.storage_backend, self.first)
 
+    @property
+    def is_attached(self) -> bool:
+        """True unless a client has detached it: the threads have ended, with what was in their queues."""
+        return bool(self.controller.enable_storage)
+
+    def switched(self) -> None:
+        """Note that it was detached, or take over the threads once it is attached again."""
+        self.has_gaps = True
+        if self.turns.raised:
+            raise self.turns.raised[0]
+        if self.is_attached:
+            self.attach(self.controller)
+
     def _ready(self) -> list[Any]:
+        if not self.is_attached:
+            return []
         return [getattr(self.controller, name) for name, queue in THREADS if getattr(self.controller, queue).qsize()]
 
     def tick(self, idle: bool) -> None:
@@ -182,14 +199,17 @@ class FileStorage:
     def miscounted(self) -> int:
         """Return by how many bytes what the evictor counts differs from the size of the files."""
         backend = self.controller.storage_backend
-        if not backend._evictor.enabled:
+        if backend is None or not backend._evictor.enabled:
             return 0
         counted: int = backend._evictor._total_bytes
         return abs(counted - sum(page.stat().st_size for page in Path(backend.file_path).iterdir() if page.is_file()))
 
     def places(self) -> Iterator[tuple[Any, Any]]:
-        """Yield (pool, places of the host that belong to prefetches or wait to be released), the pool None for KV."""
+        """Yield (pool, places of the host that belong to prefetches or wait to be released), the pool None for KV. What
+        was in the queues of a storage that is detached comes back no more."""
         controller = self.controller
+        if not self.is_attached:
+            return
         waiting = [item.operation for item in waiting_in(controller.prefetch_sync_queue, controller.ack_prefetch_queue)]
         unfinished = {id(one): one for one in (*waiting_in(controller.prefetch_buffer), *waiting)}
         for operation in unfinished.values():

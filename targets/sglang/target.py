@@ -31,6 +31,7 @@ from ..base.trace import (
     ResetPrefixCache,
     Resume,
     Step,
+    SwitchStorage,
     fits,
     has_stop_string,
     least_tokens,
@@ -75,6 +76,7 @@ class SglangTarget:
             Evict: self.evict,
             DummyRun: self.dummy_run,
             Pause: self.pause,
+            SwitchStorage: self.switch_storage,
         }
 
     def apply(self, event: Event) -> Effect:
@@ -180,6 +182,10 @@ class SglangTarget:
         """Pause generation, and continue."""
         self._deliver(self.server.steps - 1, *self.server.pause())
 
+    def switch_storage(self, event: SwitchStorage) -> None:
+        """Detach the storage, or attach it again."""
+        self.server.switch_storage()
+
     def _deliver(self, step: int, outputs: list[tuple[str, list[int]]], ended: list[str], failed: list[str]) -> None:
         """Record what clients received in a step, if anything."""
         scored = self.scheduler.client.take_scored()
@@ -205,7 +211,7 @@ class SglangTarget:
             [place] = memory.places_of([block])
             return StateContent(int(states.temporal[layer, place]), tuple(states.window[layer, place].tolist()))
         if group == WINDOW:
-            keys, start = states.window_keys, (block - sizes.first_window_page) * sizes.page
+            keys, start = states.window_keys, memory.first_window_token(block - sizes.first_window_page)
         else:
             keys, start = states.keys, memory.first_token(block - sizes.first_page)
         return SlotContent(keys[layer][start : start + sizes.page].tolist())

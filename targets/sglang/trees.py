@@ -67,7 +67,9 @@ class NodeTree:
         kv, kv_locks, state, state_locks = tree_api.values_of(node)
         parts = [(ATTENTION, self.first_page, kv, kv_locks)]
         if self.first_window_page:
-            parts.append((WINDOW, self.first_window_page, *tree_api.window_values_of(node)))
+            windows, window_locks = tree_api.window_values_of(node)
+            here = self.engine.memory.window_values(kv, windows)
+            parts.append((WINDOW, self.first_window_page, here, window_locks))
         for group, first, locations, locks in parts:
             for index, location in enumerate([] if locations is None else locations.tolist()[:: self.page]):
                 end = (index + 1) * self.page

@@ -35,7 +35,7 @@ def layout_of(sizes: Sizes) -> Layout:
         lag = 2 * sizes.sliding + 2 * sizes.track + sizes.eviction_interval + 2 * sizes.page
         groups.append(Group("attention", sizes.page, sizes.window_layers, window=sizes.sliding, lag=lag))
         sinks.append(sizes.first_window_page)
-        reserved.append(sizes.first_window_page)
+        reserved += range(sizes.first_window_page, sizes.first_window_page + sizes.reserved_window_pages)
     return Layout(
         groups=tuple(groups),
         num_blocks=sizes.num_blocks,

@@ -9,7 +9,7 @@ the tables. The pools, their allocators and the tables are SGLang's own; its str
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -59,10 +59,12 @@ class Pools(NamedTuple):
     allocator: Any
 
 
-def make_unified_pools(sizes: Sizes, parameters: Any, states: list[int], attention: list[int]) -> Pools:
-    """Return pools over one buffer, for the given state layers and attention layers."""
+def make_unified_pools(
+    sizes: Sizes, parameters: Any, states: list[int], attention: list[int], windows: list[int]
+) -> Pools:
+    """Return pools over one buffer, for the given state layers, attention layers and layers with a sliding window."""
     from sglang.srt.environ import envs
-    from sglang.srt.mem_cache.unified_memory_pool import init_unified_mamba_pools
+    from sglang.srt.mem_cache import unified_memory_pool
 
     # For the whole process: nothing else asks for a stream without a GPU.
     torch.cuda.current_stream = SchedulerStream  # type: ignore[assignment]
@@ -70,32 +72,48 @@ def make_unified_pools(sizes: Sizes, parameters: Any, states: list[int], attenti
         envs.SGLANG_LAZY_COMPACTION_MAX_MOVES_PER_CALL.override(MOVES),
         envs.SGLANG_COMPACTION_MAX_PAGES_PER_MOVE.override(MOVES),
     ):
-        made = init_unified_mamba_pools(
-            device="cpu",
-            kv_cache_dtype=torch.int64,
-            head_num=1,
-            head_dim=ROW_WORDS,
-            page_size=sizes.page,
-            start_layer=0,
-            end_layer=len(attention) - 1,
-            is_draft_worker=False,
-            use_mla_backend=False,
-            mamba_layer_ids=states,
-            full_attention_layer_ids=attention,
-            mamba2_cache_params=parameters,
-            model_context_len=sizes.context,
-            extra_max_context_len=sizes.extra_context,
-            max_total_num_tokens=sizes.unified_tokens,
-            max_mamba_cache_size=sizes.unified_states,
-            max_num_reqs=sizes.rows,
-            enable_memory_saver=False,
-            enable_mamba_extra_buffer=sizes.strategy != "no_buffer",
-            enable_mamba_extra_buffer_lazy=sizes.strategy == "extra_buffer_lazy",
-            speculative_num_draft_tokens=sizes.drafts or None,
-            disable_overlap_schedule=not sizes.overlap,
-            need_sort=False,
-            lazy_compaction=sizes.unified == "lazy",
-        )
+        common = {
+            "device": "cpu",
+            "kv_cache_dtype": torch.int64,
+            "head_num": 1,
+            "head_dim": ROW_WORDS,
+            "page_size": sizes.page,
+            "start_layer": 0,
+            "end_layer": len(attention) + len(windows) - 1,
+            "mamba_layer_ids": states,
+            "full_attention_layer_ids": attention,
+            "mamba2_cache_params": parameters,
+            "model_context_len": sizes.context,
+            "extra_max_context_len": sizes.extra_context,
+            "max_mamba_cache_size": sizes.unified_states,
+            "max_num_reqs": sizes.rows,
+            "enable_memory_saver": False,
+            "enable_mamba_extra_buffer": sizes.strategy != "no_buffer",
+            "enable_mamba_extra_buffer_lazy": sizes.strategy == "extra_buffer_lazy",
+            "speculative_num_draft_tokens": sizes.drafts or None,
+            "disable_overlap_schedule": not sizes.overlap,
+            "need_sort": False,
+            "lazy_compaction": sizes.unified == "lazy",
+        }
+        if windows:
+            made = unified_memory_pool.init_unified_mamba_swa_pools(
+                v_head_dim=ROW_WORDS,
+                swa_head_num=1,
+                swa_head_dim=ROW_WORDS,
+                swa_v_head_dim=ROW_WORDS,
+                swa_attention_layer_ids=windows,
+                full_max_total_num_tokens=sizes.unified_tokens,
+                swa_max_total_num_tokens=sizes.unified_window_tokens,
+                sliding_window_size=sizes.sliding - 1,
+                **common,
+            )
+        else:
+            made = unified_memory_pool.init_unified_mamba_pools(
+                is_draft_worker=False,
+                use_mla_backend=False,
+                max_total_num_tokens=sizes.unified_tokens,
+                **common,
+            )
     pools = Pools(made.req_to_token_pool, made.token_to_kv_pool, made.token_to_kv_pool_allocator)
     pages, slots = pools.allocator.full_attn_allocator, pools.allocator.mamba_allocator
     assert (slots.num_pages, slots.min_page_index) == (sizes.num_slots, sizes.reserved_slots)
@@ -111,7 +129,24 @@ class Memory:
 
     def with_places(self, index: int, row: Row) -> Row:
         """Return row `index` of a batch with its places."""
-        return row._replace(place=row.slot, reads=row.locations, writes=row.written)
+        row = row._replace(place=row.slot, reads=row.locations, writes=row.written)
+        return row._replace(window_reads=row.window_locations, window_writes=row.window_written)
+
+    def windows_of(self, locations: Any) -> list[int]:
+        """Return what token locations are in the pool of layers with a sliding window, 0 where they are no more.
+
+        Raises IndexError for a location that is out of range.
+        """
+        mapped: list[int] = self.pools.allocator.full_to_swa_index_mapping[locations].tolist()
+        return [max(location, 0) for location in mapped]
+
+    def window_values(self, locations: Any, windows: Any) -> Any:
+        """Return the locations in that pool of a node of the tree, given by what it has for both pools."""
+        return windows
+
+    def first_window_token(self, page: int) -> int:
+        """Return the place of the first token of a page of that pool."""
+        return self.first_token(page)
 
     def places_of(self, slots: list[int]) -> list[int]:
         """Return the places of state slots."""
@@ -138,6 +173,11 @@ class Memory:
         """Return the free pages of attention layers."""
         return scheduler_api.free_pages(scheduler_api.allocators(self.pools.allocator)[0])
 
+    def free_window_pages(self) -> list[int]:
+        """Return the free pages of layers with a sliding window."""
+        windows = scheduler_api.allocators(self.pools.allocator)[1]
+        return [] if windows is None else scheduler_api.free_pages(windows)
+
     def fence_writes(self, device: Any) -> None:
         """Let writes of the scheduler's stream come after the launches of a device that it waits for."""
 
@@ -160,7 +200,14 @@ class UnifiedMemory(Memory):
 
     def __init__(self, pools: Pools) -> None:
         super().__init__(pools)
-        self._pages, self._slots = pools.allocator.full_attn_allocator, pools.allocator.mamba_allocator
+        self._pages, self._windows = scheduler_api.allocators(pools.allocator)
+        self._slots = pools.allocator.mamba_allocator
+        if self._windows is not None:
+            self._names = list(range(len(self._windows.virtual_to_physical)))
+            self._ids = list(self._names)
+            """Ids of pages of layers with a sliding window -> what they are called here, and the reverse. Such a page
+            has the id of the page of keys and values that it belongs to, and may be given another one."""
+            self._windows.bind = _noting(self._rename, self._windows.bind)
 
     def with_places(self, index: int, row: Row) -> Row:
         """Return row `index` of a batch with its places, `outside` if its state has none.
@@ -182,7 +229,44 @@ class UnifiedMemory(Memory):
             place=place,
             reads=allocator.translate_kv_loc(reads).tolist(),
             writes=allocator.translate_write_loc(writes).tolist(),
+            window_reads=self._window_places(row.window_locations),
+            window_writes=self._window_places(row.window_written),
         )
+
+    def _window_places(self, locations: Sequence[int]) -> list[int]:
+        size = self._pages.page_size
+        ids = torch.tensor([self._ids[place // size] * size + place % size for place in locations], dtype=torch.int64)
+        places: list[int] = self.pools.allocator.translate_loc_from_full_to_swa(ids).tolist() if locations else []
+        return places
+
+    def windows_of(self, locations: Any) -> list[int]:
+        """Return what token locations are in the pool of layers with a sliding window, 0 where they are no more."""
+        size, table = self._pages.page_size, self._windows.virtual_to_physical.tolist()
+        return [
+            self._names[place // size] * size + place % size if table[place // size] > 0 else 0 for place in locations
+        ]
+
+    def window_values(self, locations: Any, windows: Any) -> Any:
+        """Return the locations in that pool of a node that has windows, by those of its keys and values.
+
+        The tree has places there, which it does not follow when pages move; it frees by the ids.
+        """
+        return None if windows is None else torch.tensor(self.windows_of(locations.tolist()))
+
+    def first_window_token(self, page: int) -> int:
+        """Return the place of the first token of a page of that pool; a free page has place 0, which is nobody's."""
+        [place] = self._window_places([page * self._pages.page_size])
+        return max(place, 0)
+
+    def _rename(self, ids: Any, places: Any) -> None:
+        """Let pages keep their names that are bound to other ids, as when the tree takes over those of a request."""
+        windows = self._windows
+        for virtual, place in zip(ids.tolist(), places.tolist(), strict=True):
+            before = int(windows.physical_to_virtual[place])
+            if before not in (-1, virtual) and int(windows.virtual_to_physical[before]) == place:
+                names = self._names
+                names[before], names[virtual] = names[virtual], names[before]
+                self._ids[names[before]], self._ids[names[virtual]] = before, virtual
 
     def places_of(self, slots: list[int]) -> list[int]:
         """Return the places of state slots, -1 where there is none."""
@@ -214,13 +298,28 @@ class UnifiedMemory(Memory):
         pages: list[int] = self._pages.free_virtual_ids.tolist()
         return pages
 
+    def free_window_pages(self) -> list[int]:
+        """Return the ids of pages that layers with a sliding window do not have."""
+        if self._windows is None:
+            return []
+        is_free = self._windows.virtual_to_physical[: self._pages.num_pages] <= 0
+        is_free[: self._pages.min_page_index] = False
+        return [self._names[page] for page in is_free.nonzero().flatten().tolist()]
+
     def fence_writes(self, device: Any) -> None:
         """Let writes of the scheduler's stream come after the launches of a device that it waits for."""
-        self._pages.forward_stream = self._slots.forward_stream = ForwardStream(device.drain)
+        for end in self._ends:
+            end.forward_stream = ForwardStream(device.drain)
         keys, states = self.pools.kv.full_kv_pool, self.pools.rows.mamba_pool
-        keys.zero_physical_pages = _behind(device.fence, keys.zero_physical_pages)
-        for pool in (keys, states):
+        tokens = [keys] if self._windows is None else [keys, self.pools.kv.swa_kv_pool]
+        for pool in tokens:
+            pool.zero_physical_pages = _behind(device.fence, pool.zero_physical_pages)
+        for pool in (*tokens, states):
             pool.move_physical_pages = _behind(device.fence, pool.move_physical_pages)
+
+    @property
+    def _ends(self) -> list[Any]:
+        return [end for end in (self._pages, self._slots, self._windows) if end is not None]
 
     def pin_during_copies(self, controller: Any) -> None:
         """Let no page move while a controller of copies to and from the host has any, as the scheduler does."""
@@ -237,7 +336,8 @@ class UnifiedMemory(Memory):
 
     def miscounted(self) -> int:
         """Return how many pages are lost or counted twice: each is bound to an id, or free, or waits to be."""
-        return sum(map(_miscounted, (self._pages, self._slots)))
+        windows = 0 if self._windows is None else _miscounted_between(self._windows)
+        return windows + sum(map(_miscounted, (self._pages, self._slots)))
 
 
 def _behind(fence: Callable[[], None], write: Callable[..., None]) -> Callable[..., None]:
@@ -248,8 +348,22 @@ def _behind(fence: Callable[[], None], write: Callable[..., None]) -> Callable[.
     return fenced
 
 
+def _noting(note: Callable[..., None], call: Callable[..., None]) -> Callable[..., None]:
+    def noted(*arguments: Any) -> None:
+        note(*arguments)
+        call(*arguments)
+
+    return noted
+
+
 def _miscounted(end: Any) -> int:
     bound = (end.virtual_to_physical[1:-1] >= 0).sum().item()
     ids = end.num_pages - end.min_page_index - len(end.free_virtual_ids)
     holes = len(end._free_phys_pages) + len(end._pending_reuse_pages_cpu)
     return int(abs(bound - ids) + abs(bound + holes - end._allocated_pages()))
+
+
+def _miscounted_between(windows: Any) -> int:
+    """Return the same of the pages between both ends, which have no ids of their own."""
+    bound = (windows.virtual_to_physical[1:-1] > 0).sum().item()
+    return int(abs(bound + len(windows._free_phys_pages) - (windows.high_wm_page - windows.low_wm_page)))

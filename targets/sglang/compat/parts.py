@@ -201,7 +201,7 @@ def make_allocator(sizes: Sizes, kv: Any, rows: Any) -> Any:
 def make_memory(sizes: Sizes, states: list[int], attention: list[int], windows: list[int]) -> Memory:
     """Return the pools for the given state layers, attention layers and layers with a sliding window."""
     if sizes.unified != "no":
-        return UnifiedMemory(make_unified_pools(sizes, state_parameters(sizes, states), states, attention))
+        return UnifiedMemory(make_unified_pools(sizes, state_parameters(sizes, states), states, attention, windows))
     rows = make_row_pool(sizes, states)
     kv = make_kv_pool(sizes, attention, windows, rows.mamba_pool)
     return Memory(Pools(rows, kv, make_allocator(sizes, kv, rows)))

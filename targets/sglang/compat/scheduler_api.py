@@ -11,7 +11,7 @@ from typing import Any
 from ....reference.tokens import VOCABULARY
 from ..stubs import OFF
 from . import old_releases
-from .sizes import Sizes
+from .sizes import Sizes, storage_request
 
 FIRST_CHARACTER = 0x4E00
 """Text of token 0: from here on each character is a letter."""
@@ -416,6 +416,23 @@ def flush(scheduler: Any) -> None:
     scheduler.req_to_token_pool.clear()
     old_releases.set_zero_aside(scheduler.req_to_token_pool.mamba_pool)
     scheduler.token_to_kv_pool_allocator.clear()
+
+
+def switch_storage(scheduler: Any, sizes: Sizes) -> None:
+    """Detach the storage of a server that is idle, or attach it again, as a client's call does.
+
+    Raises RuntimeError if SGLang refuses.
+    """
+    from sglang.srt.managers import io_struct
+
+    with only_rank():
+        if scheduler.enable_hicache_storage:
+            answer = scheduler.detach_hicache_storage_wrapped(io_struct.DetachHiCacheStorageReqInput())
+        else:
+            asked = io_struct.AttachHiCacheStorageReqInput(**storage_request(sizes))
+            answer = scheduler.attach_hicache_storage_wrapped(asked)
+    if not answer.success:
+        raise RuntimeError(answer.message)
 
 
 class Seen(SimpleNamespace):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -41,6 +42,15 @@ def storage_config(sizes: Sizes) -> dict[str, int]:
     row = 1 if sizes.unified == "no" else ROW_WORDS
     words = 2 * row * sizes.page * sizes.attention_layers + (1 + sizes.window) * sizes.state_layers
     return given | ({"max_size": 8 * ROOM * words} if sizes.storage_limits == "room" else {})
+
+
+def storage_request(sizes: Sizes) -> dict[str, str]:
+    """Return what a client asks for that attaches the storage (`AttachHiCacheStorageReqInput`)."""
+    return {
+        "hicache_storage_backend": sizes.storage,
+        "hicache_storage_backend_extra_config_json": json.dumps(storage_config(sizes)),
+        "hicache_storage_prefetch_policy": sizes.prefetch,
+    }
 
 
 @dataclass(frozen=True)
@@ -179,6 +189,18 @@ class Sizes:
         """Number of leading ids of KV pages that belong to nobody."""
         return 1 if self.unified == "no" else cdiv(cdiv(self._sink_bytes, self._token_bytes), self.page)
 
+    @cached_property
+    def num_window_pages(self) -> int:
+        """Number of ids of pages of layers with a sliding window. In a unified memory these are the ids of KV pages."""
+        if not self.sliding:
+            return 0
+        return self.window_pages + 1 if self.unified == "no" else self.num_pages
+
+    @cached_property
+    def reserved_window_pages(self) -> int:
+        """Number of leading ones of them that belong to nobody."""
+        return 1 if self.unified == "no" else self.reserved_pages
+
     @property
     def unified_tokens(self) -> int:
         """Tokens that a unified memory is sized for, one page of them for padding."""
@@ -190,16 +212,26 @@ class Sizes:
         return self.slots + 1
 
     @property
+    def unified_window_tokens(self) -> int:
+        """Tokens of layers with a sliding window that a unified memory is sized for, one page of them for padding."""
+        return (self.window_pages + 1) * self.page if self.sliding else 0
+
+    @property
     def _unified_bytes(self) -> int:
-        return self.unified_tokens * self._token_bytes + self.unified_states * self._state_bytes
+        windows = self.unified_window_tokens * self._window_token_bytes
+        return self.unified_tokens * self._token_bytes + windows + self.unified_states * self._state_bytes
 
     @property
     def _sink_bytes(self) -> int:
-        return max(self._state_bytes, self.page * self._token_bytes)
+        return max(self._state_bytes, self.page * self._token_bytes, self.page * self._window_token_bytes)
 
     @property
     def _token_bytes(self) -> int:
         return 2 * 8 * ROW_WORDS * self.attention_layers
+
+    @property
+    def _window_token_bytes(self) -> int:
+        return 2 * 8 * ROW_WORDS * self.window_layers
 
     @property
     def _state_bytes(self) -> int:
@@ -233,7 +265,7 @@ class Sizes:
     @property
     def num_blocks(self) -> int:
         """Numbers of state slots and pages together."""
-        return self.first_window_page + (self.window_pages + 1 if self.sliding else 0)
+        return self.first_window_page + self.num_window_pages
 
 
 def slots_per_request(strategy: str, overlap: bool) -> int:

@@ -5,7 +5,7 @@
 
 from ....reference.tokens import Truth
 from ...base.client_turn import NOT_SENT, ClientTurn, prompt_path
-from ..compat import old_releases, scheduler_api, tree_api
+from ..compat import tree_api
 from ..compat.engine import ATTENTION, STATES, WINDOW
 from ..serving import Server
 
@@ -132,6 +132,10 @@ class Engine:
         """Pause generation, with everything that runs retracted, flush the radix tree, and continue."""
         self.receive(*self.server.pause_and_flush())
 
+    def switch_storage(self):
+        """Detach the storage, if nothing runs, or attach it again."""
+        self.server.switch_storage()
+
     def evict(self, pages):
         """Evict pages and states from the radix tree."""
         self.server.evict(pages)
@@ -159,14 +163,15 @@ class Engine:
         self.finish()
         self.evict_all()
         engine, sizes, tier = self.server.engine, self.server.engine.sizes, self.server.tier
-        pages, windows = scheduler_api.allocators(engine.allocator)
+        memory = engine.memory
         missing = {
             "request rows": sizes.rows - engine.rows.available_size(),
-            "state slots": sizes.slots - len(old_releases.free_slots(engine.rows)),
-            "KV pages": sizes.pages - len(scheduler_api.free_pages(pages)),
+            "state slots": sizes.num_slots - sizes.reserved_slots - len(memory.free_slots()),
+            "KV pages": sizes.num_pages - sizes.reserved_pages - len(memory.free_pages()),
         }
-        if windows is not None:
-            missing["KV pages of windows"] = sizes.window_pages - len(scheduler_api.free_pages(windows))
+        if sizes.sliding:
+            windows = sizes.num_window_pages - sizes.reserved_window_pages
+            missing["KV pages of windows"] = windows - len(memory.free_window_pages())
         if tier is not None:
             size = {group: pool.size for group, pool in tier.pools.items()}
             tree_api.evict_host(engine.cache, size[ATTENTION], size[STATES], size.get(WINDOW, 0))

@@ -31,6 +31,7 @@ from hybridfuzz.targets.base.trace import (
     ResetPrefixCache,
     Resume,
     Step,
+    SwitchStorage,
     Trace,
     TraceError,
     Turn,
@@ -453,6 +454,23 @@ def test_an_engine_that_can_be_paused_is_reset_while_requests_run_too() -> None:
                 assert is_late or event.preempt_running
     assert behind_steps >= 5 and at_once >= 5
     assert sum(isinstance(event, Pause) for event in events) >= 20
+
+
+def test_a_storage_is_switched_behind_steps_where_there_is_one() -> None:
+    """Nothing arrives between the end of all requests and the switch; without a storage there is none."""
+    able = CLEAN.capabilities
+    switched = msgspec.structs.replace(able, events=able.events | {"switch_storage"})
+    with_storage = msgspec.structs.replace(switched, features=able.features | {"storage"})
+    drawn = [draw_trace(with_storage, 1, index, supports=CLEAN.supports) for index in range(100)]
+    found = 0
+    for trace in drawn:
+        for index, event in enumerate(trace.events):
+            if isinstance(event, SwitchStorage):
+                found += 1
+                assert all(isinstance(one, Step) for one in trace.events[index - 3 : index])
+    assert found >= 20
+    bare = [draw_trace(switched, 1, index, supports=CLEAN.supports) for index in range(20)]
+    assert not any(isinstance(event, SwitchStorage) for trace in bare for event in trace.events)
 
 
 def test_a_reset_that_needs_an_idle_engine_comes_behind_steps() -> None:

@@ -28,9 +28,10 @@ ALL = structs.replace(CLEAN.capabilities, events=EVENTS, attention_chunks=(2,), 
 """A target with every kind of event, to reach every ratio."""
 WAITING = structs.replace(ALL, features=ALL.features | {"async-loads"})
 PAUSED = structs.replace(ALL, events=EVENTS | {"pause"}, features=ALL.features | {"reset-when-idle"})
+SWITCHED = structs.replace(ALL, events=EVENTS | {"switch_storage"}, features=ALL.features | {"storage"})
 LOADING = structs.replace(ALL, features=ALL.features | {"loads-back"})
 SHORT = structs.replace(ALL, pressure={name: values[:1] for name, values in ALL.options.items()})
-TARGETS = (ALL, WAITING, SHORT, structs.replace(ALL, has_server=True), PAUSED, LOADING)
+TARGETS = (ALL, WAITING, SHORT, structs.replace(ALL, has_server=True), PAUSED, LOADING, SWITCHED)
 
 
 def drawn(changes: Mapping[str, object], count: int = 40) -> list[Trace]:

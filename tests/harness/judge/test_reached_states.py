@@ -279,6 +279,7 @@ ELSEWHERE = {
     "pause",
     "logprobs-from",
     "storage",
+    "switch_storage",
 }
 EMBEDDED = [state for state, needs in REQUIRES.items() if not ELSEWHERE & set(needs.split())]
 """States with slots of their own are reached by the targets that have them (tests/targets/sglang), those of batches of

@@ -19,7 +19,8 @@ def bounds() -> Bounds:
     """Three request rows of eight columns, five state slots, twenty token slots."""
     states = SimpleNamespace(temporal=np.zeros((1, 5)), window_keys=[], keys=[np.zeros(20)])
     rows = SimpleNamespace(req_to_token=torch.zeros((3, 8)))
-    return Bounds(SimpleNamespace(rows=rows, states=states))  # type: ignore[arg-type]
+    sizes = SimpleNamespace(num_window_pages=0, page=1)
+    return Bounds(SimpleNamespace(rows=rows, states=states, sizes=sizes))  # type: ignore[arg-type]
 
 
 def row(**changes: Any) -> Any:

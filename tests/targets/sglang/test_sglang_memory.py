@@ -13,6 +13,20 @@ from hybridfuzz.targets.sglang.compat.memory import Memory, Pools, SchedulerStre
 FREE = -1
 
 
+class Between:
+    """Pages of windows between both ends: ids 1 and 3 have pages 4 and 2, and page 3 is a hole."""
+
+    min_page_index, num_pages, low_wm_page, high_wm_page = 1, 6, 2, 5
+
+    def __init__(self) -> None:
+        self.virtual_to_physical = torch.tensor([0, 4, FREE, 2, FREE, FREE, FREE])
+        self.physical_to_virtual = torch.tensor([0, FREE, 3, FREE, 1, FREE, FREE])
+        self._free_phys_pages = torch.tensor([3])
+
+    def bind(self, ids: torch.Tensor, pages: torch.Tensor) -> None:
+        self.virtual_to_physical[ids], self.physical_to_virtual[pages] = pages, ids
+
+
 class End:
     """One end of a memory with pages 1 to 5; ids 1 to 3 are bound to pages 2, 5 and 3, and page 4 is a hole."""
 
@@ -48,6 +62,14 @@ def memory(ends: tuple[End, End]) -> UnifiedMemory:
     )
     rows = SimpleNamespace(translate_mamba_indices=slots.translate, mamba_pool=SimpleNamespace())
     return UnifiedMemory(Pools(rows, SimpleNamespace(full_kv_pool=SimpleNamespace()), allocator))
+
+
+@pytest.fixture
+def windowed(memory: UnifiedMemory) -> UnifiedMemory:
+    allocator = memory.pools.allocator
+    allocator.swa_attn_allocator = windows = Between()
+    allocator.translate_loc_from_full_to_swa = lambda ids: windows.virtual_to_physical[ids]
+    return UnifiedMemory(memory.pools)
 
 
 def row(slot: int, locations: list[int], name: str | None = "r0") -> Row:
@@ -112,3 +134,32 @@ def test_the_scheduler_s_stream_writes_behind_what_it_waits_for(memory: UnifiedM
     assert order == ["fence", 1, "fence", 2, "fence", 3]
     SchedulerStream.wait_stream(memory.pools.allocator.mamba_allocator.forward_stream)
     assert order[-1] == "drain"
+
+
+def test_windows_have_the_ids_of_keys_and_values_and_pages_of_their_own(windowed: UnifiedMemory) -> None:
+    assert windowed.windows_of([1, 2, 3]) == [1, 0, 3], "the second has left its window"
+    assert windowed.free_window_pages() == [2, 4, 5]
+    placed = windowed.with_places(0, row(2, [1, 3])._replace(window_locations=[1, 0, 3], window_written=[3]))
+    assert (placed.window_reads, placed.window_writes) == ([4, 0, 2], [2])
+    assert windowed.first_window_token(3) == 2
+    assert windowed.window_values(torch.tensor([1, 3]), torch.tensor([4, 2])).tolist() == [1, 3]
+    assert windowed.window_values(torch.tensor([1, 3]), None) is None
+
+
+def test_a_page_of_a_window_keeps_its_name_when_it_moves_or_gets_another_id(windowed: UnifiedMemory) -> None:
+    windows = windowed.pools.allocator.swa_attn_allocator
+    windows.bind(torch.tensor([2]), torch.tensor([4]))  # the tree's page takes over that of a request
+    windows.virtual_to_physical[1] = FREE
+    assert windowed.windows_of([1, 2, 3]) == [0, 1, 3]
+    assert windowed.free_window_pages() == [2, 4, 5]
+    assert windowed.first_window_token(1) == 4
+    windows.bind(torch.tensor([2]), torch.tensor([3]))  # a move
+    assert windowed.windows_of([2]) == [1] and windowed.first_window_token(1) == 3
+    windows.bind(torch.tensor([1]), torch.tensor([5]))
+    assert windowed.windows_of([1]) == [2], "the request's next page has the name that is free"
+
+
+def test_a_lost_page_of_a_window_is_counted(windowed: UnifiedMemory) -> None:
+    assert windowed.miscounted() == 0
+    windowed.pools.allocator.swa_attn_allocator.virtual_to_physical[3] = FREE
+    assert windowed.miscounted() == 1

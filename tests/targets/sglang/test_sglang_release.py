@@ -31,6 +31,7 @@ from hybridfuzz.targets.base.trace import (
     ResetPrefixCache,
     Resume,
     Step,
+    SwitchStorage,
     Trace,
 )
 from hybridfuzz.targets.sglang.factory import SglangFactory
@@ -386,6 +387,55 @@ def test_a_storage_that_was_cleared_has_nothing_to_read(
     outcome = worker_of(workers, LATEST).run(trace)
     assert outcome.violation is None, outcome.violation.message
     assert bool(outcome.reached.get("content read back from a storage")) is (cleared == "no")
+
+
+@pytest.mark.parametrize("switches", [0, 1, 2])
+def test_a_storage_that_is_detached_keeps_what_it_has(workers: dict[str, WorkerClient], switches: int) -> None:
+    """Behind the flush nothing is left of the first prompt but in the storage: it is read if the storage is there."""
+    config = config_of(0, 1)
+    options = {"hicache": "write_through", "storage": "file", "tree_core": "python", "prefetch": "wait_complete"}
+    config = msgspec.structs.replace(config, options={**config.options, **options})
+    first, second = (Arrive(name, (("a", 13),), 6) for name in "rs")
+    steps = (Step(),) * 12
+    events = (first, *steps, ResetPrefixCache(), *(SwitchStorage(),) * switches, second, *steps)
+    outcome = worker_of(workers, LATEST).run(Trace(config, events))
+    assert outcome.violation is None, outcome.violation.message
+    assert bool(outcome.reached.get("content read back from a storage")) is (switches != 1)
+
+
+@pytest.mark.parametrize("mode", ["cache", "buffer"])
+def test_what_was_cached_without_a_storage_is_not_taken_for_something_else_once_it_has_one(
+    workers: dict[str, WorkerClient], mode: str
+) -> None:
+    """The second prompt follows the first, which no storage has seen, and the third follows the second only in part."""
+    config = config_of(0, 1)
+    options = {"hicache": "write_through", "storage": "file", "tree_core": "python", "prefetch": "wait_complete"}
+    config = msgspec.structs.replace(config, options={**config.options, **options, "host_mode": mode})
+    prompts = ((("a", 9),), (("a", 17),), (("a", 12), ("b", 4)))
+    first, second, third = (Arrive(name, prompt, 4) for name, prompt in zip("rst", prompts, strict=True))
+    steps = (Step(),) * 12
+    events = (SwitchStorage(), first, *steps, SwitchStorage(), second, *steps, Evict(40), third, *steps)
+    outcome = worker_of(workers, LATEST).run(Trace(config, events))
+    assert outcome.violation is None, outcome.violation.message
+    assert outcome.reached.get("storage switched behind cached prefixes")
+
+
+@pytest.mark.parametrize("page", [1, 4])
+@pytest.mark.parametrize("memory", ["lazy", "eager"])
+def test_windows_move_in_a_memory_that_they_share(workers: dict[str, WorkerClient], memory: str, page: int) -> None:
+    """Prompts fill the memory, decodes leave windows behind, a prefix is asked for again after an eviction."""
+    config = config_of(0, 0)
+    groups = (Group("mamba", 4), Group("attention", page), Group("attention", page, 1, window=4))
+    options = {**config.options, "unified_memory": memory}
+    config = msgspec.structs.replace(config, groups=groups, options=options, num_blocks=4 * 40 // page, max_num_seqs=3)
+    prompts = [(("a", 9),), (("b", 13),), (("a", 9), ("c", 6)), (("b", 13), ("d", 2)), (("a", 17),)]
+    arrivals = [Arrive(f"r{index}", prompt, 6) for index, prompt in enumerate(prompts)]
+    steps = (Step(),) * 7
+    events = [event for one in arrivals for event in (one, *steps)]
+    events[24:24] = [Evict(3)]
+    outcome = worker_of(workers, LATEST).run(Trace(config, (*events, *steps, Evict(40))))
+    assert outcome.violation is None, outcome.violation.message
+    assert outcome.reached.get("prefix hit")
 
 
 @pytest.mark.parametrize("early", ["no", "yes"])

@@ -30,6 +30,7 @@ from hybridfuzz.targets.base.trace import (
     ResetPrefixCache,
     Resume,
     Step,
+    SwitchStorage,
     Trace,
 )
 
@@ -122,6 +123,7 @@ def test_the_calls_are_those_of_the_trace() -> None:
         Step(drafts=1, right=1, per_request={"r0": (2, 1)}),
         Preempt("r0"),
         Evict(2),
+        SwitchStorage(),
         ResetPrefixCache(),
         Pause(),
         ResetPrefixCache(preempt_running=True),
@@ -131,7 +133,7 @@ def test_the_calls_are_those_of_the_trace() -> None:
     calls = [line.strip() for line in script.text.split("# ---- Machinery")[0].splitlines() if "engine." in line]
     shown = [line.partition("(")[0] for line in calls]
     # A name is used once, and no one resumes a session that there is not.
-    named = ["add", "step", "resume", "step", "retract", "evict", "flush"]
+    named = ["add", "step", "resume", "step", "retract", "evict", "switch_storage", "flush"]
     named += ["pause", "pause_and_flush", "abort", "finish"]
     assert shown[: len(named)] == [f"engine.{name}" for name in named]
     assert "for _ in range(3):" in script.text

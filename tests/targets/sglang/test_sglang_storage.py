@@ -36,7 +36,7 @@ def serve(turns: Turns, waiting: Any, name: str, log: list[str]) -> None:
 
 def controller(turns: Turns, log: list[str]) -> Any:
     """Return a controller whose threads log what they take."""
-    made: Any = SimpleNamespace()
+    made: Any = SimpleNamespace(enable_storage=True)
     for thread, queue in THREADS:
         waiting = turns.queues()()
         setattr(made, queue, waiting)
@@ -157,6 +157,32 @@ def test_a_limit_of_room_that_counts_other_bytes_than_the_files_have_shows(
     assert made.miscounted() == wrong
     evictor.enabled = False
     assert not made.miscounted()
+
+
+def test_what_waits_in_the_queues_of_a_storage_that_is_detached_is_gone() -> None:
+    """Its threads have ended: nothing runs, and no place of the host comes back from there."""
+    log: list[str] = []
+    made = storage("all", log, waiting=1)
+    made.controller.enable_storage, made.controller.storage_backend = False, None
+    made.tick(idle=True)
+    made.switched()
+    assert not log and not list(made.places()) and not made.miscounted()
+    assert made.has_gaps, "the host may get pages that it never sees"
+
+
+def test_a_storage_that_is_attached_again_fails_as_before(tmp_path: Path) -> None:
+    made = FileStorage(sizes(storage_limits="faults"))
+    backend = SimpleNamespace(get=None, set=lambda *_: True, file_path=str(tmp_path))
+    made.controller = SimpleNamespace(enable_storage=True, storage_backend=backend)
+    made.switched()
+    assert [backend.set("key") for _ in range(EACH["writes that fail"])].count(False) == 1
+
+
+def test_an_error_while_a_storage_is_switched_is_raised() -> None:
+    made = storage("all", [], waiting=0)
+    made.turns.raised.append(ValueError("no such folder"))
+    with pytest.raises(ValueError, match="no such folder"):
+        made.switched()
 
 
 def test_a_storage_with_little_room_says_how_much_it_takes() -> None:
