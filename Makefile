@@ -7,6 +7,9 @@ PIP := -m pip --quiet --disable-pip-version-check
 PIP_INSTALL := $(PY) $(PIP) install -c constraints.txt
 COMPILED := .venv-compiled
 
+# The tests start thousands of processes. Each would compile every module anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 # The folder of a torch that $(PYTHON) already has, such as a GPU build; it is used then. Empty if there is none: the
 # pinned one is installed.
 TORCH_AT = $(shell $(PYTHON) -c 'import importlib.util as u, pathlib as p; \
@@ -67,7 +70,7 @@ $(COMPILED)/.stamp: $(STAMP) $(wildcard *.py) $(shell find harness reference tar
 compiled: $(COMPILED)/.stamp ## make .venv-compiled, with the hot modules in C (needs a C compiler)
 
 test-compiled: $(COMPILED)/.stamp ## the tests of the compiled build
-	$(PY) -m pytest -m compiled
+	$(PY) -m pytest -m compiled tests/test_compiled.py
 
 lint: $(STAMP) ## ruff: rules and format
 	$(PY) -m ruff check

@@ -20,11 +20,10 @@ PYTEST = ("-m", "pytest", "--hybridfuzz-budget", "300s", "-k", "search/000 or fi
 
 
 def sources(engine: str, release: str, into: Path) -> None:
-    """Copy a release's sources, without what a build adds."""
+    """Copy a release's sources, without what a build adds. What is compiled fits files of the same age."""
     prepare(f"{engine}@{release}", print)
     source = cache_folder() / engine / release / "tree" / engine
-    unbuilt = shutil.ignore_patterns("__pycache__", "_version.py", "*.so")
-    shutil.copytree(source, into / engine, copy_function=shutil.copyfile, ignore=unbuilt)
+    shutil.copytree(source, into / engine, ignore=shutil.ignore_patterns("_version.py", "*.so"))
 
 
 @pytest.fixture

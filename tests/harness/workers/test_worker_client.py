@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from hybridfuzz.harness import cli
 from hybridfuzz.harness.draw.trace_files import encode_trace, load_trace
 from hybridfuzz.harness.workers.messages import Fuzz
 from hybridfuzz.harness.workers.worker_client import WorkerClient
+from hybridfuzz.targets.base.launch import Launch
 from hybridfuzz.targets.base.protocol import TargetError
 from hybridfuzz.targets.base.registry import prepare
 
@@ -137,3 +139,30 @@ def test_a_refusal_ends_only_a_request_that_does_not_take_it(wedged: Path, start
     ran = [*started.fuzz(Fuzz(0, 0, 3, {"num_blocks": 61}, takes_unopened=True))]
     assert [one.outcome.refused for one in ran] == ["pools of an odd size need a licence"] * 3
     assert all(one.trace and not one.outcome.steps for one in ran)
+
+
+COLLECTED = """
+import gc
+from hybridfuzz.targets.base.registry import load_factory
+
+GOOD, IMPORTED = load_factory("hybrid"), gc.isenabled()
+
+class Factory:
+    name, capabilities, supports = "collected", GOOD.capabilities, staticmethod(GOOD.supports)
+
+    def open(self, config):
+        raise RuntimeError(f"imported {IMPORTED}, opened {gc.isenabled()}")
+
+FACTORY = Factory()
+"""
+
+
+def test_garbage_is_collected_behind_the_import_of_a_target_and_not_during_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "collected.py").write_text(COLLECTED)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    with WorkerClient("python:collected:FACTORY", Launch(sys.executable, {}), trace_seconds=60) as worker:
+        worker.start()
+        violation = worker.run(TRACE).violation
+    assert violation and "imported False, opened True" in violation.message

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from cli_process import Cli
+from support import of_release
 
 from hybridfuzz.harness.draw.grammar import draw_trace
 from hybridfuzz.harness.draw.trace_files import load_trace
@@ -240,7 +241,11 @@ def test_continuous_batching_takes_no_family() -> None:
 
 
 @pytest.mark.parametrize(
-    ("release", "refused"), [("5.23.0", ["EngineError", *["ValueError"] * 3]), ("5.24.0", ["EngineError"] * 4)]
+    ("release", "refused"),
+    [
+        of_release("transformers", "5.23.0", "5.23.0", ["EngineError", *["ValueError"] * 3]),
+        ("5.24.0", ["EngineError"] * 4),
+    ],
 )
 def test_the_states_of_every_layer_with_both_halves_stay(release: str, refused: list[str]) -> None:
     """The patch left out layers with a window, which offload their states alone."""
@@ -257,7 +262,7 @@ def test_the_states_of_every_layer_with_both_halves_stay(release: str, refused: 
     assert told(patched(launch, fixes)) == [f"{kind} OnHost Tensor" for kind in kinds]
 
 
-@pytest.mark.parametrize("release", ["5.23.0", "5.24.0"])
+@pytest.mark.parametrize("release", [of_release("transformers", "5.23.0", "5.23.0"), "5.24.0"])
 def test_a_family_takes_positions_if_its_forward_does(release: str) -> None:
     launch = prepare(f"transformers@{release}", print)
     environment = {**os.environ, **launch.env}

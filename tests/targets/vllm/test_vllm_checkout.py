@@ -21,11 +21,10 @@ CORPUS = Path(__file__).parents[3] / "corpus" / "vllm"
 
 
 def checkout(release: str, folder: Path) -> Path:
-    """A release's sources without what a build adds."""
+    """A release's sources without what a build adds. What is compiled fits files of the same age."""
     prepare(f"vllm@{release}", print)
     source = cache_folder() / "vllm" / release / "tree" / "vllm"
-    unbuilt = shutil.ignore_patterns("__pycache__", "_version.py", "*.so")
-    shutil.copytree(source, folder / "vllm", copy_function=shutil.copyfile, ignore=unbuilt)
+    shutil.copytree(source, folder / "vllm", ignore=shutil.ignore_patterns("_version.py", "*.so"))
     return folder
 
 

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from hybridfuzz.harness.draw.trace_files import load_trace
 from hybridfuzz.harness.face.commands.repro import known_bugs
 from hybridfuzz.harness.group.known.fixes import BUILTIN, Fixes, read_fixes
 from hybridfuzz.harness.tell.reproduce import Subject, observe
-from hybridfuzz.harness.tell.script import failure_of, run_script
+from hybridfuzz.harness.tell.script import Run, failure_of, run_script
 from hybridfuzz.harness.workers.worker_client import WorkerClient
 from hybridfuzz.targets.base.patched_copy import patched
 from hybridfuzz.targets.base.protocol import TargetError
@@ -77,7 +78,8 @@ def few_of(names: Sequence[str]) -> list[str]:
 
 
 FEW = few_of(NEW)[:5]
-"""Five of 61 have seven tenths of the features. Each takes four imports of vLLM: the others are exhaustive."""
+"""Five of 61 have seven tenths of the features. Each is a script or several, and its fixes: the others are
+exhaustive."""
 EACH = [pytest.param(name, marks=() if name in FEW else pytest.mark.exhaustive) for name in NEW]
 CONFIG = Config(20, (Group("mamba", 8), Group("attention", 8)), max_model_len=16)
 EVENTS: tuple[Event, ...] = (Arrive("r0", (("a", 3),), 2), Step(budget=2))
@@ -282,12 +284,22 @@ def workers() -> Iterator[Callable[[str], WorkerClient]]:
         yield worker_of
 
 
+@pytest.fixture(scope="module")
+def forks() -> Iterator[Callable[[str], Run]]:
+    """Runs scripts behind the imports of all but the engine, for each release: they would take most of the time."""
+    with ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(Path(__file__).parents[3] / "benchmarks"))
+        forked = import_module("forked_scripts").ForkedScripts
+        yield cache(lambda spec: stack.enter_context(forked(prepare(spec, print))))
+
+
 @pytest.mark.engine
 @pytest.mark.xdist_group("engine")
 @pytest.mark.parametrize("name", EACH)
 def test_it_fails_as_promised_and_passes_with_the_packaged_fix(
-    tmp_path: Path, workers: Callable[[str], WorkerClient], name: str
+    tmp_path: Path, workers: Callable[[str], WorkerClient], forks: Callable[[str], Run], name: str
 ) -> None:
+    """That a script needs no such process is shown below."""
     spec, trace = f"vllm@{name.partition('--')[0]}", load_trace(FOLDER / name)
     launch = prepare(spec, print)
     history = workers(spec).explain(trace)[1]
@@ -295,21 +307,21 @@ def test_it_fails_as_promised_and_passes_with_the_packaged_fix(
     path = tmp_path / "repro.py"
     for script in write_scripts(spec, trace, failure_of(trace, history, history.violation)):
         path.write_text(script.text)
-        verdict = run_script(path, script, launch)
+        verdict = run_script(path, script, launch, forks(spec))
         if verdict.promised:
             break
     assert verdict.promised, verdict.tail
     for entry in read_fixes(BUILTIN, spec):
         if name in entry.traces and launch.version in entry.releases:
-            fixed = run_script(path, script, patched(launch, [entry.read_patch()]))
+            fixed = run_script(path, script, patched(launch, [entry.read_patch()]), forks(spec))
             assert fixed.status == 0, fixed.tail
 
 
 @pytest.mark.engine
 @pytest.mark.xdist_group("engine")
 def test_a_script_has_all_that_a_client_may_ask_for(tmp_path: Path, workers: Callable[[str], WorkerClient]) -> None:
-    """Log-probabilities of the prompt, a grammar, several samples. In Triton's own interpreter the kernel of grammars
-    raised an error."""
+    """Log-probabilities of the prompt, a grammar, several samples: as a new process, as who receives it runs it. In
+    Triton's own interpreter the kernel of grammars raised an error."""
     name = "0.33.0--one-token-prompt-v2--S3-step-mamba-temporal.json"
     trace, launch = load_trace(FOLDER / name), prepare(SPEC, print)
     first, second = (Arrive(one, ((one, 1),), 2, prompt_logprobs=True) for one in ("r0", "r2"))
