@@ -26,6 +26,8 @@ from .scenario import steps_of
 
 AMPLE = {"max_num_batched_tokens": 4096, "max_num_seqs": 64, "num_blocks": 4096, "max_model_len": 4096}
 """Limits that limit no trace."""
+LEAST = {"num_blocks": 2, "max_model_len": 4}
+"""What a trace has at least of some of them; of the others 1."""
 TRIED = 4
 """Values next to that of a limit that are tried on either side."""
 NO_HISTORY = History()
@@ -122,8 +124,7 @@ def _sizes(
 def _last(trace: Trace, name: str, by: int, fails: Callable[[Trace], bool]) -> int:
     """Return the last value of a limit, from the trace's own on, with which it fails."""
     value: int = getattr(trace.config, name)
-    least = 2 if name == "num_blocks" else 1  # what a trace may have
-    tried = (one for one in range(value + by, value + by * (TRIED + 1), by) if least <= one <= AMPLE[name])
+    tried = (one for one in range(value + by, value + by * (TRIED + 1), by) if LEAST.get(name, 1) <= one <= AMPLE[name])
     return [value, *takewhile(lambda one: fails(_with(trace, {name: one})), tried)][-1]
 
 

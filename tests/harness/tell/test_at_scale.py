@@ -152,6 +152,10 @@ def test_of_a_limit_the_values_are_told_with_which_the_trace_fails() -> None:
     seen = list[int]()
     serve(single, described, lambda other: not seen.append(other.config.max_num_seqs) and other.config.max_num_seqs < 9)
     assert min(seen) == 1, "a limit of 0 is refused"
+    shortest = structs.replace(one, config=structs.replace(one.config, max_model_len=4))
+    seen.clear()
+    serve(shortest, described, lambda other: not seen.append(length := other.config.max_model_len) and length < 9)
+    assert min(seen) == 4, "a worker refused a trace whose context had 3 tokens, and no report was written"
     asked.clear()
     late = serve(one, described, lambda other: fails(other) and blocks + 1 not in asked).sizes
     assert "num_blocks" not in late, "there was no time for all"
