@@ -38,6 +38,7 @@ from ..group.known.cause_text import CauseText
 from ..group.known.known_toml import FILES, Known
 from ..judge.oracles import client_of, rule_of
 from ..judge.oracles.real_model import FIELDS as FIELDS_OF_A_MODEL
+from ..judge.verdict import Quoted
 from ..judge.violation import Violation
 from ..quoting import markdown_code, markdown_fence, markdown_text
 from ..record.answers import AGAIN, Answer, Answers
@@ -272,12 +273,13 @@ class ReproCase(Struct, frozen=True):
         kind = self.deployment.model_in_title or "hybrid model"
         kind = kind if self.violation.group_kind == "mamba" or not self.deployment.has_sizes else ""
         on = current.title if current and any(run.result == PASSES for run in self.runs) else ""
-        said = f"{self.situation}{where}"
+        what = self.error or self.what
+        said = f"{' '.join(filter(None, (what, _circumstances(self))))}{where}"
         if self.cause:
             events = headline.events if _adds_words(headline.events, self.cause.title) else ""
-            told = f"{' '.join(filter(None, (self.what, events)))}{where}"
+            told = f"{' '.join(filter(None, (what, events)))}{where}"
             cause = self.cause.title
-            said = f"{told}: {_in_a_sentence(cause)}" if len(self.what) <= WHAT_MAX else f"{cause}{where}"
+            said = f"{told}: {_in_a_sentence(cause)}" if len(what) <= WHAT_MAX else f"{cause}{where}"
         last = ", ".join(filter(None, (kind, on)))
         whole = f"{said} ({last})" if last else said
         return whole if len(whole) <= TITLE_MAX else said
@@ -301,7 +303,22 @@ class ReproCase(Struct, frozen=True):
         if is_seen or any(one != other for one, other in greedy):
             return "Wrong tokens"
         # A library raises in the process of its caller: nothing ends with it.
-        return self.headline.what.removeprefix("The engine crashes with " if _is_library(self) else "")
+        lives = _is_library(self) or self.declined
+        return self.declined + self.headline.what.removeprefix("The engine crashes with " if lives else "")
+
+    @property
+    def declined(self) -> str:
+        """Begins what a client gets if the engine answers the call that raises with an error, and lives on; else ""."""
+        call = self.deployment.declines.get(self.violation.event_kind, "") if self.crashes else ""
+        return f"{call} fails with " if call else ""
+
+    @property
+    def error(self) -> str:
+        """What the engine raises, with its message; "" if it raises nothing, or the message is long."""
+        error = self.violation.details.get("error") if self.crashes and not _is_told_by_us(self) else None
+        told = without_event(error.text) if isinstance(error, Quoted) else ""
+        is_short = 0 < len(told) <= WHAT_MAX and told.partition(":")[2].strip()
+        return f"{self.declined}{told}" if is_short else ""
 
     @property
     def headline(self) -> Headline:
@@ -467,7 +484,7 @@ def _bug(page: _Page) -> Iterator[str]:
     told = markdown_text(case.what if client else case.situation)
     # The cause says what follows; the run then adds only what one of its clients sees.
     impact = case.headline.impact if not client or case.headline.impact.startswith(OF_THE_RUN) else ""
-    if case.crashes and _is_library(case):
+    if case.crashes and (_is_library(case) or case.declined):
         impact = ""  # no other request is lost with it
     more = markdown_text(f"{'' if client and case.crashes else impact} {_shown(case)}".strip())
     if client.lower().startswith(told.lower()):
@@ -535,12 +552,13 @@ def _settings_needed(
         yield NOTHING
     elif tried:
         told = " or ".join(f"without {_setting(one)}" for one in tried)
-        yield f"Run {told}, the same requests do not fail."
+        others = "; other requests may" if only_flags else ""
+        yield f"Run {told}, the same requests do not fail{others}."
     if reach.untried and not only_flags:
         names = listed([_setting(one) for one in reach.untried])
         yield f"{names} {'were' if len(reach.untried) > 1 else 'was'} set in all runs."
     if kinds:
-        yield f"With {' or '.join(kinds)} scheduling the same requests do not fail (they meet other steps there)."
+        yield f"With {' or '.join(kinds)} scheduling the same requests do not fail: they run in other steps there."
     if not reach.is_complete:
         yield "Not all other settings were tried."
 
@@ -573,14 +591,19 @@ def _same_words(names: Sequence[str]) -> int:
 
 
 def _flags(case: ReproCase) -> list[str]:
-    """Return flags without which the trace does not fail, those first that are controls or that few servers have;
-    values that are names."""
+    """Return flags without which the trace does not fail, those first that the cause names, then controls, then rare
+    ones; values that are names."""
     if not (case.severity and case.severity.reach):
         return []
     needs = _as_served(case.severity.reach, case.server).needs
     chosen = case.deployment.scheduling if case.cause else ()  # in other steps the cause may show without them, too
     flags = [one.split(" ") for one in needs if one.startswith("--") and one not in chosen]
-    flags.sort(key=lambda one: (not _passes_without(one[0], case), one[0] not in case.deployment.unusual))
+    named = " ".join(case.cause.fields.values()) if case.cause else ""
+
+    def rank(flag: Sequence[str]) -> tuple[bool, ...]:
+        return flag[0] not in named, not _passes_without(flag[0], case), flag[0] not in case.deployment.unusual
+
+    flags.sort(key=rank)
     return [" ".join([flag, *(one for one in value if re.fullmatch(r"[A-Za-z_-]+", one))]) for flag, *value in flags]
 
 
@@ -641,12 +664,12 @@ def _server(page: _Page) -> Iterator[str]:
     if scale and served:
         what = "the same requests" if forced or not server.client.calls else "the requests below"
         yield (
-            f"\nThese are the {ran}'s settings, with {scale.what} of {plural(scale.block, 'token')}. "
+            f"\nThese flags stand for the {ran}'s settings, with {scale.what} of {plural(scale.block, 'token')}. "
             f"No server was started; {what} were run on the {ran}'s stand-ins with {scale.what} of "
             f"{plural(served.tried, 'token')}, and fail in the same way."
         )
     else:
-        yield f"\nThese are the {ran}'s settings. No server was started."
+        yield f"\nThese flags stand for the {ran}'s settings. No server was started."
     yield from numbers
     yield ""
     clients = list(client_lines(served, page.case.trace, page.case.history, again)) if served and not forced else []
@@ -913,13 +936,36 @@ def _replay(case: ReproCase) -> str:
     return f"$ {replay_command(case.spec, 'trace.json', [FIXES] if case.fixes else [])}"
 
 
+FRAME = re.compile(r'File "(?P<file>[^"\n]+)", line (?P<line>\d+), in (?P<function>\S+)\n(?P<code>[^\n]*)')
+"""Of a traceback."""
+FRAMES_SHOWN = 8
+OURS = "hybridfuzz/targets/"
+"""The folder of our adapters, each of which has its engine's name."""
+
+
+def _stack(violation: Violation) -> Iterator[str]:
+    """Yield the engine's own frames of what it raised, the innermost last."""
+    who, raised = violation.details.get("who"), violation.observed
+    module = re.search(r"\((\w+)", who.text) if isinstance(who, Quoted) else None
+    if module is None or not isinstance(raised, Quoted):
+        return
+    package, frames = module[1], list[str]()
+    for frame in FRAME.finditer(raised.text):
+        before, its, inside = frame["file"].rpartition(f"{package}/")
+        if its and not before.endswith(OURS):
+            frames += [f'  File "{package}/{inside}", line {frame["line"]}, in {frame["function"]}', frame["code"]]
+    if frames:
+        yield markdown_fence("\n".join([*frames[-2 * FRAMES_SHOWN :], raised.text.splitlines()[-1]]), "text")
+        yield ""
+
+
 def _expected(page: _Page) -> Iterator[str]:
     """Yield what clients should receive and what they do, what is wrong inside, and runs that pass."""
     case, violation = page.case, page.case.violation
     received = list(_received(case))
     rows, expected = received or list(_answers(case)), "no exception"
     if case.crashes and all(cells[-1] in (RIGHT, NO_ANSWER, NOT_SENT) for cells in rows):
-        if lacking := [name for name, *_, grade in rows if grade == NO_ANSWER]:
+        if lacking := [name for name, *_, grade in rows if grade == NO_ANSWER and not case.declined]:
             expected = f"an answer for {listed(lacking)}"
         rows = []
     if rows:
@@ -937,6 +983,8 @@ def _expected(page: _Page) -> Iterator[str]:
             yield f"It is the script that raises, where the engine breaks a promise: {markdown_text(found)}.\n"
         else:
             yield f"Expected: {expected}. Received: {markdown_text(found)}.\n"
+    if case.crashes and not _is_told_by_us(case):
+        yield from _stack(violation)
     if alone := list(_alone(case)):
         yield ALONE
         yield from (f"| {' | '.join(cells)} |" for cells in alone)

@@ -63,6 +63,7 @@ class Deployment(Struct, frozen=True):
     title      the engine's name
     release    its version as its tracker names it, "" for the title and the version
     calls      tag of an event -> what the engine calls it, for events that are a call of its interface
+    declines   tag of an event -> its call, where the engine answers a call that raises with an error, and lives on
     reached    by which public function a user gets to what the trace calls, one clause of Markdown each
     nouns      tag of an event -> the engine's noun for it, where it is another than ours ("retraction")
     command    the serve command, with a model of the kind that the trace needs
@@ -119,6 +120,7 @@ class Deployment(Struct, frozen=True):
     has_sizes: bool = True
     release: str = ""
     calls: Mapping[str, str] = {}
+    declines: Mapping[str, str] = {}
     nouns: Mapping[str, str] = {}
     reached: tuple[str, ...] = ()
     scale: Scale | None = None

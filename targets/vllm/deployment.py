@@ -110,6 +110,8 @@ CONNECTOR = (
     "the KV connector: made by vLLM's factory and called through vLLM's connector API; the scenario states what its "
     "store holds, how long a load takes and whether it fails"
 )
+CALLS = {"reset_prefix_cache": "POST /reset_prefix_cache", "sleep": "POST /sleep", "wake": "POST /wake_up"}
+"""What `EngineCore._invoke_utility_method` runs: it catches what the call raises."""
 OFFLOADING = "the copies between the caches and host memory: vLLM orders each, and they happen as late as it permits"
 FILES = "a folder of its own for the file tier, whose threads do their work between two steps"
 HOST_BYTES = 1 << 30
@@ -213,6 +215,7 @@ def deployment(variant: str, trace: Trace, version: str, device: str = "") -> De
     flags = (*_weights(model), *_flags(trace, model, _release(version)))
     return Deployment(
         title="vLLM",
+        declines=CALLS,
         command=("vllm", "serve", model.checkpoint),
         flags=flags,
         variables={
@@ -311,8 +314,9 @@ def _flags(trace: Trace, model: Model, release: tuple[int, int]) -> Iterator[str
         name = FAILING if fails and options.connector == "store" else CONNECTORS[options.connector]
         policy = options.load_failure
         transfer: dict[str, object] = {"kv_connector": name, "kv_role": "kv_both", "kv_load_failure_policy": policy}
-        if options.connector == "sync":
-            transfer["kv_connector_extra_config"] = {"sync_load_budget_bytes": SYNC_BUDGET}
+        if name == CONNECTORS["offloading"]:  # it does not start without
+            budget = {"sync_load_budget_bytes": SYNC_BUDGET} if options.connector == "sync" else {}
+            transfer["kv_connector_extra_config"] = {"cpu_bytes_to_use": HOST_BYTES, **budget}
         if offloads(config):
             transfer["kv_connector_extra_config"] = {
                 "cpu_bytes_to_use": HOST_BYTES,

@@ -19,7 +19,7 @@ from hybridfuzz.harness.group.causes.evidence import Place
 from hybridfuzz.harness.group.known.cause_text import CauseText
 from hybridfuzz.harness.judge.oracles import consequence, consequence_of, oracle_ids
 from hybridfuzz.harness.judge.target_exception import crash_violation
-from hybridfuzz.harness.judge.verdict import Prefix, StateOf
+from hybridfuzz.harness.judge.verdict import Prefix, Quoted, StateOf
 from hybridfuzz.harness.judge.violation import Violation
 from hybridfuzz.harness.record.answers import AGAIN, Answer, Answers, collect_answers
 from hybridfuzz.harness.record.history import History, Mark, Moment, RequestStep
@@ -639,7 +639,7 @@ def test_settings_that_the_failure_needs_are_no_controls() -> None:
     case = structs.replace(case_of("accepted-count-zero"), severity=Severity("P2", "wrong tokens", reach))
     text = report(case)
     assert "Run without `--flag` or without `--other`, the same requests do not fail. `--rare` was set" in text
-    passing = "scheduling the same requests do not fail (they meet other steps there)."
+    passing = "scheduling the same requests do not fail: they run in other steps there."
     assert f"With synchronous {passing}" in text and "Controls" not in text
     stock = structs.replace(case, severity=Severity("P1", "wrong tokens", Reach()))
     assert "The same requests fail with default settings, too." in report(stock)
@@ -666,8 +666,8 @@ def test_a_flag_of_the_schedule_is_not_said_to_be_needed() -> None:
     )
     text = report(case)
     assert (
-        "Run without `--other`, the same requests do not fail. With asynchronous scheduling the same requests do not"
-        in text
+        "Run without `--other`, the same requests do not fail; other requests may. "
+        "With asynchronous scheduling the same requests do not" in text
     )
     assert "--sync" not in text and "--other" in case.title
     unknown = structs.replace(case, related=None)
@@ -894,6 +894,38 @@ def test_a_library_raises_and_no_engine_crashes() -> None:
     assert "no greedy token differs" not in report(shown), "a difference of rounding is none"
     large = structs.replace(shown, verdict=ScriptVerdict(True, 1, 0.1, "", "", (f"{told} 0.2",)))
     assert "no greedy token differs" in report(large)
+
+
+def test_a_crash_is_called_by_its_message_and_shows_where_the_engine_raised() -> None:
+    """A title said "AssertionError in schedule", and a maintainer's first question was where that is."""
+    stack = """Traceback (most recent call last):
+  File "/c/hybridfuzz/targets/engine/target.py", line 7, in apply
+    handle(event)
+  File "/c/hybridfuzz/engine/1.0/tree/engine/sched.py", line 9, in schedule
+    assert a == b
+AssertionError
+"""
+    error = {"who": Quoted("engine (engine.sched)"), "error": Quoted("AssertionError: assert a == b")}
+    message = "the engine raised AssertionError: assert a == b (event 6, step)"
+    violation = Violation("CRASH", "AssertionError-schedule", message, event=6, details=error, observed=Quoted(stack))
+    case = structs.replace(case_of("accepted-count-zero"), violation=violation)
+    text = report(case)
+    [shown] = [one.content for one in parsed(text) if one.type == "fence" and 'File "engine/' in one.content]
+    assert shown == '  File "engine/sched.py", line 9, in schedule\n    assert a == b\nAssertionError\n'
+    assert case.title.startswith("AssertionError: assert a == b")
+    other = structs.replace(violation, details={**error, "error": Quoted(f"AssertionError: {'x' * 60}")})
+    assert structs.replace(case, violation=other).title.startswith("The engine crashes with AssertionError in schedule")
+
+
+def test_an_engine_that_answers_a_call_with_an_error_does_not_crash() -> None:
+    """vLLM catches what a reset raises: a report said that the engine crashes, and that no request gets its answer."""
+    violation = Violation("CRASH", "AssertionError-reset_cache", "raised", event=6, event_kind="reset_prefix_cache")
+    case = structs.replace(case_of("accepted-count-zero"), violation=violation)
+    assert "The engine crashes with AssertionError in reset_cache" in report(case)
+    lives = structs.replace(case.deployment, declines={"reset_prefix_cache": "POST /reset"})
+    text = report(structs.replace(case, deployment=lives))
+    assert "POST /reset fails with AssertionError in reset_cache" in text
+    assert "The engine crashes" not in text and "gets its answer" not in text
 
 
 def test_the_traceback_is_that_of_the_engine() -> None:
