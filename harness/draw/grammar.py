@@ -39,6 +39,7 @@ from ...targets.base.trace import (
     Fork,
     Reorder,
     Repeat,
+    ResetEncoderCache,
     ResetPrefixCache,
     Resume,
     Select,
@@ -49,6 +50,7 @@ from ...targets.base.trace import (
     Truncate,
     Turn,
     Wake,
+    features_of,
     tag_of,
 )
 from .aim import CANDIDATES, Aim, likeness
@@ -117,7 +119,9 @@ class Grammar:
         features = capabilities.features - capabilities.switched_off(config.options)
         self.loads_back = "evict" in self.events and "loads-back" in features
         """True if what is evicted may be loaded back: requests then often ask for it."""
-        self.has_storage = "storage" in features
+        acts_on = {SwitchStorage: "storage" in features, ResetEncoderCache: "images" in features_of(self.documents)}
+        self.without_effect = {kind for kind, is_there in acts_on.items() if not is_there}
+        """Kinds of events for which a trace of this configuration has nothing to act on."""
         self.after_evict: tuple[int, tuple[tuple[str, int], ...] | None] | None = None
         """After an eviction, short requests still to arrive, and the earlier prompt that arrives then."""
         self.rare = self._enabled()
@@ -170,7 +174,7 @@ class Grammar:
         if "reset-when-idle" in self.capabilities.features:
             drawn_by[ResetPrefixCache] = self.idle_reset
         drawn_by[SwitchStorage] = partial(self.when_idle, SwitchStorage)
-        kinds = [kind for kind in KINDS if kind is not SwitchStorage or self.has_storage]
+        kinds = [kind for kind in KINDS if kind not in self.without_effect]
         rare, chance, workload = dict(self.workload.rare), self.choices.chance, self.workload
         used = dict.fromkeys(rare, workload.kind_used)
         if self.loads_back:

@@ -42,6 +42,7 @@ from ...targets.base.trace import (
     Park,
     Pause,
     Reorder,
+    ResetEncoderCache,
     ResetPrefixCache,
     Resume,
     Sleep,
@@ -563,6 +564,9 @@ class ReachedStates:
         elif isinstance(event, SwitchStorage):
             is_cached = not running and any(context.before.published)
             counts["storage switched behind cached prefixes"] += bool(is_cached)
+        elif isinstance(event, ResetEncoderCache):
+            lives = context.reference.lives
+            counts["encoder cache reset beside images"] += any(lives[name].truth.images for name in running)
         elif isinstance(event, Pause):
             counts["generation paused while requests run"] += bool(gone)
 

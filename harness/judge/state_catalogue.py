@@ -123,6 +123,7 @@ REQUIRES: dict[str, str] = {
     "attention blocks cached past the end of the hit": "caching",
     "state cached past the end of the hit": "caching block-tables",
     "hit behind an image": "images caching",
+    "encoder cache reset beside images": "images reset_encoder_cache",
     "hit by keys that name the token behind their block": "lookahead-hashes caching speculation",
     "cached block passed over for the token behind it": "lookahead-hashes caching speculation",
     "cached prefix not read for the log-probabilities of a prompt": "prompt-logprobs caching",

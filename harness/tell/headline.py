@@ -21,6 +21,7 @@ from ...targets.base.trace import (
     ExternalLoad,
     Pause,
     Preempt,
+    ResetEncoderCache,
     ResetPrefixCache,
     Resume,
     SwitchStorage,
@@ -53,6 +54,7 @@ NOUNS: Mapping[type[AnyEvent], str] = {
     Preempt: "preemption",
     Pause: "pause of generation",
     SwitchStorage: "switch of the storage",
+    ResetEncoderCache: "reset of the encoder cache",
     Abort: "abort",
     Evict: "eviction",
 }
@@ -282,6 +284,7 @@ def _search_terms(trace: Trace, history: History, violation: Violation) -> Itera
         "pause generation": Pause in happened,
         "reset prefix cache": ResetPrefixCache in happened,
         "attach storage": SwitchStorage in happened,
+        "reset encoder cache": ResetEncoderCache in happened,
         "abort": Abort in happened,
         "KV connector": ExternalLoad in happened,
         "session": any(isinstance(event, Arrive) and event.session for event in trace.events),

@@ -304,6 +304,13 @@ class SwitchStorage(Event, frozen=True, tag="switch_storage"):
     about = About("The storage behind the cache is detached, or attached again", percent=8)
 
 
+class ResetEncoderCache(Event, frozen=True, tag="reset_encoder_cache"):
+    """Forget all outputs of the encoder, as behind an update of its weights: images that requests still need are
+    encoded again. Weights stay the same here, and so do answers."""
+
+    about = About("The encoder cache is reset", percent=8)
+
+
 class CaptureGraphs(Event, frozen=True, tag="capture_graphs"):
     """Capture the decode graphs (again)."""
 
@@ -470,7 +477,7 @@ class Shift(Event, frozen=True, tag="shift"):
 AnyEvent = (
     Arrive | Step | Preempt | Abort | Park | Evict | ResetPrefixCache | CaptureGraphs | Sleep | Wake | ExternalLoad
     | MoveTier | Select | Reorder | Repeat | Crop | Reset | DummyRun | Fork | Truncate | Resume
-    | Shift | Pause | SwitchStorage
+    | Shift | Pause | SwitchStorage | ResetEncoderCache
 )  # fmt: skip
 """In the order in which the grammar offers the rare ones: put a new kind at the end, so that a seed draws as before."""
 KINDS: tuple[type[AnyEvent], ...] = get_args(AnyEvent)

@@ -81,7 +81,10 @@ def capabilities_of(release: Release) -> Capabilities:
     }
     stock = stock_of(release, options)
     return Capabilities(
-        events=_EVENTS | ({"external_load"} if connectors else set()) | ({"resume"} if release.sessions else set()),
+        events=_EVENTS
+        | ({"external_load"} if connectors else set())
+        | ({"resume"} if release.sessions else set())
+        | ({"reset_encoder_cache"} if inputs else set()),
         modes=release.modes,
         observes=_OBSERVES,
         # The platform gives both kinds the same block size in align mode; the planner then enlarges attention

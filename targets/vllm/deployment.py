@@ -19,6 +19,7 @@ from ..base.trace import (
     Evict,
     ExternalLoad,
     Preempt,
+    ResetEncoderCache,
     ResetPrefixCache,
     Resume,
     Step,
@@ -26,6 +27,7 @@ from ..base.trace import (
     Turn,
     least_tokens,
     needed_kinds,
+    tag_of,
 )
 from .options import (
     PREFILL_INTERVAL,
@@ -144,6 +146,7 @@ WORDS = {
     "dummy run data parallel": "data parallel dummy",
     "pause generation": "pause_generation",
     "reset prefix cache": "reset_prefix_cache",
+    "reset encoder cache": "reset_encoder_cache",
     "session": "StreamingInput",
 }
 """Terms that a report searches for -> how issues of vLLM write them."""
@@ -407,6 +410,8 @@ def _other_calls(config: Config, event: Event) -> Iterator[str]:
         chosen = ("reset_running_requests",) * event.preempt_running + ("reset_external",) * offloads(config)
         more = "?" * bool(chosen) + "&".join(f"{name}=true" for name in chosen)
         yield f'await client.post(f"{{URL}}/reset_prefix_cache{more}", cast_to=object)'
+    elif isinstance(event, ResetEncoderCache):
+        yield 'await client.post(f"{URL}/reset_encoder_cache", cast_to=object)'
     elif isinstance(event, ExternalLoad) and offloads(config):
         yield f"# Transfers for {variable(event.name)} take {event.delay + 1} steps, unless vLLM waits for them."
     elif isinstance(event, ExternalLoad):
@@ -452,8 +457,9 @@ def _notes(trace: Trace, model: Model, is_stood_in: bool) -> Iterator[str]:
         yield f"stand-ins replace the state layers ({model.layer}, as in {where}: vLLM's {model.architecture})"
     else:
         yield f"the state layers are {model.layer}, as in {where}: vLLM's {model.architecture}"
-    if any(isinstance(event, ResetPrefixCache) for event in events):
-        yield "POST /reset_prefix_cache needs VLLM_SERVER_DEV_MODE=1"
+    for kind in (ResetPrefixCache, ResetEncoderCache):
+        if any(isinstance(event, kind) for event in events):
+            yield f"POST /{tag_of(kind)} needs VLLM_SERVER_DEV_MODE=1"
     if not all(is_text(event) for event in events if isinstance(event, Turn)):
         yield (
             "parts of a prompt that are called image, adapter or salt: send an image, the adapter's name as model, or "

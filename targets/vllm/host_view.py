@@ -102,6 +102,8 @@ class Host:
         """Of KV events, if there are any."""
         self.tier: Any = None
         """The engine's own tier in host memory, if it has one."""
+        self.images: Any = None
+        """Who knows the encoder cache, where prompts have images."""
 
     def _learn(self, label: Any) -> Key:
         """Return the key of a label that was not seen before."""
@@ -161,6 +163,8 @@ class Host:
             lists["keys that KV events misreport"] = self.subscriber.contradictions()
         if self.tier:
             lists["chunks that the tier in host memory miscounts"] = self.tier.miscounted()
+        if self.images:
+            lists["tokens that the encoder cache miscounts"] = self.images.miscounted()
         return lists
 
     def leftovers(self) -> Mapping[str, int]:

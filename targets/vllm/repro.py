@@ -50,6 +50,7 @@ from ..base.trace import (
     ExternalLoad,
     Group,
     Preempt,
+    ResetEncoderCache,
     ResetPrefixCache,
     Resume,
     Step,
@@ -249,6 +250,8 @@ class _Clients(Conversations):
                 yield f"engine.dummy_run({event.rows})"
             case ResetPrefixCache():
                 yield f"engine.reset_prefix_cache({event.preempt_running})"
+            case ResetEncoderCache():
+                yield "engine.reset_encoder_cache()"
             case ExternalLoad() if offloads(self.config):
                 yield f"engine.delay_transfers({event.name!r}, {event.delay})"
             case ExternalLoad() if has_connector(self.config):

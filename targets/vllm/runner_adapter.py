@@ -59,6 +59,12 @@ class RunnerAdapter:
         if drafts is not None:
             scheduler.update_draft_token_ids(drafts)
 
+    def reset_encoder_cache(self) -> None:
+        """Forget the outputs of the encoder."""
+        if self.inputs:
+            self.inputs.encoded.clear()
+        self.runner.reset_encoder_cache()
+
     def names(self, count: int) -> Sequence[str | None]:
         """Return the requests of the first `count` rows of the batch, None for padding rows."""
         raise NotImplementedError

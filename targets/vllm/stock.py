@@ -33,6 +33,7 @@ _SETTINGS = (
     Setting("disable_lookahead_block_hashes", {"hashing": "lookahead"}, is_rare=True),
     Setting("--long-prefill-token-threshold", {"long_prefill_token_threshold": "0"}),
     Setting("POST /reset_prefix_cache", events=frozenset({"reset_prefix_cache"})),
+    Setting("POST /reset_encoder_cache", events=frozenset({"reset_encoder_cache"})),
     Setting("a preemption at a moment that the scenario chooses", events=frozenset({"preempt"})),
     Setting("--kv-events-config", {"reports": "none"}),
     Setting("--pipeline-parallel-size", {"pipeline": "none"}),

@@ -29,6 +29,7 @@ from ..base.trace import (
     Evict,
     ExternalLoad,
     Preempt,
+    ResetEncoderCache,
     ResetPrefixCache,
     Resume,
     Step,
@@ -37,7 +38,7 @@ from ..base.trace import (
 )
 from .counterparts.sampling import sampling_parameters
 from .host_view import Host, KeyBook
-from .options import offloads, options_of, reports_all
+from .options import has_images, offloads, options_of, reports_all
 from .pool_reader import Admissions
 from .shadow import patches
 from .versions import compat, features
@@ -68,6 +69,7 @@ class InFlight(NamedTuple):
     sent    the worker's copy of the plan
     pad_to  number of rows on the other ranks
     masks   bitmasks of structured output, None without any
+    resets  the encoder cache is reset behind it
     """
 
     step: int
@@ -75,6 +77,7 @@ class InFlight(NamedTuple):
     sent: Any
     pad_to: int
     masks: Any
+    resets: bool = False
 
 
 class VllmTarget:
@@ -96,6 +99,8 @@ class VllmTarget:
         self.host.stored = lambda: self.store.stored(self.keys)
         if offloads(config):
             self.host.tier = self.store
+        if has_images(config):
+            self.host.images = self.inputs
         self.sessions = self._sessions()
         if reports_all(config):
             from .cache_events import Subscriber
@@ -121,6 +126,7 @@ class VllmTarget:
             Evict: self.evict,
             ExternalLoad: self.external_load,
             Resume: self.resume,
+            ResetEncoderCache: self.reset_encoder_cache,
         }
         patches.activate(engine.recorder)
 
@@ -316,6 +322,8 @@ class VllmTarget:
         plan, recorder = oldest.plan, self.engine.recorder
         recorder.begin_step(oldest.step)
         output = self.engine.worker.execute(oldest.sent, oldest.pad_to, oldest.masks)
+        if oldest.resets:
+            self.engine.worker.reset_encoder_cache()
         drafts = {name: len(tokens) for name, tokens in plan.scheduled_spec_decode_tokens.items()}
         # Copied: the scheduler truncates these lists at the end of a request.
         sampled: dict[str, Sequence[int]] = {}
@@ -388,8 +396,20 @@ class VllmTarget:
         self.scheduler.set_pause_state(PauseState.PAUSED_ALL if event.preempt_running else PauseState.PAUSED_NEW)
         records = self._run_until(self._is_idle, Step(), "the pause before a reset of the prefix cache")
         records += self._reset(event)
+        if has_images(self.config):
+            records += self.reset_encoder_cache(ResetEncoderCache())
         self.scheduler.set_pause_state(PauseState.UNPAUSED)
         return records
+
+    def reset_encoder_cache(self, event: ResetEncoderCache) -> list[Record]:
+        """Reset the encoder cache: the scheduler's part at once, the worker's behind the steps that it was sent."""
+        del event
+        self.scheduler.reset_encoder_cache()
+        if self.in_flight:
+            self.in_flight[-1] = self.in_flight[-1]._replace(resets=True)
+        else:
+            self.engine.worker.reset_encoder_cache()
+        return []
 
     def _reset(self, event: ResetPrefixCache) -> list[Record]:
         arguments = {"reset_connector": True} if self.store.is_connected else {}

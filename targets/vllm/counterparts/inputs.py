@@ -85,6 +85,8 @@ class Inputs:
         self.picture: Callable[[str, int], Any] = _no_pixels
         """Returns what an encoder gets of an image with so many tokens."""
         self._runner: Any = None
+        self._encoder_cache: Any = None
+        """The scheduler's manager of encoder outputs."""
         self._scheduled: Mapping[str, Sequence[int]] = {}
         """Images that the worker encodes in the step, once it has the step's requests: request -> their numbers."""
         self._is_v2 = is_v2(config)
@@ -122,6 +124,7 @@ class Inputs:
         sets that the runner has."""
         scheduler.max_num_encoder_input_tokens = ENCODER_TOKENS
         scheduler.encoder_cache_manager = type(scheduler.encoder_cache_manager)(cache_size=ENCODER_TOKENS)
+        self._encoder_cache = scheduler.encoder_cache_manager
         self._runner = runner
         if self._has_images and self._is_v2:
             _keep_images(runner)
@@ -165,6 +168,19 @@ class Inputs:
             return self._runner.requests[name].mm_features
         cache = self._runner.encoder_cache
         return None if cache is None else cache.mm_features[name]
+
+    def miscounted(self) -> int:
+        """Return by how many tokens the scheduler's counts differ from the encoder outputs that it has a place for: of
+        those that are free, and of those that it could free, since no request needs them."""
+        manager, sizes = self._encoder_cache, self._encoder_cache.num_embeds_by_hash
+        needed = sum(sizes[name] for name, requests in manager.cached.items() if requests)
+        return sum(
+            abs(manager.cache_size - counted - right)
+            for counted, right in (
+                (manager.num_free_slots, sum(sizes.values())),
+                (manager.num_freeable_slots, needed),
+            )
+        )
 
     def drop_adapters(self) -> None:
         """Apply no adapter in this step: it replays a graph without the kernels of adapters."""

@@ -27,6 +27,7 @@ from .stand_ins import (
     Evict,
     ExternalLoad,
     Preempt,
+    ResetEncoderCache,
     ResetPrefixCache,
     Resume,
     Step,
@@ -155,6 +156,10 @@ class Serving:
     def reset_prefix_cache(self, preempt_running=False):
         """Reset the prefix cache."""
         self._apply(ResetPrefixCache(preempt_running))
+
+    def reset_encoder_cache(self):
+        """Reset the encoder cache."""
+        self._apply(ResetEncoderCache())
 
     def evict(self, blocks):
         """Let up to `blocks` free blocks lose their keys, oldest first."""
@@ -287,10 +292,11 @@ class Serving:
         return list(page.tags[: len(wanted)]) == wanted
 
     def leaked(self):
-        """Return what is left when all sessions are closed and nothing runs."""
+        """Return what is left, or counted wrong, when all sessions are closed and nothing runs."""
         for name in self.last:
             self.abort(name)
         self.finish()
         view = self.target.view()
         held = [block for block, count in enumerate(view.references) if count]
-        return {title: size for title, size in {**view.leftovers, "blocks": len(held)}.items() if size}
+        sizes = {**view.leftovers, **view.drained, "blocks": len(held)}
+        return {title: size for title, size in sizes.items() if size}

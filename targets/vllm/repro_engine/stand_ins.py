@@ -182,6 +182,10 @@ class ResetPrefixCache(NamedTuple):
     preempt_running: bool = False
 
 
+class ResetEncoderCache(NamedTuple):
+    """The encoder cache is reset."""
+
+
 class Evict(NamedTuple):
     """Free blocks lose their keys."""
 

@@ -28,6 +28,7 @@ from hybridfuzz.targets.base.trace import (
     Fork,
     Group,
     Pause,
+    ResetEncoderCache,
     ResetPrefixCache,
     Resume,
     Step,
@@ -471,6 +472,25 @@ def test_a_storage_is_switched_behind_steps_where_there_is_one() -> None:
     assert found >= 20
     bare = [draw_trace(switched, 1, index, supports=CLEAN.supports) for index in range(20)]
     assert not any(isinstance(event, SwitchStorage) for trace in bare for event in trace.events)
+
+
+def test_the_encoder_cache_is_reset_where_prompts_have_images() -> None:
+    able = CLEAN.capabilities
+    documents = {"inputs": {"images": ("a", "image.b")}}
+    with_images = msgspec.structs.replace(
+        able,
+        events=able.events | {"reset_encoder_cache"},
+        features=able.features | {"images"},
+        options={**able.options, "inputs": ("tokens", "images")},
+        documents=documents,
+    )
+    found = 0
+    for index in range(60):
+        trace = draw_trace(with_images, 1, index)
+        resets = sum(isinstance(event, ResetEncoderCache) for event in trace.events)
+        assert not resets or trace.config.options["inputs"] == "images"
+        found += resets > 0
+    assert found >= 10
 
 
 def test_a_reset_that_needs_an_idle_engine_comes_behind_steps() -> None:

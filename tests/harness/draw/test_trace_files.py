@@ -25,6 +25,7 @@ from hybridfuzz.targets.base.trace import (
     Reorder,
     Repeat,
     Reset,
+    ResetEncoderCache,
     ResetPrefixCache,
     Resume,
     Select,
@@ -44,6 +45,7 @@ EVERY_EVENT = (
     Evict(3), Sleep(), Wake(), ExternalLoad("r0", 5), Fork("r1", "r0"), Truncate("r0", 0),
     MoveTier("r0", "host"), Park("r0"), Resume("r0", (("b", 2),), 3),
     Select(("r1", "r0")), Reorder({"r0": "r1"}), Repeat(2), Crop(3), Reset(), Shift("r0", 4), Pause(),
+    ResetEncoderCache(),
 )  # fmt: skip
 
 

@@ -31,7 +31,13 @@ PAUSED = structs.replace(ALL, events=EVENTS | {"pause"}, features=ALL.features |
 SWITCHED = structs.replace(ALL, events=EVENTS | {"switch_storage"}, features=ALL.features | {"storage"})
 LOADING = structs.replace(ALL, features=ALL.features | {"loads-back"})
 SHORT = structs.replace(ALL, pressure={name: values[:1] for name, values in ALL.options.items()})
-TARGETS = (ALL, WAITING, SHORT, structs.replace(ALL, has_server=True), PAUSED, LOADING, SWITCHED)
+WITH_IMAGES = structs.replace(
+    ALL,
+    features=ALL.features | {"images"},
+    options={"inputs": ("images",)},
+    documents={"inputs": {"images": ("image.b",)}},
+)
+TARGETS = (ALL, WAITING, SHORT, structs.replace(ALL, has_server=True), PAUSED, LOADING, SWITCHED, WITH_IMAGES)
 
 
 def drawn(changes: Mapping[str, object], count: int = 40) -> list[Trace]:

@@ -280,6 +280,7 @@ ELSEWHERE = {
     "logprobs-from",
     "storage",
     "switch_storage",
+    "reset_encoder_cache",
 }
 EMBEDDED = [state for state, needs in REQUIRES.items() if not ELSEWHERE & set(needs.split())]
 """States with slots of their own are reached by the targets that have them (tests/targets/sglang), those of batches of

@@ -19,7 +19,7 @@ from hybridfuzz.harness.tell.at_scale import Reading, Served, at_scale
 from hybridfuzz.harness.tell.client_block import client_lines, needs_timing
 from hybridfuzz.targets.base.deployment import Scale
 from hybridfuzz.targets.base.registry import describe, prepare
-from hybridfuzz.targets.base.trace import Abort, Arrive, Preempt, ResetPrefixCache, Resume, Trace
+from hybridfuzz.targets.base.trace import Abort, Arrive, Preempt, ResetEncoderCache, ResetPrefixCache, Resume, Trace
 
 CORPUS = Path(__file__).parents[3] / "corpus"
 RELEASES = {"vllm@0.33.0": "vllm/0.33.0--*.json", "sglang@0.5.23": "sglang/0.5.23--*.json"}
@@ -262,6 +262,7 @@ def test_a_request_behind_the_others_needs_no_timing() -> None:
         (make_trace(arrive("r0", 3), arrive("r0.1", 3)), False),
         (make_trace(arrive("r0", 3), Abort("r0")), True),
         (make_trace(arrive("r0", 3), ResetPrefixCache()), True),
+        (make_trace(arrive("r0", 3), ResetEncoderCache()), True),
         (make_trace(ResetPrefixCache(), arrive("r0", 3)), False),
         (make_trace(arrive("r0", 3), Arrive("r1", (*arrive("r0", 3).prompt, ("~", 1)), 2)), False),
     ],

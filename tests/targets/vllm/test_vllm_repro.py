@@ -33,6 +33,7 @@ from hybridfuzz.targets.base.trace import (
     ExternalLoad,
     Group,
     Preempt,
+    ResetEncoderCache,
     ResetPrefixCache,
     Resume,
     Step,
@@ -220,10 +221,12 @@ def test_the_calls_are_those_of_the_trace() -> None:
 
 
 def test_prompts_are_tokens_except_for_images() -> None:
-    events: tuple[Event, ...] = (Arrive("r0", (("a", 2), ("image.x", 3), ("b", 1), ("~", 2)), 2),)
+    arrival = Arrive("r0", (("a", 2), ("image.x", 3), ("b", 1), ("~", 2)), 2)
+    events: tuple[Event, ...] = (arrival, ResetEncoderCache())
     first = scripts_for({"options": {"inputs": "images"}}, failure("S2", "temporal", events))[0]
-    [add, *_] = calls(first)
+    [add, reset, *_] = calls(first)
     assert add.startswith("engine.add('r0', [47, 42, ('image.x', 3), 104, ")
+    assert reset == "engine.reset_encoder_cache()"
 
 
 def test_only_settings_that_are_not_usual_are_given() -> None:

@@ -10,7 +10,7 @@ from hybridfuzz.harness.draw.trace_files import load_trace
 from hybridfuzz.harness.workers.messages import Fuzz
 from hybridfuzz.harness.workers.worker_client import WorkerClient
 from hybridfuzz.targets.base.registry import prepare
-from hybridfuzz.targets.base.trace import Arrive, Config, Group, Step, Trace
+from hybridfuzz.targets.base.trace import Arrive, Config, Group, ResetEncoderCache, ResetPrefixCache, Step, Trace
 
 pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("engine")]
 DATA = Path(__file__).parents[3] / "data"
@@ -72,6 +72,31 @@ def test_equal_tokens_hit_only_with_equal_content(worker: WorkerClient, first: s
     assert outcome.violation is None, outcome.violation.message
     assert bool(outcome.reached.get("prefix hit")) is hits
     assert bool(outcome.reached.get("hit behind an image")) is (hits and kind == "images")
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+@pytest.mark.parametrize("runner", ["v1", "v2"])
+def test_images_are_encoded_again_behind_a_reset_of_the_encoder_cache(
+    worker: WorkerClient, runner: str, depth: int
+) -> None:
+    """Before an image, inside one that is computed in part, with and without a step in flight, and as part of a pause
+    that clears the caches. A worker that lost an image which the scheduler counts as encoded would compute the tokens
+    without it (M5, S6)."""
+    options = {"runner": runner, "inputs": "images", "reset": "paused"}
+    groups = (Group("mamba", 8), Group("attention", 8))
+    config = Config(40, groups, max_model_len=64, max_num_batched_tokens=8, async_depth=depth, options=options)
+    events = (
+        Arrive("x", (("image.b", 7), ("d", 13)), 6),
+        Arrive("y", (("d", 3), ("image.c", 7), ("image.b", 5)), 6),
+        *(Step(), ResetEncoderCache()) * 2,
+        *(Step(budget=2), ResetEncoderCache()) * 6,
+        Step(),
+        ResetPrefixCache(preempt_running=True),
+        *(Step(),) * 12,
+    )
+    outcome = worker.run(Trace(config, events))
+    assert outcome.violation is None, outcome.violation.message
+    assert outcome.reached["encoder cache reset beside images"] >= 8
 
 
 @pytest.mark.parametrize("runner", ["v1", "v2"])
