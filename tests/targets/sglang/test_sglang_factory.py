@@ -1,8 +1,7 @@
 """The SGLang target's capabilities and refusals, without SGLang."""
 
-from typing import Any
-
 from itertools import pairwise
+from typing import Any
 
 import msgspec
 import pytest
