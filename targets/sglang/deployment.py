@@ -228,6 +228,8 @@ def _flags(trace: Trace) -> Iterator[str]:
             yield from ("--radix-eviction-policy-config", json.dumps(policy))
         if options.get("hicache", "no") != "no":
             yield from ("--enable-hierarchical-cache", "--hicache-ratio", options.get("host_ratio", "2"))
+            if sizes.host_layout != "page_first":
+                yield from ("--hicache-mem-layout", sizes.host_layout)
         if options.get("storage", "no") != "no":
             yield from ("--hicache-storage-backend", options["storage"])
             if options.get("host_mode", "cache") == "buffer":

@@ -57,7 +57,10 @@ MIXED = (
     ),
 )
 """Only of releases that are driven with them."""
-HOST_TIER = (Setting("--enable-hierarchical-cache", {"hicache": "no"}),)
+HOST_TIER = (
+    Setting("--enable-hierarchical-cache", {"hicache": "no"}),
+    Setting("--hicache-mem-layout", {"host_layout": "page_first"}),
+)
 """Only with a core that shows what is on the host."""
 BEHIND_HOST = (
     Setting("--hicache-storage-backend", {"storage": "no"}),
@@ -97,15 +100,19 @@ have beside token ids."""
 TAKEN = {"strip_thinking": ("no", "yes")}
 """Options that are not drawn: `--strip-thinking-cache` beside answers that are reasoning alone. With it SGLang frees
 what the tree owns (docs/explanation/sglang.md)."""
+REFUSED = {"host_layout": ("layer_first",)}
+"""Values that a server refuses, so that the reason is told (`kit_limits`)."""
 KEYED = ("a", "adapter.b", "adapter.c", "salt.d")
 DOCUMENTS = {"images": ("a", "image.b", "image.c"), "adapters": KEYED, "tenants": KEYED}
 HIERARCHY = {
     "hicache": ("no", *POLICIES),
     "host_ratio": ("2", "1", "0.5"),
+    "host_layout": ("page_first", "page_first", "page_first_direct"),
     "host_copies": ("early", "late", "slow"),
 }
 """Options of the host tier, for trees whose core shows what is on the host: `--hicache-write-policy` ("no": no
-HiCache), `--hicache-ratio`, and when copies between host and device run (host_copies.py)."""
+HiCache), `--hicache-ratio`, `--hicache-mem-layout` with the `--hicache-io-backend` that fits, and when copies between
+host and device run (host_copies.py)."""
 STORAGE = {
     "storage": ("no", "file"),
     "host_mode": ("cache", "buffer"),
@@ -201,7 +208,11 @@ class SglangFactory:
             has_server="snapshots" in features,
             options=options,
             pressure={name: values for name, values in PRESSURE.items() if mixes and name in options},
-            accepts={"tree_core": (*TREE_CORES, "legacy") if tree_core else (), **(TAKEN if mixes else {})},
+            accepts={
+                "tree_core": (*TREE_CORES, "legacy") if tree_core else (),
+                **(TAKEN if mixes else {}),
+                **(REFUSED if has_host else {}),
+            },
         )
 
     def supports(self, config: Config) -> str:

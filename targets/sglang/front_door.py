@@ -54,8 +54,8 @@ BEHIND: Sequence[Behind] = (
     ),
     Behind("the budget of a step is the scenario's, and set before the step", ("chunked_prefill_size",)),
     Behind(
-        "HiCache's copies are stand-ins for kernels of a GPU, and its pools have the trace's sizes",
-        ("hicache_host_memory_fraction", "hicache_io_backend", "hicache_mem_layout"),
+        "HiCache's pools have the trace's sizes",
+        ("hicache_host_memory_fraction",),
     ),
     Behind("one tree serves requests and sessions, whether or not the trace has any", ("enable_streaming_session",)),
     Behind(

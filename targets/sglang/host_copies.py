@@ -138,11 +138,20 @@ def attach(cache: Any, parameters: Any, arguments: Any, storage: Any) -> None:
         storage.prepare(cache_controller)
     with scheduler_api.only_rank():
         cache.init_hicache(arguments, parameters)
+    # Backups to this layout take the indices as they are where a GPU has the kernel.
+    for entry in cache.host_pool_group.entries:
+        entry.host_pool.can_use_write_back_jit |= _has_kernel(entry.host_pool)
+    cache.host_pool_group._refresh_transfer_capabilities()
     # The server's only tree lives as long as the process; ours would never be freed.
     atexit.unregister(cache.shutdown)
     cache.load_back_threshold = 1  # scaled: 10 tokens
     if getattr(cache, "buffer_pipeline", None) is not None:
         cache.buffer_pipeline.max_staged_admission_defers = 3  # scaled: 32 turns
+
+
+def _has_kernel(pool: Any) -> bool:
+    """Return True if a GPU copies a pool of keys and values to the host by a kernel that stages pages."""
+    return pool.layout == "page_first" and getattr(pool, "device_rows_packed", False)
 
 
 def _plain(dims: Any, *, dtype: Any, device: str, **options: Any) -> Any:

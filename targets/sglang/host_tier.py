@@ -24,15 +24,16 @@ NOTHING = -1
 class Places:
     """The tensors of one of SGLang's pools of the host as arrays over the same memory, by layer and place.
 
+    page   tokens of a page if places have two dimensions, page and token, 0 if they have one
     parts  of states the recurrent state and the window of the convolution, otherwise keys and values
     """
 
     def __init__(self, pool: Any, group: int) -> None:
-        self.group, self.page = group, pool.page_size
+        self.page = pool.page_size if pool.layout == "page_first_direct" and group != STATES else 0
         if group == STATES:  # [place, layer, 1, ...]
             temporal, window = pool.temporal_buffer.numpy(), pool.conv_buffer[0].numpy()
             self.parts = [temporal.reshape(temporal.shape[:2]).T, window[:, :, 0, 0].swapaxes(0, 1)]
-        else:  # [key or value, page, layer, place in the page, 1, 1]
+        else:  # [key or value, page or place, layer, ..., 1, 1]
             self.parts = [part[..., 0, 0].swapaxes(0, 1) for part in pool.kv_buffer.numpy()]
         self.layers = len(self.parts[0])
         for part in self.parts:
@@ -40,7 +41,7 @@ class Places:
 
     def index(self, layer: int, places: Any) -> tuple[Any, ...]:
         """Return the index of places of a layer in each part."""
-        return (layer, places) if self.group == STATES else (layer, places // self.page, places % self.page)
+        return (layer, places // self.page, places % self.page) if self.page else (layer, places)
 
     def read(self, part: int, layer: int, places: Any) -> Any:
         """Return what places of a layer hold."""

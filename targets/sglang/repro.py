@@ -315,7 +315,7 @@ def _parts(sizes: Sizes, clients: _Clients) -> Iterator[Part]:
 def _opening(sizes: Sizes, config: Config, clients: _Clients) -> Iterator[str]:
     """Yield the lines that make the engine."""
     every = [(field.name, getattr(sizes, field.name), field.default) for field in fields(Sizes)]
-    unused = {"host_ratio", "copies"} if sizes.hicache == "no" else set()
+    unused = {"host_ratio", "host_layout", "copies"} if sizes.hicache == "no" else set()
     unused |= (
         {"host_mode", "context_given", "prefetch", "storage_pace", "storage_limits", "storage_cleared"}
         if sizes.storage == "no"

@@ -51,8 +51,8 @@ def publish(sizes: Sizes) -> Any:
             "enable_hierarchical_cache": True,
             "hicache_ratio": sizes.host_ratio,
             "hicache_write_policy": sizes.hicache,
-            "hicache_io_backend": "direct",
-            "hicache_mem_layout": "page_first_direct",
+            "hicache_io_backend": "kernel" if sizes.host_layout == "page_first" else "direct",
+            "hicache_mem_layout": sizes.host_layout,
         }
     if sizes.storage != "no":
         given |= {

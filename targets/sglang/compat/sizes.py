@@ -78,6 +78,8 @@ class Sizes:
     prefill_interval  rounds between two prefills in which only decodes may run (`prefill_decode_interval`)
     hicache      when content is copied to the host (`hicache_write_policy`), "no" without a host tier
     host_ratio   size of the host's pools in sizes of the device's (`hicache_ratio`)
+    host_layout  of the host's pools (`hicache_mem_layout`): "page_first", whose copies are kernels, or
+                 "page_first_direct", whose copies are direct ones (`hicache_io_backend`)
     copies       when copies between device and host run: as "early" as they may, "late", or "slow", turns later
     storage      what is behind the host (`hicache_storage_backend`), "no" for nothing
     host_mode    what the host is beside a storage: a "cache", or only a "buffer" (`hicache_host_memory_mode`)
@@ -126,6 +128,7 @@ class Sizes:
     prefill_interval: int = 0
     hicache: str = "no"
     host_ratio: float = 2.0
+    host_layout: str = "page_first_direct"
     copies: str = "early"
     storage: str = "no"
     host_mode: str = "cache"
@@ -290,6 +293,7 @@ def sizes_of(config: Config) -> Sizes:
     caching = config.mamba_cache_mode != "none"
     page, chunk = attention[0].block_size, states[0].block_size
     hicache = options.get("hicache", "no") if caching else "no"
+    unified = options.get("unified_memory", "no")
     drafts = config.num_speculative_tokens + 1 if config.num_speculative_tokens else 0
     # A common pool of blocks includes those of one request's state.
     state_blocks = 0 if caching else 1 + config.num_speculative_tokens
@@ -324,6 +328,8 @@ def sizes_of(config: Config) -> Sizes:
         prefill_interval=int(options.get("prefill_interval", "0")),
         hicache=hicache,
         host_ratio=float(options.get("host_ratio", "2")),
+        # A unified memory cannot be copied directly: the server resolves one layout to the other.
+        host_layout="page_first" if unified != "no" else options.get("host_layout", "page_first_direct"),
         copies=options.get("host_copies", "early"),
         storage=options.get("storage", "no") if hicache != "no" else "no",
         host_mode=options.get("host_mode", "cache"),
@@ -337,5 +343,5 @@ def sizes_of(config: Config) -> Sizes:
         window_ratio=float(options.get("window_ratio", "1")),
         early_unlock=options.get("early_unlock") == "yes",
         strips=options.get("strip_thinking") == "yes",
-        unified=options.get("unified_memory", "no"),
+        unified=unified,
     )

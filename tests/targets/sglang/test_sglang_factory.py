@@ -1,5 +1,6 @@
 """The SGLang target's capabilities and refusals, without SGLang."""
 
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -136,6 +137,26 @@ def test_a_machine_that_cannot_compile_the_hash_of_pages_gets_no_storage_and_kee
     wanted.options.update(hicache="write_through", storage="file")
     assert not MIXES.supports(wanted)
     assert "needs a C++ compiler and headers of OpenSSL" in bare.supports(wanted)
+
+
+def test_a_server_with_states_has_one_of_two_layouts_of_the_host() -> None:
+    """Old traces ran with the second, unified memory with the default whatever is asked for: the server resolves it."""
+
+    def flags(**options: str) -> tuple[str, ...]:
+        wanted = config("extra_buffer", async_depth=1)
+        wanted.options.update(hicache="write_through", tree_core="python", **options)
+        assert not MIXES.supports(wanted)
+        return deployment("", Trace(wanted, ()), "0.5.23").flags
+
+    direct = "--hicache-mem-layout", "page_first_direct"
+    for options in ({}, {"host_layout": "page_first_direct"}):
+        given = flags(**options)
+        assert direct in pairwise(given)
+    assert "--hicache-mem-layout" not in flags(host_layout="page_first")
+    assert "--hicache-mem-layout" not in flags(host_layout="page_first_direct", unified_memory="lazy")
+    refused = config("extra_buffer", async_depth=1)
+    refused.options.update(hicache="write_through", host_layout="layer_first")
+    assert "the server ends at its start" in MIXES.supports(refused)
 
 
 @pytest.mark.parametrize("drafter", ["eagle", "ngram"])

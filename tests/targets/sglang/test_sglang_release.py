@@ -269,6 +269,54 @@ def test_evicted_content_comes_back_from_the_host(workers: dict[str, WorkerClien
     assert outcome.reached["content loaded back into the cache"] and outcome.reached["prefix hit"]
 
 
+@pytest.mark.parametrize("more", [{}, {"storage": "file", "prefetch": "wait_complete"}, {"unified_memory": "lazy"}])
+@pytest.mark.parametrize("layout", ["page_first", "page_first_direct"])
+def test_content_comes_back_from_each_layout_of_the_host(
+    workers: dict[str, WorkerClient], layout: str, more: dict[str, str]
+) -> None:
+    """Pages of two tokens, two layers of keys and values: places that are read in another order hold another content. A
+    flush leaves the storage alone."""
+    config = config_of(0, 1)
+    groups = Group("mamba", 4, layers=2), Group("attention", 2, layers=2)
+    options = {"hicache": "write_through", "tree_core": "python", "host_layout": layout, **more}
+    config = msgspec.structs.replace(config, groups=groups, options={**config.options, **options})
+    first, second = (Arrive(name, (("a", 13),), 4) for name in ("r0", "r1"))
+    gone = ResetPrefixCache() if "storage" in more else Evict(20)
+    outcome = worker_of(workers, LATEST).run(Trace(config, (first, *(Step(),) * 12, gone, second, *(Step(),) * 12)))
+    assert outcome.violation is None, outcome.violation.message
+    assert outcome.reached["content loaded back into the cache"] and outcome.reached["prefix hit"]
+    assert bool(outcome.reached.get("content read back from a storage")) is ("storage" in more)
+
+
+MISPAIRED = """--- a/sglang/srt/mem_cache/hybrid_cache/hybrid_cache_controller.py
++++ b/sglang/srt/mem_cache/hybrid_cache/hybrid_cache_controller.py
+@@ -1523,5 +1523,5 @@
+         if write_back_jit and host_pool.can_use_write_back_jit:
+             if host_indices.is_cuda:
+                 host_indices = host_indices.cpu()
+-            return host_indices, device_indices
++            return host_indices.flip(0), device_indices
+         return self.move_indices(host_indices, device_indices)
+"""
+"""Backups of a server's default layout pair each token with a wrong place, those of the other one do not."""
+
+
+def test_places_that_a_backup_mispairs_hold_wrong_content(workers: dict[str, WorkerClient]) -> None:
+    """The release stays silent with both layouts, the break with the one whose backups it does not touch."""
+    broken = patched(prepare(f"sglang@{LATEST}", print), [parse_patch(MISPAIRED, "mispaired")])
+    target, config = f"sglang@{broken.tree}", config_of(0, 1)
+    with WorkerClient(target, prepare(target, print), trace_seconds=300) as worker:
+        worker.start()
+        for layout in ("page_first", "page_first_direct"):
+            options = {"hicache": "write_through", "tree_core": "python", "host_layout": layout}
+            wanted = msgspec.structs.replace(config, options={**config.options, **options})
+            trace = Trace(wanted, (Arrive("r", (("a", 13),), 4), *(Step(),) * 12))
+            silent = worker_of(workers, LATEST).run(trace).violation
+            assert silent is None, silent.message
+            violation = worker.run(trace).violation
+            assert (violation is not None and violation.oracle == "S1") is (layout == "page_first")
+
+
 @pytest.mark.parametrize("spare", ["0", "2"])
 def test_a_load_without_room_for_its_state_is_called_off(workers: dict[str, WorkerClient], spare: str) -> None:
     """Two states that are being saved lock two of the three slots of a server with one running request; a load needs
