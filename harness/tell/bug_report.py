@@ -13,7 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
-from itertools import groupby, takewhile
+from itertools import groupby, pairwise, takewhile
 from math import ceil
 from typing import NamedTuple
 
@@ -51,7 +51,7 @@ from .explain import Explanation, explain
 from .headline import OF_THE_RUN, Headline, headline_of
 from .related import RelatedEntry, public_reports
 from .scenario import narrate, requests_of, sentence
-from .script import PACKAGE, ScriptVerdict, without_event
+from .script import CALL, PACKAGE, ScriptVerdict, without_event
 
 NOTHING = "The same requests fail with default settings, too."
 SYNCHRONOUS = "synchronous"
@@ -274,7 +274,7 @@ class ReproCase(Struct, frozen=True):
         kind = kind if self.violation.group_kind == "mamba" or not self.deployment.has_sizes else ""
         on = current.title if current and any(run.result == PASSES for run in self.runs) else ""
         what = self.error or self.what
-        said = f"{' '.join(filter(None, (what, _circumstances(self))))}{where}"
+        said = f"{self._when(what)}{where}"
         if self.cause:
             events = headline.events if _adds_words(headline.events, self.cause.title) else ""
             told = f"{' '.join(filter(None, (what, events)))}{where}"
@@ -287,7 +287,10 @@ class ReproCase(Struct, frozen=True):
     @property
     def situation(self) -> str:
         """What a client gets, and when."""
-        return " ".join(filter(None, (self.what, _circumstances(self))))
+        return self._when(self.what)
+
+    def _when(self, what: str) -> str:
+        return " ".join(filter(None, (what, _circumstances(self))))
 
     @property
     def what(self) -> str:
@@ -316,7 +319,7 @@ class ReproCase(Struct, frozen=True):
     def error(self) -> str:
         """What the engine raises, with its message; "" if it raises nothing, or the message is long."""
         error = self.violation.details.get("error") if self.crashes and not _is_told_by_us(self) else None
-        told = without_event(error.text) if isinstance(error, Quoted) else ""
+        told = error.text if isinstance(error, Quoted) else ""
         is_short = 0 < len(told) <= WHAT_MAX and told.partition(":")[2].strip()
         return f"{self.declined}{told}" if is_short else ""
 
@@ -936,8 +939,6 @@ def _replay(case: ReproCase) -> str:
     return f"$ {replay_command(case.spec, 'trace.json', [FIXES] if case.fixes else [])}"
 
 
-FRAME = re.compile(r'File "(?P<file>[^"\n]+)", line (?P<line>\d+), in (?P<function>\S+)\n(?P<code>[^\n]*)')
-"""Of a traceback."""
 FRAMES_SHOWN = 8
 OURS = "hybridfuzz/targets/"
 """The folder of our adapters, each of which has its engine's name."""
@@ -949,13 +950,15 @@ def _stack(violation: Violation) -> Iterator[str]:
     module = re.search(r"\((\w+)", who.text) if isinstance(who, Quoted) else None
     if module is None or not isinstance(raised, Quoted):
         return
-    package, frames = module[1], list[str]()
-    for frame in FRAME.finditer(raised.text):
+    package, frames, lines = module[1], list[str](), raised.text.splitlines()
+    for line, code in pairwise(lines):
+        if not (frame := CALL.fullmatch(line)):
+            continue
         before, its, inside = frame["file"].rpartition(f"{package}/")
         if its and not before.endswith(OURS):
-            frames += [f'  File "{package}/{inside}", line {frame["line"]}, in {frame["function"]}', frame["code"]]
+            frames += [f'  File "{package}/{inside}", line {frame["line"]}, in {frame["function"]}', code]
     if frames:
-        yield markdown_fence("\n".join([*frames[-2 * FRAMES_SHOWN :], raised.text.splitlines()[-1]]), "text")
+        yield markdown_fence("\n".join([*frames[-2 * FRAMES_SHOWN :], lines[-1]]), "text")
         yield ""
 
 

@@ -31,6 +31,7 @@ from ..base.trace import (
 )
 from .options import (
     PREFILL_INTERVAL,
+    Options,
     has_adapters,
     has_files,
     has_graphs,
@@ -112,8 +113,6 @@ CONNECTOR = (
     "the KV connector: made by vLLM's factory and called through vLLM's connector API; the scenario states what its "
     "store holds, how long a load takes and whether it fails"
 )
-CALLS = {"reset_prefix_cache": "POST /reset_prefix_cache", "sleep": "POST /sleep", "wake": "POST /wake_up"}
-"""What `EngineCore._invoke_utility_method` runs: it catches what the call raises."""
 OFFLOADING = "the copies between the caches and host memory: vLLM orders each, and they happen as late as it permits"
 FILES = "a folder of its own for the file tier, whose threads do their work between two steps"
 HOST_BYTES = 1 << 30
@@ -218,7 +217,7 @@ def deployment(variant: str, trace: Trace, version: str, device: str = "") -> De
     flags = (*_weights(model), *_flags(trace, model, _release(version)))
     return Deployment(
         title="vLLM",
-        declines=CALLS,
+        declines=dict(_declines(options)),
         command=("vllm", "serve", model.checkpoint),
         flags=flags,
         variables={
@@ -317,20 +316,26 @@ def _flags(trace: Trace, model: Model, release: tuple[int, int]) -> Iterator[str
         name = FAILING if fails and options.connector == "store" else CONNECTORS[options.connector]
         policy = options.load_failure
         transfer: dict[str, object] = {"kv_connector": name, "kv_role": "kv_both", "kv_load_failure_policy": policy}
-        if name == CONNECTORS["offloading"]:  # it does not start without
-            budget = {"sync_load_budget_bytes": SYNC_BUDGET} if options.connector == "sync" else {}
-            transfer["kv_connector_extra_config"] = {"cpu_bytes_to_use": HOST_BYTES, **budget}
-        if offloads(config):
+        if name == CONNECTORS["offloading"]:
+            syncs = options.connector == "sync" or (offloads(config) and options.offload == "sync")
+            own = {"eviction_policy": options.eviction, "offload_prompt_only": options.offload != "all"}
             transfer["kv_connector_extra_config"] = {
-                "cpu_bytes_to_use": HOST_BYTES,
-                "eviction_policy": options.eviction,
-                "offload_prompt_only": options.offload != "all",
-                **({"sync_load_budget_bytes": SYNC_BUDGET} if options.offload == "sync" else {}),
+                "cpu_bytes_to_use": HOST_BYTES,  # it does not start without
+                **(own if offloads(config) else {}),
+                **({"sync_load_budget_bytes": SYNC_BUDGET} if syncs else {}),
                 **(TIERS if has_files(config) else {}),
             }
         yield from ("--kv-transfer-config", json.dumps(transfer))
     if has_peer(config) or any(isinstance(event, DummyRun) for event in trace.events):
         yield from ("--data-parallel-size", str(max(rank_count(config), 2)))
+
+
+def _declines(options: Options) -> Iterator[tuple[str, str]]:
+    """Yield the calls whose exceptions `EngineCore._invoke_utility_method` catches. A reset behind a pause also runs
+    steps, whose exceptions end the engine."""
+    yield tag_of(ResetEncoderCache), "POST /reset_encoder_cache"
+    if options.reset == "direct":
+        yield tag_of(ResetPrefixCache), "POST /reset_prefix_cache"
 
 
 def _reasons(trace: Trace) -> bool:

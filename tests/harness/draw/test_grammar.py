@@ -23,6 +23,7 @@ from hybridfuzz.targets.base.trace import (
     Abort,
     Arrive,
     Config,
+    Event,
     Evict,
     ExternalLoad,
     Fork,
@@ -457,19 +458,21 @@ def test_an_engine_that_can_be_paused_is_reset_while_requests_run_too() -> None:
     assert sum(isinstance(event, Pause) for event in events) >= 20
 
 
+def count_behind_steps(traces: list[Trace], kind: type[Event]) -> int:
+    """Return how many events of a kind there are, each of which comes behind three steps."""
+    places = [(trace, at) for trace in traces for at, event in enumerate(trace.events) if isinstance(event, kind)]
+    found = [trace.events[at - 3 : at] for trace, at in places]
+    assert all(isinstance(one, Step) for before in found for one in before)
+    return len(found)
+
+
 def test_a_storage_is_switched_behind_steps_where_there_is_one() -> None:
     """Nothing arrives between the end of all requests and the switch; without a storage there is none."""
     able = CLEAN.capabilities
     switched = msgspec.structs.replace(able, events=able.events | {"switch_storage"})
     with_storage = msgspec.structs.replace(switched, features=able.features | {"storage"})
     drawn = [draw_trace(with_storage, 1, index, supports=CLEAN.supports) for index in range(100)]
-    found = 0
-    for trace in drawn:
-        for index, event in enumerate(trace.events):
-            if isinstance(event, SwitchStorage):
-                found += 1
-                assert all(isinstance(one, Step) for one in trace.events[index - 3 : index])
-    assert found >= 20
+    assert count_behind_steps(drawn, SwitchStorage) >= 20
     bare = [draw_trace(switched, 1, index, supports=CLEAN.supports) for index in range(20)]
     assert not any(isinstance(event, SwitchStorage) for trace in bare for event in trace.events)
 
@@ -497,13 +500,7 @@ def test_a_reset_that_needs_an_idle_engine_comes_behind_steps() -> None:
     """Steps until the requests have probably ended, and a few more; nothing arrives in between."""
     idle = msgspec.structs.replace(CLEAN.capabilities, features=CLEAN.capabilities.features | {"reset-when-idle"})
     traces = [draw_trace(idle, 1, index, supports=CLEAN.supports) for index in range(150)]
-    resets = 0
-    for trace in traces:
-        for index, event in enumerate(trace.events):
-            if isinstance(event, ResetPrefixCache):
-                resets += 1
-                assert all(isinstance(one, Step) for one in trace.events[index - 3 : index])
-    assert resets >= 20
+    assert count_behind_steps(traces, ResetPrefixCache) >= 20
 
 
 def test_most_answers_end_by_a_stop_token() -> None:

@@ -230,6 +230,15 @@ def test_a_connector_is_configured_with_its_policy(connector: str, name: str) ->
     if name:
         chosen = json.loads(flags[flags.index("--kv-transfer-config") + 1])
         assert (chosen["kv_connector"], chosen["kv_load_failure_policy"]) == (name, "fail")
+        size = chosen.get("kv_connector_extra_config", {}).get("cpu_bytes_to_use", 0)
+        assert (size > 0) == (name == "OffloadingConnector"), "it does not start without"
+
+
+@pytest.mark.parametrize(("reset", "is_answered"), [("direct", True), ("paused", False)])
+def test_vllm_answers_a_reset_that_raises_with_an_error(reset: str, is_answered: bool) -> None:
+    """Behind a pause the same event also runs steps; an exception there ends the engine."""
+    found = vllm(make_trace(arrive("r0", 3), options={"reset": reset})).declines
+    assert ("reset_prefix_cache" in found) is is_answered and "step" not in found
 
 
 def test_what_the_trace_needs_is_configured_and_named() -> None:

@@ -348,10 +348,7 @@ def test_flushed_content_comes_back_from_the_storage(
     workers: dict[str, WorkerClient], prefetch: str, pace: str, limits: str
 ) -> None:
     """The storage keeps what a flush takes from device and host. A request that waits for room is ready by then."""
-    config = config_of(0, 1)
-    options = {"hicache": "write_through", "storage": "file", "tree_core": "python", "prefetch": prefetch}
-    options |= {"storage_pace": pace, "storage_limits": limits}
-    config = msgspec.structs.replace(config, options={**config.options, **options})
+    config = with_storage(prefetch=prefetch, storage_pace=pace, storage_limits=limits)
     first, second, third = (Arrive(name, ((document, 13),), 6) for name, document in zip("rst", "aba", strict=True))
     trace = Trace(config, (first, *(Step(),) * 12, ResetPrefixCache(), second, *(Step(),) * 2, third, *(Step(),) * 12))
     outcome = worker_of(workers, LATEST).run(trace)
@@ -377,9 +374,7 @@ MISCOUNTED = """--- a/sglang/srt/mem_cache/unified_radix_cache.py
 
 def test_tokens_that_an_ended_fetch_still_occupies_are_a_leak(workers: dict[str, WorkerClient]) -> None:
     """The storage has a part of the second prompt: nothing is left with the release, and the rest with the break."""
-    config = config_of(0, 1)
-    options = {"hicache": "write_through", "storage": "file", "tree_core": "python", "prefetch": "wait_complete"}
-    config = msgspec.structs.replace(config, options={**config.options, **options})
+    config = with_storage()
     first, second = Arrive("r", (("a", 13),), 6), Arrive("s", (("a", 13), ("b", 8)), 2)
     trace = Trace(config, (first, *(Step(),) * 12, ResetPrefixCache(), second, *(Step(),) * 12))
     outcome = worker_of(workers, LATEST).run(trace)
@@ -426,10 +421,7 @@ def test_a_storage_that_was_cleared_has_nothing_to_read(
     workers: dict[str, WorkerClient], cleared: str, limits: str
 ) -> None:
     """Behind the flush nothing is left of the first prompt; what is written later comes back as before."""
-    config = config_of(0, 1)
-    options = {"hicache": "write_through", "storage": "file", "tree_core": "python", "prefetch": "wait_complete"}
-    options |= {"storage_cleared": cleared, "storage_limits": limits}
-    config = msgspec.structs.replace(config, options={**config.options, **options})
+    config = with_storage(storage_cleared=cleared, storage_limits=limits)
     first, second = (Arrive(name, (("a", 13),), 6) for name in "rs")
     trace = Trace(config, (first, *(Step(),) * 12, ResetPrefixCache(), second, *(Step(),) * 12))
     outcome = worker_of(workers, LATEST).run(trace)
@@ -440,9 +432,7 @@ def test_a_storage_that_was_cleared_has_nothing_to_read(
 @pytest.mark.parametrize("switches", [0, 1, 2])
 def test_a_storage_that_is_detached_keeps_what_it_has(workers: dict[str, WorkerClient], switches: int) -> None:
     """Behind the flush nothing is left of the first prompt but in the storage: it is read if the storage is there."""
-    config = config_of(0, 1)
-    options = {"hicache": "write_through", "storage": "file", "tree_core": "python", "prefetch": "wait_complete"}
-    config = msgspec.structs.replace(config, options={**config.options, **options})
+    config = with_storage()
     first, second = (Arrive(name, (("a", 13),), 6) for name in "rs")
     steps = (Step(),) * 12
     events = (first, *steps, ResetPrefixCache(), *(SwitchStorage(),) * switches, second, *steps)
@@ -456,9 +446,7 @@ def test_what_was_cached_without_a_storage_is_not_taken_for_something_else_once_
     workers: dict[str, WorkerClient], mode: str
 ) -> None:
     """The second prompt follows the first, which no storage has seen, and the third follows the second only in part."""
-    config = config_of(0, 1)
-    options = {"hicache": "write_through", "storage": "file", "tree_core": "python", "prefetch": "wait_complete"}
-    config = msgspec.structs.replace(config, options={**config.options, **options, "host_mode": mode})
+    config = with_storage(host_mode=mode)
     prompts = ((("a", 9),), (("a", 17),), (("a", 12), ("b", 4)))
     first, second, third = (Arrive(name, prompt, 4) for name, prompt in zip("rst", prompts, strict=True))
     steps = (Step(),) * 12
@@ -508,9 +496,7 @@ def test_a_request_that_is_aborted_while_the_storage_reads_for_it_leaves_nothing
     workers: dict[str, WorkerClient], pace: str
 ) -> None:
     """Aborted at each of the steps that a prefetch takes: query, room on the host, read, the news of it."""
-    config = config_of(0, 1)
-    options = {"hicache": "write_through", "storage": "file", "tree_core": "python", "prefetch": "wait_complete"}
-    config = msgspec.structs.replace(config, options={**config.options, **options, "storage_pace": pace})
+    config = with_storage(storage_pace=pace)
     busy = Arrive("s", (("b", 5),), 12)
     for steps in range(5):
         events = Arrive("r", (("a", 13),), 4), *(Step(),) * 12, ResetPrefixCache(), busy, Step()
@@ -637,3 +623,10 @@ def config_of(drafts: int, depth: int) -> Config:
         async_depth=depth,
         options={"strategy": "extra_buffer", "tree_core": "python", "track": "2", "spare_states": "2"},
     )
+
+
+def with_storage(**options: str) -> Config:
+    """Return a configuration with a host tier and a storage behind it."""
+    config = config_of(0, 1)
+    tier = {"hicache": "write_through", "storage": "file", "tree_core": "python", "prefetch": "wait_complete"}
+    return msgspec.structs.replace(config, options={**config.options, **tier, **options})
