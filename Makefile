@@ -7,7 +7,7 @@ PIP := -m pip --quiet --disable-pip-version-check
 PIP_INSTALL := $(PY) $(PIP) install -c constraints.txt
 COMPILED := .venv-compiled
 
-# The tests start thousands of processes. Each would compile every module anew.
+# The tests start thousands of processes. With this variable each would compile every module anew.
 unexport PYTHONDONTWRITEBYTECODE
 
 # The folder of a torch that $(PYTHON) already has, such as a GPU build; it is used then. Empty if there is none: the

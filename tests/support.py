@@ -4,8 +4,10 @@ A sabotage is a subclass of one part of the correct target, or a change of its r
 """
 
 import re
+import shutil
 from collections.abc import Callable, Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
@@ -16,10 +18,11 @@ from hybridfuzz.harness.draw.grammar import draw_trace
 from hybridfuzz.harness.judge.outcome import Outcome
 from hybridfuzz.harness.judge.run import run_trace
 from hybridfuzz.harness.judge.violation import Violation
+from hybridfuzz.targets.base.environment import cache_folder
 from hybridfuzz.targets.base.observe import Effect, Planned, Record, View
 from hybridfuzz.targets.base.protocol import Target, TargetFactory
 from hybridfuzz.targets.base.proxy import FactoryProxy, TargetProxy
-from hybridfuzz.targets.base.registry import load_factory
+from hybridfuzz.targets.base.registry import load_factory, prepare
 from hybridfuzz.targets.base.trace import AnyEvent, Arrive, Config, Event, Group, Step, Trace
 from hybridfuzz.targets.hybrid.factory import HybridFactory
 from hybridfuzz.targets.hybrid.host.cache_manager import CacheManager, Hit
@@ -246,3 +249,10 @@ EVERY_RUN = ("vllm 0.33.0", "sglang 0.5.23")
 def of_release(engine: str, release: str, *values: object) -> Any:
     """A case of a release: an exhaustive one unless every run has that release."""
     return pytest.param(*values, marks=() if f"{engine} {release}" in EVERY_RUN else pytest.mark.exhaustive)
+
+
+def copy_sources(engine: str, release: str, into: Path) -> None:
+    """Copy a release's sources, without what a build adds. Times stay, so that compiled files in `__pycache__` fit."""
+    prepare(f"{engine}@{release}", print)
+    source = cache_folder() / engine / release / "tree" / engine
+    shutil.copytree(source, into / engine, ignore=shutil.ignore_patterns("_version.py", "*.so"))

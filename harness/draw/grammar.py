@@ -72,8 +72,8 @@ SESSIONS_MAX = 6
 BEYOND_MAX = 3
 """Tokens that an answer must have beyond its context, if it must have more than that holds."""
 IDLE_STEPS = 4
-"""Events from the estimated end of all requests to one that has no effect before, itself included: the estimate is too
-low."""
+"""Events from the estimated end of all requests to an event that needs an idle engine, itself included: the estimate is
+too low."""
 PRIORITY_MAX = 7
 """Least important priority: large enough that most requests differ."""
 

@@ -562,7 +562,7 @@ class ReachedStates:
             counts["prefix cache reset while requests run"] += bool(running)
             counts["prefix cache reset during a pause"] += bool(running) and event.preempt_running
         elif isinstance(event, SwitchStorage):
-            is_cached = not running and any(context.before.published)
+            is_cached = not (running or context.before.waiting) and any(context.before.published)
             counts["storage switched behind cached prefixes"] += bool(is_cached)
         elif isinstance(event, ResetEncoderCache):
             lives = context.reference.lives

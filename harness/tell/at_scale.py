@@ -20,13 +20,26 @@ from msgspec import Struct, structs
 from ...reference.tokens import CONTINUATION
 from ...targets.base.deployment import Deployment, Scale
 from ...targets.base.repro import Sizes
-from ...targets.base.trace import AnyEvent, Arrive, Config, Crop, ExternalLoad, Resume, Step, Trace, Truncate, Turn
+from ...targets.base.trace import (
+    BLOCKS_MIN,
+    LENGTH_MIN,
+    AnyEvent,
+    Arrive,
+    Config,
+    Crop,
+    ExternalLoad,
+    Resume,
+    Step,
+    Trace,
+    Truncate,
+    Turn,
+)
 from ..record.history import History
 from .scenario import steps_of
 
 AMPLE = {"max_num_batched_tokens": 4096, "max_num_seqs": 64, "num_blocks": 4096, "max_model_len": 4096}
 """Limits that limit no trace."""
-LEAST = {"num_blocks": 2, "max_model_len": 4}
+LEAST = {"num_blocks": BLOCKS_MIN, "max_model_len": LENGTH_MIN}
 """What a trace has at least of some of them; of the others 1."""
 TRIED = 4
 """Values next to that of a limit that are tried on either side."""

@@ -306,14 +306,18 @@ class ReproCase(Struct, frozen=True):
         if is_seen or any(one != other for one, other in greedy):
             return "Wrong tokens"
         # A library raises in the process of its caller: nothing ends with it.
-        lives = _is_library(self) or self.declined
-        return self.declined + self.headline.what.removeprefix("The engine crashes with " if lives else "")
+        return self.declined + self.headline.what.removeprefix("The engine crashes with " if self.engine_lives else "")
 
     @property
     def declined(self) -> str:
-        """Begins what a client gets if the engine answers the call that raises with an error, and lives on; else ""."""
+        """ "POST /x fails with ", if the engine answers the call that raises with an error and lives on; else ""."""
         call = self.deployment.declines.get(self.violation.event_kind, "") if self.crashes else ""
         return f"{call} fails with " if call else ""
+
+    @property
+    def engine_lives(self) -> bool:
+        """True if nothing ends with what is raised: the engine answers the call with an error, or is a library."""
+        return bool(self.declined) or _is_library(self)
 
     @property
     def error(self) -> str:
@@ -487,7 +491,7 @@ def _bug(page: _Page) -> Iterator[str]:
     told = markdown_text(case.what if client else case.situation)
     # The cause says what follows; the run then adds only what one of its clients sees.
     impact = case.headline.impact if not client or case.headline.impact.startswith(OF_THE_RUN) else ""
-    if case.crashes and (_is_library(case) or case.declined):
+    if case.crashes and case.engine_lives:
         impact = ""  # no other request is lost with it
     more = markdown_text(f"{'' if client and case.crashes else impact} {_shown(case)}".strip())
     if client.lower().startswith(told.lower()):
@@ -601,7 +605,7 @@ def _flags(case: ReproCase) -> list[str]:
     needs = _as_served(case.severity.reach, case.server).needs
     chosen = case.deployment.scheduling if case.cause else ()  # in other steps the cause may show without them, too
     flags = [one.split(" ") for one in needs if one.startswith("--") and one not in chosen]
-    named = " ".join(case.cause.fields.values()) if case.cause else ""
+    named = set(re.findall(r"--[\w-]+", " ".join(case.cause.fields.values()))) if case.cause else set[str]()
 
     def rank(flag: Sequence[str]) -> tuple[bool, ...]:
         return flag[0] not in named, not _passes_without(flag[0], case), flag[0] not in case.deployment.unusual

@@ -263,7 +263,7 @@ def main() -> int:
     outbox, code, spec = Outbox(stream, inbox.readline().strip()), OwnCode(), sys.argv[1]
     lines = WatchedLines(msgspec.json.decode(inbox.readline(), type=dict[str, list[int]]))
     requests = listen(inbox)
-    gc.disable()  # what is imported is no garbage: to look for some takes a fifth of the time that vLLM's import takes
+    gc.disable()  # what is imported is no garbage: collecting takes a fifth of the time of vLLM's import
     try:
         lines.watch()
         checked = load(spec)

@@ -63,7 +63,7 @@ class Deployment(Struct, frozen=True):
     title      the engine's name
     release    its version as its tracker names it, "" for the title and the version
     calls      tag of an event -> what the engine calls it, for events that are a call of its interface
-    declines   tag of an event -> its call, where the engine answers a call that raises with an error, and lives on
+    declines   tag of an event -> its call, if the client gets an error for an exception in it, and the engine lives on
     reached    by which public function a user gets to what the trace calls, one clause of Markdown each
     nouns      tag of an event -> the engine's noun for it, where it is another than ours ("retraction")
     command    the serve command, with a model of the kind that the trace needs

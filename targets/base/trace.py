@@ -528,20 +528,26 @@ class Group(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
     chunk: Count = 0
 
 
+BLOCKS_MIN = 2
+"""Of a pool: block 0 is nobody's."""
+LENGTH_MIN = 4
+"""Tokens of the shortest `max_model_len`."""
+
+
 class Config(Struct, frozen=True, forbid_unknown_fields=True):
     """Configuration of one trace. Field names follow vLLM. `options` are a target's own switches.
 
     In mode slots states have a pool of their own, and `num_blocks` counts attention blocks only.
     """
 
-    num_blocks: Annotated[int, Meta(ge=2, le=4096)]
+    num_blocks: Annotated[int, Meta(ge=BLOCKS_MIN, le=4096)]
     groups: Annotated[tuple[Group, ...], Meta(min_length=1, max_length=8)]
     mamba_cache_mode: Literal["none", "align", "all", "slots"] = "align"
     enable_prefix_caching: bool = True
     num_speculative_tokens: Drafts = 0
     eagle_block_drop: bool = False
     conv_width: Annotated[int, Meta(ge=2, le=8)] = 4
-    max_model_len: Annotated[int, Meta(ge=4, le=4096)] = 96
+    max_model_len: Annotated[int, Meta(ge=LENGTH_MIN, le=4096)] = 96
     max_num_seqs: Annotated[int, Meta(ge=1, le=64)] = 4
     max_num_batched_tokens: Annotated[int, Meta(ge=1, le=4096)] = 48
     long_prefill_token_threshold: Count = 0

@@ -126,6 +126,7 @@ CONTINUE = 'await client.post(f"{URL}/continue_generation", cast_to=object, body
 CLEAR = """await client.post(f"{URL}/hicache/storage-backend/clear", cast_to=object)"""
 DETACH = """await client.delete(f"{URL}/hicache/storage-backend", cast_to=object)"""
 ATTACH = """await client.put(f"{{URL}}/hicache/storage-backend", cast_to=object, body={!r})"""
+WHEN_IDLE = "  # refused while requests run"
 ADMIN = ("--admin-api-key", "-")
 """Without a key a server refuses both; "-" is the client's."""
 WORDS = {
@@ -337,9 +338,9 @@ class _Others:
         """Yield the call that detaches the storage, or attaches it again."""
         self.is_attached = not self.is_attached
         if self.is_attached:
-            yield ATTACH.format(storage_request(self.sizes))
+            yield f"{ATTACH.format(storage_request(self.sizes))}{WHEN_IDLE}"
         else:
-            yield DETACH
+            yield f"{DETACH}{WHEN_IDLE}"
 
     def __call__(self, event: Event) -> Iterator[str]:
         """Yield the lines of an event, or those before a request."""
@@ -358,7 +359,7 @@ class _Others:
         elif isinstance(event, ResetPrefixCache) and event.preempt_running:
             yield from (PAUSE, 'await client.post(f"{URL}/flush_cache", cast_to=object)', *self.clear, CONTINUE)
         elif isinstance(event, ResetPrefixCache):
-            yield 'await client.post(f"{URL}/flush_cache", cast_to=object)  # refused while requests run'
+            yield 'await client.post(f"{URL}/flush_cache", cast_to=object)' + WHEN_IDLE
             yield from self.clear
         elif isinstance(event, SwitchStorage):
             yield from self.switch()

@@ -54,8 +54,13 @@ def locked_by_copies(tier: HostTier) -> Iterator[dict[int, set[Any]]]:
             yield {STATES: {lock.node_id}, ATTENTION: _path(tier, lock.node_id), WINDOW: windows}
 
 
-def loaded_for_nobody(tier: HostTier) -> list[int]:
-    """Return the slots that loads under way fill although the tree has their states: they are freed behind the load."""
+def is_copying(tier: HostTier) -> bool:
+    """Return True if a copy is under way that holds blocks of the device."""
+    return any(True for _ in locked_by_copies(tier)) or bool(slots_of_duplicate_loads(tier))
+
+
+def slots_of_duplicate_loads(tier: HostTier) -> list[int]:
+    """Return the slots that loads fill with states that the tree already has: they are freed after the load."""
     pipeline = tier.cache.buffer_pipeline
     loads = pipeline.ongoing_buffer_load_back.values() if pipeline is not None else ()
     freed = [one for load in loads for one in load.aux_device_releases]

@@ -137,8 +137,8 @@ class HostTier:
 
     def finish(self, waiting: Collection[Any] = ()) -> None:
         """Run all copies and all operations of the storage, with what the tree does about them. What is fetched for
-        requests that wait ends when they are looked at; until then writes may wait for the room that it has on the
-        host. Raises EngineStalled if the others do not end."""
+        requests that wait ends when they are looked at; until then its memory on the host is taken, and writes may
+        wait for it. Raises EngineStalled if the others do not end."""
         for _ in range(MOST_ROUNDS):
             for operation in self._operations():
                 operation.advance(operation.layers)
@@ -152,8 +152,8 @@ class HostTier:
         raise EngineStalled(f"the host tier is not done after {MOST_ROUNDS} rounds of copies and operations")
 
     def is_done(self, waiting: Collection[Any] = (), *, but_writes: bool = False) -> bool:
-        """Return True if no copy and no operation of the storage is under way but for requests that wait, and, if asked
-        for, but writes that are queued."""
+        """Return True if no copy and no operation of the storage is under way, except for requests in `waiting`, and,
+        with `but_writes`, except writes that are still queued."""
         cache, pipeline = self.cache, self.cache.buffer_pipeline
         moves = [cache.ongoing_write_through, cache.ongoing_load_back]
         handles = set()

@@ -109,6 +109,7 @@ class Host:
             },
             drained=self._drained(self.tier) if self.tier is not None else {},
             stored=host_contents.stored(self.tier) if self.tier is not None else {},
+            copying=self.tier is not None and host_contents.is_copying(self.tier),
         )
 
     def _drained(self, tier: Any) -> dict[str, int]:
@@ -148,5 +149,5 @@ class Host:
                 pins[states[node]] += 1
         for locked in host_contents.locked_by_copies(self.tier) if self.tier is not None else ():
             pins.update(one.block for one in owned if one.node in locked[one.key.group])
-        pins.update(host_contents.loaded_for_nobody(self.tier) if self.tier is not None else ())
+        pins.update(host_contents.slots_of_duplicate_loads(self.tier) if self.tier is not None else ())
         return pins

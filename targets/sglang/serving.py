@@ -251,7 +251,7 @@ class Server:
         runs, waits or is copied, or the storage does something that the tree knows of."""
         if self.engine.sizes.storage != "no" and not self.scheduler.busy and self.tier.is_done():
             scheduler_api.switch_storage(self.scheduler, self.engine.sizes)
-            self.tier.storage.switched()
+            self.tier.storage.after_switch()
 
     def evict(self, pages: int) -> None:
         """Evict the given number of pages of tokens, and as many states and pages of windows.

@@ -160,7 +160,7 @@ class FileStorage:
         """True unless a client has detached it: the threads have ended, with what was in their queues."""
         return bool(self.controller.enable_storage)
 
-    def switched(self) -> None:
+    def after_switch(self) -> None:
         """Note that it was detached, or take over the threads once it is attached again."""
         self.has_gaps = True
         if self.turns.raised:

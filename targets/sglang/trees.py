@@ -68,7 +68,7 @@ class NodeTree:
         parts = [(ATTENTION, self.first_page, kv, kv_locks)]
         if self.first_window_page:
             windows, window_locks = tree_api.window_values_of(node)
-            here = self.engine.memory.window_values(kv, windows)
+            here = self.engine.memory.windows_of_node(kv, windows)
             parts.append((WINDOW, self.first_window_page, here, window_locks))
         for group, first, locations, locks in parts:
             for index, location in enumerate([] if locations is None else locations.tolist()[:: self.page]):

@@ -103,7 +103,7 @@ class Host:
         self.tier: Any = None
         """The engine's own tier in host memory, if it has one."""
         self.images: Any = None
-        """Who knows the encoder cache, where prompts have images."""
+        """The `Inputs`, which check the counts of the encoder cache; None without images."""
 
     def _learn(self, label: Any) -> Key:
         """Return the key of a label that was not seen before."""

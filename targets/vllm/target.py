@@ -69,7 +69,7 @@ class InFlight(NamedTuple):
     sent    the worker's copy of the plan
     pad_to  number of rows on the other ranks
     masks   bitmasks of structured output, None without any
-    resets  the encoder cache is reset behind it
+    resets_encoder  the encoder cache is reset behind it
     """
 
     step: int
@@ -77,7 +77,7 @@ class InFlight(NamedTuple):
     sent: Any
     pad_to: int
     masks: Any
-    resets: bool = False
+    resets_encoder: bool = False
 
 
 class VllmTarget:
@@ -322,7 +322,7 @@ class VllmTarget:
         plan, recorder = oldest.plan, self.engine.recorder
         recorder.begin_step(oldest.step)
         output = self.engine.worker.execute(oldest.sent, oldest.pad_to, oldest.masks)
-        if oldest.resets:
+        if oldest.resets_encoder:
             self.engine.worker.reset_encoder_cache()
         drafts = {name: len(tokens) for name, tokens in plan.scheduled_spec_decode_tokens.items()}
         # Copied: the scheduler truncates these lists at the end of a request.
@@ -397,19 +397,22 @@ class VllmTarget:
         records = self._run_until(self._is_idle, Step(), "the pause before a reset of the prefix cache")
         records += self._reset(event)
         if has_images(self.config):
-            records += self.reset_encoder_cache(ResetEncoderCache())
+            self._reset_encoder_cache()
         self.scheduler.set_pause_state(PauseState.UNPAUSED)
         return records
 
     def reset_encoder_cache(self, event: ResetEncoderCache) -> list[Record]:
-        """Reset the encoder cache: the scheduler's part at once, the worker's behind the steps that it was sent."""
-        del event
+        """Reset the encoder cache."""
+        self._reset_encoder_cache()
+        return []
+
+    def _reset_encoder_cache(self) -> None:
+        """Reset the scheduler's part at once, the worker's behind the steps that it was sent."""
         self.scheduler.reset_encoder_cache()
         if self.in_flight:
-            self.in_flight[-1] = self.in_flight[-1]._replace(resets=True)
+            self.in_flight[-1] = self.in_flight[-1]._replace(resets_encoder=True)
         else:
             self.engine.worker.reset_encoder_cache()
-        return []
 
     def _reset(self, event: ResetPrefixCache) -> list[Record]:
         arguments = {"reset_connector": True} if self.store.is_connected else {}

@@ -26,7 +26,7 @@ import msgspec
 from ....reference.tokens import CONTINUATION
 from ....targets.base.alphabet import Defines, Refers, Shrinks, Thins, Usual, defaults, fields_with
 from ....targets.base.protocol import TargetError
-from ....targets.base.trace import AnyEvent, Arrive, Config, Step, Trace, TraceError, Turn
+from ....targets.base.trace import LENGTH_MIN, AnyEvent, Arrive, Config, Step, Trace, TraceError, Turn
 from ...draw.overrides import RANKS
 from ...judge.outcome import Outcome
 from ...judge.violation import Violation
@@ -335,7 +335,7 @@ def simpler_configurations(config: Config) -> Iterator[Config]:
         ("async_depth", 0),
         ("max_num_seqs", 1),
         ("conv_width", 2),
-        ("max_model_len", 4),
+        ("max_model_len", LENGTH_MIN),
     ):
         for number in smaller_numbers(getattr(config, field), least):
             yield replace(config, **{field: number})

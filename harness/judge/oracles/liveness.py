@@ -21,7 +21,7 @@ from .rules import Consequence, Rule
 STALL_STEPS_MAX = 8
 """Planned steps in a row that schedule no token while requests are unfinished."""
 STALL_STEPS_MAX_BEHIND_COPIES = 4 * STALL_STEPS_MAX
-"""The same while copies under way hold blocks: a slow one takes steps, and the next may wait for it."""
+"""The same while copies hold blocks (`View.copying`): a slow one takes steps, and the next may wait for it."""
 
 
 class Liveness(Oracle):
@@ -81,7 +81,7 @@ class Liveness(Oracle):
         unfinished = [*view.running, *view.waiting]
         if not unfinished:
             self._stalled = 0
-        if self._stalled <= (STALL_STEPS_MAX_BEHIND_COPIES if view.pins else STALL_STEPS_MAX):
+        if self._stalled <= (STALL_STEPS_MAX_BEHIND_COPIES if view.copying else STALL_STEPS_MAX):
             return None
         return self.violation(
             context, "stall", steps=self._stalled, waiting=Requests(tuple(unfinished)), request=unfinished[0]

@@ -20,8 +20,8 @@ from . import old_releases, scheduler_api
 from .sizes import ROW_WORDS, Sizes
 
 MOVES = 2
-"""Pages that one copy of a compaction moves, and the most that one which is not urgent moves in a call. A server: 4,096
-of either."""
+"""Most pages in one copy of a compaction, and most pages that a compaction which is not urgent moves per call. A server
+has 4,096 for both."""
 
 
 class SchedulerStream:
@@ -133,14 +133,11 @@ class Memory:
         return row._replace(window_reads=row.window_locations, window_writes=row.window_written)
 
     def windows_of(self, locations: Any) -> list[int]:
-        """Return what token locations are in the pool of layers with a sliding window, 0 where they are no more.
-
-        Raises IndexError for a location that is out of range.
-        """
+        """Return what token locations are in the pool of layers with a sliding window, 0 where they are no more."""
         mapped: list[int] = self.pools.allocator.full_to_swa_index_mapping[locations].tolist()
         return [max(location, 0) for location in mapped]
 
-    def window_values(self, locations: Any, windows: Any) -> Any:
+    def windows_of_node(self, locations: Any, windows: Any) -> Any:
         """Return the locations in that pool of a node of the tree, given by what it has for both pools."""
         return windows
 
@@ -241,12 +238,15 @@ class UnifiedMemory(Memory):
 
     def windows_of(self, locations: Any) -> list[int]:
         """Return what token locations are in the pool of layers with a sliding window, 0 where they are no more."""
-        size, table = self._pages.page_size, self._windows.virtual_to_physical.tolist()
+        size = self._pages.page_size
+        pages = torch.tensor([location // size for location in locations], dtype=torch.int64)
+        is_bound = (self._windows.virtual_to_physical[pages] > 0).tolist()
         return [
-            self._names[place // size] * size + place % size if table[place // size] > 0 else 0 for place in locations
+            self._names[location // size] * size + location % size if bound else 0
+            for location, bound in zip(locations, is_bound, strict=True)
         ]
 
-    def window_values(self, locations: Any, windows: Any) -> Any:
+    def windows_of_node(self, locations: Any, windows: Any) -> Any:
         """Return the locations in that pool of a node that has windows, by those of its keys and values.
 
         The tree has places there, which it does not follow when pages move; it frees by the ids.
@@ -336,7 +336,7 @@ class UnifiedMemory(Memory):
 
     def miscounted(self) -> int:
         """Return how many pages are lost or counted twice: each is bound to an id, or free, or waits to be."""
-        windows = 0 if self._windows is None else _miscounted_between(self._windows)
+        windows = 0 if self._windows is None else _miscounted_windows(self._windows)
         return windows + sum(map(_miscounted, (self._pages, self._slots)))
 
 
@@ -363,7 +363,7 @@ def _miscounted(end: Any) -> int:
     return int(abs(bound - ids) + abs(bound + holes - end._allocated_pages()))
 
 
-def _miscounted_between(windows: Any) -> int:
+def _miscounted_windows(windows: Any) -> int:
     """Return the same of the pages between both ends, which have no ids of their own."""
     bound = (windows.virtual_to_physical[1:-1] > 0).sum().item()
     return int(abs(bound + len(windows._free_phys_pages) - (windows.high_wm_page - windows.low_wm_page)))

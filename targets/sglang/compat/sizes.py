@@ -201,7 +201,7 @@ class Sizes:
 
     @cached_property
     def reserved_window_pages(self) -> int:
-        """Number of leading ones of them that belong to nobody."""
+        """Number of leading ids of pages of layers with a sliding window that belong to nobody."""
         return 1 if self.unified == "no" else self.reserved_pages
 
     @property

@@ -174,13 +174,9 @@ class Inputs:
         those that are free, and of those that it could free, since no request needs them."""
         manager, sizes = self._encoder_cache, self._encoder_cache.num_embeds_by_hash
         needed = sum(sizes[name] for name, requests in manager.cached.items() if requests)
-        return sum(
-            abs(manager.cache_size - counted - right)
-            for counted, right in (
-                (manager.num_free_slots, sum(sizes.values())),
-                (manager.num_freeable_slots, needed),
-            )
-        )
+        held = sum(sizes.values())
+        free, freeable = manager.cache_size - held, manager.cache_size - needed
+        return int(abs(manager.num_free_slots - free) + abs(manager.num_freeable_slots - freeable))
 
     def drop_adapters(self) -> None:
         """Apply no adapter in this step: it replays a graph without the kernels of adapters."""

@@ -1,15 +1,12 @@
 """The gate on checkouts of vLLM and SGLang: without a bug green, one bug is one failure, a renamed name is none, and
 nothing is written there."""
 
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-
-from hybridfuzz.targets.base.environment import cache_folder
-from hybridfuzz.targets.base.registry import prepare
+from support import copy_sources
 
 pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("engine")]
 
@@ -19,24 +16,17 @@ PYTEST = ("-m", "pytest", "--hybridfuzz-budget", "300s", "-k", "search/000 or fi
 """Ten traces of a search whose time a busy machine does not use up with them."""
 
 
-def sources(engine: str, release: str, into: Path) -> None:
-    """Copy a release's sources, without what a build adds. What is compiled fits files of the same age."""
-    prepare(f"{engine}@{release}", print)
-    source = cache_folder() / engine / release / "tree" / engine
-    shutil.copytree(source, into / engine, ignore=shutil.ignore_patterns("_version.py", "*.so"))
-
-
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """That of vLLM."""
-    sources("vllm", "0.33.0", tmp_path)
+    copy_sources("vllm", "0.33.0", tmp_path)
     return tmp_path
 
 
 @pytest.fixture
 def sglang(tmp_path: Path) -> Path:
     """That of SGLang, whose package is not at the top."""
-    sources("sglang", "0.5.23", tmp_path / "python")
+    copy_sources("sglang", "0.5.23", tmp_path / "python")
     return tmp_path
 
 

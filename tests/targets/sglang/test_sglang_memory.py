@@ -142,8 +142,8 @@ def test_windows_have_the_ids_of_keys_and_values_and_pages_of_their_own(windowed
     placed = windowed.with_places(0, row(2, [1, 3])._replace(window_locations=[1, 0, 3], window_written=[3]))
     assert (placed.window_reads, placed.window_writes) == ([4, 0, 2], [2])
     assert windowed.first_window_token(3) == 2
-    assert windowed.window_values(torch.tensor([1, 3]), torch.tensor([4, 2])).tolist() == [1, 3]
-    assert windowed.window_values(torch.tensor([1, 3]), None) is None
+    assert windowed.windows_of_node(torch.tensor([1, 3]), torch.tensor([4, 2])).tolist() == [1, 3]
+    assert windowed.windows_of_node(torch.tensor([1, 3]), None) is None
 
 
 def test_a_page_of_a_window_keeps_its_name_when_it_moves_or_gets_another_id(windowed: UnifiedMemory) -> None:

@@ -165,7 +165,7 @@ def test_what_waits_in_the_queues_of_a_storage_that_is_detached_is_gone() -> Non
     made = storage("all", log, waiting=1)
     made.controller.enable_storage, made.controller.storage_backend = False, None
     made.tick(idle=True)
-    made.switched()
+    made.after_switch()
     assert not log and not list(made.places()) and not made.miscounted()
     assert made.has_gaps, "the host may get pages that it never sees"
 
@@ -174,7 +174,7 @@ def test_a_storage_that_is_attached_again_fails_as_before(tmp_path: Path) -> Non
     made = FileStorage(sizes(storage_limits="faults"))
     backend = SimpleNamespace(get=None, set=lambda *_: True, file_path=str(tmp_path))
     made.controller = SimpleNamespace(enable_storage=True, storage_backend=backend)
-    made.switched()
+    made.after_switch()
     assert [backend.set("key") for _ in range(EACH["writes that fail"])].count(False) == 1
 
 
@@ -182,7 +182,7 @@ def test_an_error_while_a_storage_is_switched_is_raised() -> None:
     made = storage("all", [], waiting=0)
     made.turns.raised.append(ValueError("no such folder"))
     with pytest.raises(ValueError, match="no such folder"):
-        made.switched()
+        made.after_switch()
 
 
 def test_a_storage_with_little_room_says_how_much_it_takes() -> None:

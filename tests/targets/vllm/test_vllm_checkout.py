@@ -1,16 +1,14 @@
 """vLLM from a git checkout: no metadata, no `_version.py`, and either no binaries or those of some other build."""
 
 import os
-import shutil
 from pathlib import Path
 
 import msgspec
 import pytest
-from support import of_release
+from support import copy_sources, of_release
 
 from hybridfuzz.harness.draw.trace_files import load_trace
 from hybridfuzz.harness.workers.worker_client import WorkerClient
-from hybridfuzz.targets.base.environment import cache_folder
 from hybridfuzz.targets.base.protocol import TargetError
 from hybridfuzz.targets.base.registry import prepare
 
@@ -21,10 +19,8 @@ CORPUS = Path(__file__).parents[3] / "corpus" / "vllm"
 
 
 def checkout(release: str, folder: Path) -> Path:
-    """A release's sources without what a build adds. What is compiled fits files of the same age."""
-    prepare(f"vllm@{release}", print)
-    source = cache_folder() / "vllm" / release / "tree" / "vllm"
-    shutil.copytree(source, folder / "vllm", ignore=shutil.ignore_patterns("_version.py", "*.so"))
+    """Return a folder with a release's sources."""
+    copy_sources("vllm", release, folder)
     return folder
 
 

@@ -289,7 +289,7 @@ def workers() -> Iterator[Callable[[str], WorkerClient]]:
 
 @pytest.fixture(scope="module")
 def forks() -> Iterator[Callable[[str], Run]]:
-    """Runs scripts behind the imports of all but the engine, for each release: they would take most of the time."""
+    """Runs scripts in forks of a process that has imported all but the engine: imports take most of a script's time."""
     with ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(Path(__file__).parents[3] / "benchmarks"))
         forked = import_module("forked_scripts").ForkedScripts

@@ -162,7 +162,8 @@ def test_progress_within_a_bounded_number_of_steps(queue: str) -> None:
 def test_progress_behind_copies_that_hold_blocks() -> None:
     """While copies hold blocks, more steps may pass without a row; once nothing holds any, no more than otherwise."""
     context = context_of(LAYOUT, r0=life_of("r0", 20))
-    copying, unfinished = view_of(LAYOUT, waiting=("r0",), pins={3: 1}), view_of(LAYOUT, waiting=("r0",))
+    unfinished = view_of(LAYOUT, waiting=("r0",), pins={3: 1})
+    copying = view_of(LAYOUT, waiting=("r0",), pins={3: 1}, copying=True)
     oracle = Liveness()
     for _ in range(STALL_STEPS_MAX_BEHIND_COPIES):
         assert oracle.on_planned(context, plan(context)) is None
