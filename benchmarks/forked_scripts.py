@@ -91,13 +91,13 @@ class ForkedScripts:
             if self._server is None:
                 self._start(path, script)
             began = time.monotonic()
-            status = self._ask(path, {**environment_of(launch, script, home, finds_folder=False)})
+            status = self._ask(path, {**environment_of(launch, script.needs, home, finds_folder=False)})
             seconds = time.monotonic() - began
         return ended_with(status, seconds, *((path.parent / name).read_bytes() for name in ("out", "err")))
 
     def _start(self, path: Path, script: Script) -> None:
         home = self._stack.enter_context(Home())
-        environment = {**environment_of(self._launch, script, home, finds_folder=False)}
+        environment = {**environment_of(self._launch, script.needs, home, finds_folder=False)}
         self._server = subprocess.Popen(
             [self._launch.python, "-c", SERVER],
             env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,

@@ -36,6 +36,7 @@ from hybridfuzz.harness.group.findings.finding_store import read_state
 from hybridfuzz.harness.group.known.fixes import BUILTIN, KNOWN_FILE, read_fixes
 from hybridfuzz.harness.group.known.known_toml import load_known
 from hybridfuzz.harness.tell.script import Run, ScriptVerdict, failure_of, run_script, run_test
+from hybridfuzz.harness.tell.unit_test import run_in, unit_test
 from hybridfuzz.harness.workers.worker_client import WorkerClient
 from hybridfuzz.targets.base.launch import Launch
 from hybridfuzz.targets.base.patched_copy import misfits, patched
@@ -263,21 +264,24 @@ class Bench:
                 needs_all = fixes is every and good.status == 0
                 found.append(f"passes with {which}" if good.status == 0 else f"fails with {which}:\n{good.tail}\n")
         if self.as_tests:
-            test = write_test(self.spec, written.trace, script, "scenario")
-            for path, text in test.files.items():
-                (place / path).parent.mkdir(parents=True, exist_ok=True)
-                (place / path).write_text(text, encoding="utf-8")
-            red = run_test(place, test, script, self.launch)
-            found.append("its test fails on the release" if red.promised else f"its test does not fail:\n{red.tail}\n")
-            if fixed:
-                green = run_test(place, test, script, fixed)
-                found.append(
-                    "and passes with the fix"
-                    if green.status == 0
-                    else f"and does not pass with the fix:\n{green.tail}\n"
-                )
+            found += self._as_tests(written.trace, script, place, fixed)
         print(f"{Path(name).stem}: {', '.join(found)}", flush=True)
         return Ran(bad.promised, good.status == 0 if good else None, needs_all)
+
+    def _as_tests(self, trace: Trace, script: Script, place: Path, fixed: Launch | None) -> Iterator[str]:
+        """Run a script as a test of the engine's own tree, and the test of a part of the engine, if there is one."""
+        test = write_test(self.spec, trace, script, "scenario")
+        red = run_in(place, test, script, self.launch)
+        yield "its test fails on the release" if red.promised else f"its test does not fail:\n{red.tail}\n"
+        green = run_test(place, test, script, fixed) if fixed else None
+        if green:
+            yield "and passes with the fix" if green.status == 0 else f"and does not pass with the fix:\n{green.tail}\n"
+        part = unit_test(self.spec, trace, script, script.promise, "part", place, self.launch, fixed)
+        if part:
+            lines = part[0].files[part[0].path].count("\n")
+            yield f"so does a test of the {part[0].part} alone ({lines} lines)"
+        else:
+            yield "no test of a part of the engine"
 
 
 def main() -> int:

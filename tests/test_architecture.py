@@ -65,7 +65,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     "targets.vllm": (
         "confirmation | environment | factory | front_door | repro | repro_engine",
-        "gpu | deployment",
+        "gpu | deployment | scheduler_test",
+        "engine_test_tree",
         "capabilities",
         "kit_limits | stock",
         "models | release",

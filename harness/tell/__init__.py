@@ -13,6 +13,7 @@ at_scale             a trace in the lengths of a server, and the limits that its
 client_block         the clients of that server, as a script
 bug_report           REPORT.md
 repro_folder         the folder around script, report and picture
+unit_test            a test of the part of an engine that is wrong
 script               runs a reproducer script before it is handed out
 versions             the versions in a target's environment
 configuration        the configuration of a trace in one line

@@ -447,7 +447,7 @@ def _lines(page: _Page) -> Iterator[str]:
         ONE_REPORT.format(listed([markdown_code(one) for one in others])) if others else "",
         REREAD.format(SEARCHED) if is_cited else "",
         ATTACH if is_attached else "",
-        TESTED.format(case.test.path) if case.test and case.tested and case.fix and case.fix.test else "",
+        TESTED.format(case.test.path) if case.test and not case.test.part and case.fix and case.fix.test else "",
         EXPLAINED if case.is_explained else "",
     ]
     yield OWNER.format(to_read, "".join(also), _ours(case))
@@ -853,7 +853,33 @@ def _reproduction(page: _Page) -> Iterator[str]:
         yield "There is no stand-alone script for this failure. With hybridfuzz installed:\n"
         yield markdown_fence(_replay(case), "console")
         return
-    lines = script.text.count("\n")
+    if case.test and case.test.part and case.tested:
+        yield from _part_test(case, case.test, case.tested)
+        told = "\n".join(_script(page, script, verdict)).splitlines()
+        yield from _collapsed(WHOLE_ENGINE, told)
+    else:
+        yield from _script(page, script, verdict)
+
+
+WHOLE_ENGINE = "The same with scheduler and worker: what clients receive"
+
+
+def _part_test(case: ReproCase, test: EngineTest, tested: ScriptVerdict) -> Iterator[str]:
+    """Yield the test of a part of the engine."""
+    text = test.files[test.path]
+    with_patch = ", and passes with the patch" if case.fix and case.fix.test and case.fix.test.status == 0 else ""
+    yield (
+        f"A test of the {test.part} alone: no worker, no model, no GPU. It fails on {markdown_text(case.release)}"
+        f"{with_patch}.\n"
+    )
+    yield markdown_fence(text.rstrip("\n"), "python") + "\n"
+    raised = [line[1:].strip() for line in tested.tail.splitlines() if line.startswith("E  ")]
+    yield markdown_fence("\n".join([f"$ pytest {test.path}", *raised[:OUTPUT_LINES_SHOWN]]), "console") + "\n"
+
+
+def _script(page: _Page, script: Script, verdict: ScriptVerdict) -> Iterator[str]:
+    """Yield how to run a script, its part that is about the failure, and what it prints."""
+    case, lines = page.case, script.text.count("\n")
     if verdict.promised:
         part = " (the built-in target is part of it)" if script.needs == PACKAGE else ""
         after = f"within {plural(ceil(verdict.seconds / 60), 'minute')}" if verdict.seconds > 1 else "within a second"

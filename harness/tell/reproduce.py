@@ -6,8 +6,9 @@
    failure that the patch repairs counts. It asks the target which server options the configuration stands for, what
    clients would receive, and whether other implementations fail.
 2. `write_script` writes the target's scripts in turn, until one fails as it promises.
-3. `write_engine_test` writes the script as a test of the engine's own tree, and runs it.
-4. `try_fix` runs trace and script again with a patch.
+3. `write_unit_test` writes a test of the part of the engine that is wrong, where that part alone shows the failure.
+4. `write_engine_test` writes the script as a test of the engine's own tree, and runs it.
+5. `try_fix` runs trace and script again with a patch.
 """
 
 from __future__ import annotations
@@ -49,12 +50,14 @@ from .bug_report import CANNOT_RUN, FAILS_OTHERWISE, FAILS_TOO, PASSES, OtherRun
 from .controls import controls, may_decline, on_other_models
 from .related import RelatedEntry, other_fixes, related, title_of
 from .script import ScriptVerdict, failure_of, run_script, run_test
+from .unit_test import run_in, unit_test
 from .usual_options import plainest
 from .versions import collected, system, versions_of
 
 SCRIPT = "repro.py"
 STEPS_BEFORE = 3
 """Steps of a request that is put before the others."""
+PARAGRAPH = "\n\n"
 IDLE_SECONDS = 20.0
 """Time for the events that the failure does not need any more."""
 SCALE_SECONDS = 90.0
@@ -399,10 +402,20 @@ def write_engine_test(folder: Path, case: ReproCase, script: Script) -> tuple[En
     Raises TargetError if the target has no such tests, OSError if the folder cannot be written.
     """
     test = write_test(case.spec, case.trace, script, name_of_test(case.situation))
-    for path, text in test.files.items():
-        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(folder / path, text.encode())
-    return test, run_test(folder, test, script, case.launch)
+    return test, run_in(folder, test, script, case.launch)
+
+
+def write_unit_test(
+    subject: Subject, folder: Path, case: ReproCase, script: Script, patch: str
+) -> tuple[EngineTest, ScriptVerdict] | None:
+    """Write a failure as a test of the part of the engine that is wrong (`unit_test`). `patch`: "" without one.
+
+    Raises OSError if the folder cannot be written.
+    """
+    cause, name = case.cause, name_of_test(case.situation)
+    about = f"{cause.title}.\n\n{cause.body.partition(PARAGRAPH)[0]}" if cause else case.violation.sentence
+    fixed = patched(subject.launch, [parse_patch(patch, "fix")]) if patch else None
+    return unit_test(case.spec, case.trace, script, about, name, folder, case.launch, fixed)
 
 
 def name_of_test(title: str) -> str:

@@ -11,6 +11,7 @@ import re
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from msgspec import Struct
@@ -102,7 +103,7 @@ def run_script(path: Path, script: Script, launch: Launch, run: Run | None = Non
     """Run a script in the target's environment; hybridfuzz is importable only if the script needs it. `run` starts it
     in another way than as a new process."""
     status, seconds, out, lines = (
-        run(path, script, launch) if run else _run([str(path.absolute())], None, script, launch)
+        run(path, script, launch) if run else _run([str(path.absolute())], None, script.needs, launch)
     )
     is_shown = status == 1 and any(script.promise in line for line in _exception(lines))
     elsewhere = _elsewhere(lines, script, path) if is_shown else ""
@@ -150,19 +151,36 @@ def _exception(lines: Sequence[str]) -> Sequence[str]:
 
 def run_test(folder: Path, test: EngineTest, script: Script, launch: Launch) -> ScriptVerdict:
     """Run a script's test in its own tree, which `folder` holds; the last line is that of the engine's test runner."""
-    status, seconds, out, err = _run(test.run, folder.absolute(), script, launch)
-    promised = status == 1 and any(script.promise in line for line in [*out, *err])
+    status, seconds, out, err = _run(test.run, folder.absolute(), script.needs, launch)
+    promised = status == 1 and any((test.promise or script.promise) in line for line in [*out, *err])
     return ScriptVerdict(promised, status, seconds, _tail([*out, *err], folder.absolute(), launch))
 
 
-def _run(arguments: Sequence[str], folder: Path | None, script: Script, launch: Launch) -> Ended:
-    """Run the target's Python."""
+def run_program(text: str, launch: Launch) -> str:
+    """Run a program that uses hybridfuzz with the target's Python, and return its output, whole."""
+    with Home() as home:
+        path = home / "program.py"
+        path.write_text(text, encoding="utf-8")
+        with suppress(subprocess.TimeoutExpired):
+            return subprocess.run(
+                [launch.python, str(path)],
+                env=variables_for(launch, home),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=RUN_SECONDS,
+                check=False,
+            ).stdout.decode(errors="replace")
+    return ""
+
+
+def _run(arguments: Sequence[str], folder: Path | None, needs: str, launch: Launch) -> Ended:
+    """Run the target's Python. `needs`: packages that have to be importable."""
     began = time.monotonic()
     try:
         with Home() as home:
             ended = subprocess.run(
                 [launch.python, *arguments],
-                env=environment_of(launch, script, home, finds_folder=folder is not None),
+                env=environment_of(launch, needs, home, finds_folder=folder is not None),
                 cwd=folder,
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
@@ -193,13 +211,13 @@ def _tail(lines: Sequence[str], folder: Path, launch: Launch) -> str:
     return text
 
 
-def environment_of(launch: Launch, script: Script, home: Path, *, finds_folder: bool) -> Mapping[str, str]:
+def environment_of(launch: Launch, needs: str, home: Path, *, finds_folder: bool) -> Mapping[str, str]:
     """Return a worker's environment, without the folder that makes hybridfuzz importable there. `finds_folder`: modules
     in the working directory or beside the script are found, as they are in the engine's tree."""
     variables = {**variables_for(launch, home)}
     if finds_folder:
         variables.pop("PYTHONSAFEPATH", None)
-    if PACKAGE in script.needs:
+    if PACKAGE in needs:
         return variables
     path = variables.get("PYTHONPATH", "").split(os.pathsep)
     variables["PYTHONPATH"] = os.pathsep.join(one for one in path if not (Path(one) / PACKAGE).is_dir())

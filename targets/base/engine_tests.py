@@ -2,6 +2,8 @@
 
 An engine's `repro` module may offer `write_test(trace, script, name) -> EngineTest`. A script that prepares its process
 before it imports the engine becomes two modules: the test, whose scenario runs in a new process, and what it uses.
+It may also offer `write_unit_test(trace, script, about, name, run, run_fixed) -> EngineTest`: a test of the part of the
+engine that is wrong, without the rest, or TargetError where that part alone does not show the failure.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import io
 import re
 import textwrap
 import tokenize
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -23,15 +25,23 @@ ENGINE = "{}_engine"
 """Module with the machinery of a test."""
 
 
+Python = Callable[[str], str]
+"""Runs a program in an engine's process, where hybridfuzz can be imported, and returns its output."""
+
+
 class EngineTest(Struct, frozen=True):
     """A test for an engine's own tree.
 
-    files  path in the tree -> text; the test itself comes first
-    run    arguments of the engine's Python that run it there
+    files    path in the tree -> text; the test itself comes first
+    run      arguments of the engine's Python that run it there
+    promise  what it prints when it fails as expected, "" for what its script prints
+    part     the part of the engine that it is a test of, "" for all that its script needs
     """
 
     files: Mapping[str, str]
     run: Sequence[str]
+    promise: str = ""
+    part: str = ""
 
     @property
     def path(self) -> str:
@@ -64,29 +74,62 @@ def indented(body: Sequence[str], indent: int, width: int) -> Iterator[str]:
         elif (parts := line.partition(NOTE))[1]:
             yield from indented([line[: len(line) - len(code)] + f"# {parts[2]}", parts[0]], indent, width)
         else:
-            yield from _broken(line, before)
+            yield from _broken(line, before, width)
 
 
-def _broken(line: str, before: str) -> Iterator[str]:
-    """Yield a call or an import, one argument or name to a line; another line as it is."""
+def _broken(line: str, before: str, width: int) -> Iterator[str]:
+    """Yield a statement whose call, collection or import is spread over lines, and what is too long in that, too;
+    another line as it is."""
     code = line.lstrip()
     before += line[: len(line) - len(code)]
     try:
         node = ast.parse(code).body[0]
     except SyntaxError:  # a part of a longer statement
-        node = ast.Pass()
-    call = getattr(node, "value", None)
-    if isinstance(call, ast.Call):
-        given = [ast.get_source_segment(code, one) for one in [*call.args, *call.keywords]]
-        head = code[: call.func.end_col_offset]
-    elif isinstance(node, ast.ImportFrom):
-        given, head = [one.name for one in node.names], f"{code.partition(' import ')[0]} import "
-    else:
         yield before + code
         return
-    yield f"{before}{head}("
-    yield from (f"{before}    {one}," for one in given)
-    yield f"{before})"
+    if isinstance(node, ast.ImportFrom):
+        yield f"{before}{code.partition(' import ')[0]} import ("
+        yield from (f"{before}    {one.name}," for one in node.names)
+        yield f"{before})"
+        return
+    value = getattr(node, "value", None)
+    if isinstance(node, ast.Assert) and isinstance(node.test, ast.Compare):
+        value = node.test.comparators[-1]
+    if isinstance(value, ast.expr):
+        yield from _spread(code, value, code[: value.col_offset], "", before, width)
+    else:
+        yield before + code
+
+
+def _spread(code: str, node: ast.expr, head: str, tail: str, before: str, width: int) -> Iterator[str]:
+    """Yield an expression of `code` between `head` and `tail`, its parts on lines of their own if it is too long."""
+    whole = f"{before}{head}{ast.get_source_segment(code, node)}{tail}"
+    opening, parts, closing = _parts(code, node)
+    if len(whole) <= width or not parts:
+        yield whole
+        return
+    yield before + head + opening
+    for name, part in parts:
+        yield from _spread(code, part, name, ",", f"{before}    ", width)
+    yield before + closing + tail
+
+
+def _parts(code: str, node: ast.expr) -> tuple[str, list[tuple[str, ast.expr]], str]:
+    """Return what opens an expression, its parts with what stands before each, and what closes it."""
+    match node:
+        case ast.Call():
+            named = [(f"{one.arg}=" if one.arg else "**", one.value) for one in node.keywords]
+            function = ast.get_source_segment(code, node.func)
+            return f"{function}(", [*(("", one) for one in node.args), *named], ")"
+        case ast.List():
+            return "[", [("", one) for one in node.elts], "]"
+        case ast.Tuple():
+            return "(", [("", one) for one in node.elts], ")"
+        case ast.Dict():
+            keys = [ast.get_source_segment(code, one) if one else "" for one in node.keys]
+            return "{", [(f"{key}: " if key else "**", one) for key, one in zip(keys, node.values, strict=True)], "}"
+        case _:
+            return "", [], ""
 
 
 def double_quoted(text: str) -> str:

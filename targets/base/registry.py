@@ -37,7 +37,7 @@ from msgspec import Struct, structs
 from .coverage_scope import SCOPE_FILE, Scope, read_scope
 from .declarations import check_capabilities
 from .deployment import Deployment
-from .engine_tests import EngineTest
+from .engine_tests import EngineTest, Python
 from .kits import Behind, Limit
 from .launch import Launch
 from .protocol import Capabilities, TargetError, TargetFactory
@@ -207,6 +207,20 @@ def write_test(spec: str, trace: Trace, script: Script, name: str) -> EngineTest
     if not (_has(parsed.name, "repro") and hasattr(_module(parsed.name, "repro"), "write_test")):
         raise TargetError(f"target {spec!r} has no tests of its own style: use test_repro.py (without --kind)")
     test: EngineTest = _module(parsed.name, "repro").write_test(trace, script, name)
+    return test
+
+
+def write_unit_test(
+    spec: str, trace: Trace, script: Script, about: str, name: str, run: Python, run_fixed: Python | None
+) -> EngineTest:
+    """Return a test of the part of the engine that is wrong. TargetError if the engine has none that shows it.
+
+    `about`: what is wrong, in paragraphs. `run_fixed` runs a program on an engine with the bug fixed, if there is one.
+    """
+    parsed = parse(spec)
+    if not (_has(parsed.name, "repro") and hasattr(_module(parsed.name, "repro"), "write_unit_test")):
+        raise TargetError(f"target {spec!r} has no tests of a part of it")
+    test: EngineTest = _module(parsed.name, "repro").write_unit_test(trace, script, about, name, run, run_fixed)
     return test
 
 

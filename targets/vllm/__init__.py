@@ -42,7 +42,10 @@ From a finding to a report:
     confirmation         forms of a failing trace that real models can run, and what they compute
     repro                stand-alone reproducers
     repro_engine         the clients that they inline
+    scheduler_test       tests of vLLM's scheduler alone
+    engine_test_tree     where tests stand in vLLM's own tree
 
 Only `release`, `factory`, `capabilities`, `stock`, `options`, `kit_limits`, `models`, `sizes`, `deployment`,
-`front_door`, `confirmation` and `repro` may be imported where vLLM is not installed.
+`front_door`, `confirmation`, `repro`, `scheduler_test.writing` and `engine_test_tree` may be imported where vLLM is not
+installed.
 """

@@ -8,7 +8,6 @@ memory that is wrong.
 from __future__ import annotations
 
 import json
-import os
 import textwrap
 from collections.abc import Callable, Collection, Iterator, Sequence
 from importlib.resources import files
@@ -36,7 +35,7 @@ from ..base.client_script import (
     marked,
     tokens_in,
 )
-from ..base.engine_tests import ENGINE, RUN_SCENARIO, EngineTest, docstring, scenario
+from ..base.engine_tests import ENGINE, RUN_SCENARIO, EngineTest, Python, docstring, scenario
 from ..base.inlined import Part, Sources
 from ..base.protocol import TargetError
 from ..base.repro import Failure, Script, python_format
@@ -63,6 +62,7 @@ from ..base.trace import (
     tag_of,
 )
 from .deployment import PHRASES
+from .engine_test_tree import LICENSE, WIDTH, engine_test
 from .kit_limits import CRASH, ENDLESS, HANG, HIT, LATE, LEAK, ROOM, TOKENS, Case, refusal, shown
 from .options import (
     DROPPED_TOKENS,
@@ -293,10 +293,6 @@ def _script(failure: Failure, clients: _Clients, again: _Again, end: End) -> Scr
     return FRAME.script(failure, body, end, list(_parts(config, clients.structured)), constants, LIMITS)
 
 
-LICENSE = """\
-# SPDX-License-Identifier: Apache-2.0
-# SPDX-FileCopyrightText: Copyright contributors to the vLLM project
-"""
 TEST = '''\
 {license}"""{about}"""
 
@@ -313,15 +309,12 @@ pytestmark = pytest.mark.cpu_test
 
 def test_{name}() -> None:
 {run}'''
-WIDTH = 88
-TESTS = ("tests", "v1", "core")
 
 
 def write_test(trace: Trace, script: Script, name: str) -> EngineTest:
     """Return a test for vLLM's tests of its scheduler and cache manager."""
     del trace
-    packages = {"/".join([*TESTS[: depth + 1], "__init__.py"]): "" for depth in range(len(TESTS))}
-    folder, engine = "/".join(TESTS), ENGINE.format(name)
+    engine = ENGINE.format(name)
     test = TEST.format(
         license=LICENSE,
         about=docstring(script, WIDTH - 3),
@@ -331,9 +324,16 @@ def write_test(trace: Trace, script: Script, name: str) -> EngineTest:
     )
     machinery = f'{LICENSE}# ruff: noqa: E402, E501\n# fmt: off\n"""The engine of test_{name}.py."""\n\n'
     machinery += f"from __future__ import annotations\n\n{script.machinery}"
-    path = f"{folder}/test_{name}.py"
-    run = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", ".", path]
-    return EngineTest({path: test, f"{folder}/{engine}.py": machinery, **packages}, run)
+    return engine_test(name, test, {engine: machinery})
+
+
+def write_unit_test(
+    trace: Trace, script: Script, about: str, name: str, run: Python, run_fixed: Python | None
+) -> EngineTest:
+    """Return a test of vLLM's scheduler alone. Raises TargetError if that does not show the failure."""
+    from .scheduler_test.writing import write
+
+    return write(trace.config, script, about, name, run, run_fixed)
 
 
 STAND_INS, CLIENTS = "repro_engine/stand_ins.py", "repro_engine/clients.py"

@@ -183,7 +183,7 @@ def written(
 
     from ...group.findings.severity import severity_words
     from ...tell.repro_folder import REPORT, write_folder
-    from ...tell.reproduce import unwritable, write_engine_test
+    from ...tell.reproduce import unwritable, write_engine_test, write_unit_test
     from ...tell.usual_options import changes
     from ...units import plural
 
@@ -204,7 +204,10 @@ def written(
     if why:
         line(f"no stand-alone script: {why}")
     try:
-        if options.kind == "pytest" and script:
+        if script and verdict and verdict.promised:
+            patch = chosen_patch(options.patch, case.related)[0]
+            test, tested = write_unit_test(subject, folder, case, script, patch) or (None, None)
+        if options.kind == "pytest" and script and not test:
             test, tested = write_engine_test(folder, case, script)
         case = structs.replace(case, test=test, tested=tested)
         case = structs.replace(case, fix=tried_fix(options.patch, subject, folder, case))
@@ -221,7 +224,8 @@ def written(
         for row in verdict.tail.splitlines():
             line(row)
     if test and tested:
-        line(f"{test.path} {'fails as promised' if tested.promised else 'does NOT fail as promised'}")
+        part = f" (of the {test.part} alone)" if test.part else ""
+        line(f"{test.path}{part} {'fails as promised' if tested.promised else 'does NOT fail as promised'}")
         for row in [] if tested.promised else tested.tail.splitlines():
             line(row)
         good = good and tested.promised

@@ -1,0 +1,322 @@
+"""Puts a test of vLLM's scheduler together from the calls of a script."""
+
+from __future__ import annotations
+
+import json
+import re
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.resources import files
+from typing import Any, NamedTuple
+
+from ...base.engine_tests import EngineTest, Python, double_quoted, indented
+from ...base.protocol import TargetError
+from ...base.repro import Script
+from ...base.trace import Config
+from ..engine_test_tree import LICENSE, WIDTH, engine_test
+from ..options import stages
+from ..sizes import Sizes, sizes_of
+from .calls import PRINTED, SCHEDULE, UPDATE
+
+FIRST = "from __future__ import annotations\n\n"
+RECORD = "from hybridfuzz.targets.vllm.scheduler_test.recorder import record\n"
+REPEAT = "from hybridfuzz.targets.vllm.scheduler_test.calls import repeat\n"
+MODEL = files(__package__.rpartition(".")[0]) / "model"
+"""The folder of the model that scripts have, too."""
+
+
+class End(NamedTuple):
+    """Where a test ends: behind the call with this number, in an assertion, or in the call itself if that raises.
+
+    expression  what is asserted, "" for a call that raises
+    expected    its value on a fixed engine, "" if any true value is right
+    received    its value on the engine with the bug, or the exception
+    """
+
+    call: int
+    expression: str
+    expected: str
+    received: str
+
+
+class Recorded(NamedTuple):
+    """What a script asked of its scheduler (`recorder.Recorder.told`)."""
+
+    opening: Mapping[str, str]
+    calls: Sequence[tuple[str, str, Sequence[str], Sequence[tuple[int, str, str]]]]
+    raised: str
+    imports: Sequence[tuple[str, str]]
+
+
+def write(config: Config, script: Script, about: str, name: str, run: Python, run_fixed: Python | None) -> EngineTest:
+    """Return a test of the scheduler alone in which a script's failure shows.
+
+    `run` and `run_fixed` run a program on the engine and on one with the bug fixed, if there is one. Without one only
+    what the scheduler raises is shown, and a scheduler that stands still. Raises TargetError if a scheduler alone does
+    not show the failure.
+    """
+    recorded = _recorded(run, script)
+    test = _Test(config, recorded, about, name)
+    fixed = _told(run_fixed, test.module + _repeating(recorded)) if run_fixed else None
+    end = first_difference(recorded, fixed) if fixed else without_a_fix(recorded)
+    if end is None:
+        raise TargetError("vLLM's scheduler alone does not show it: it answers the same with the fix")
+    promise = f"assert {end.received} == {end.expected}" if end.expected else end.received
+    return engine_test(name, test.text(end), promise=promise, part="scheduler")
+
+
+def _recorded(run: Python, script: Script) -> Recorded:
+    body = textwrap.indent("\n".join(script.body), "    ")
+    told = _told(run, f"{FIRST}{script.machinery}\n{RECORD}\ndef reproduce():\n{body}\n\nrecord(reproduce)\n")
+    if told["reason"]:
+        raise TargetError(f"vLLM's scheduler alone does not show it: {told['reason']}")
+    calls = [(kind, step, lines, [tuple(one) for one in found]) for kind, step, lines, found in told["calls"]]
+    return Recorded(told["opening"], calls, told["raised"], [tuple(one) for one in told["imports"]])
+
+
+def _told(run: Python, program: str) -> dict[str, Any]:
+    lines = [line for line in run(program).splitlines() if line.startswith(PRINTED)]
+    if not lines:
+        raise TargetError("vLLM's scheduler alone does not show it: its calls could not be recorded")
+    found: dict[str, Any] = json.loads(lines[-1].removeprefix(PRINTED))
+    return found
+
+
+def _repeating(recorded: Recorded) -> str:
+    return (
+        f"\n{REPEAT}import tempfile\nscheduler = create_scheduler(Path(tempfile.mkdtemp()))\n"
+        f"repeat({list(recorded.calls)!r}, globals())\n"
+    )
+
+
+def first_difference(recorded: Recorded, fixed: Mapping[str, Any]) -> End | None:
+    """Return the first answer of the rank that matters most in which the fixed engine differs, None if none does.
+
+    Behind a call in which steps have other tokens, what the worker sampled no longer belongs to them.
+    """
+    answers = fixed["answers"]
+    found: dict[int, End] = {}
+    for number, (_, _, _, before) in enumerate(recorded.calls):
+        has_raised = bool(recorded.raised) and number == len(recorded.calls) - 1
+        if number >= len(answers):  # the fixed engine raises where the other one does, or before
+            break
+        if has_raised:
+            return End(number, "", "", recorded.raised)
+        now = {expression: value for _, expression, value in answers[number]}
+        for rank, expression, value in before:
+            if now.get(expression, value) != value:
+                found.setdefault(rank, End(number, expression, now[expression], value))
+        if 0 in found:
+            break
+    return found[min(found)] if found else None
+
+
+def without_a_fix(recorded: Recorded) -> End | None:
+    """Return the end of a test for what is wrong whatever a fix does."""
+    last = len(recorded.calls) - 1
+    if recorded.raised:
+        return End(last, "", "", recorded.raised)
+    scheduled = [(number, found) for number, (kind, _, _, found) in enumerate(recorded.calls) if kind == SCHEDULE]
+    number, found = scheduled[-1] if scheduled else (last, ())
+    answer = next(((expression, value) for rank, expression, value in found if not rank), ("", ""))
+    waits = any(expression == "sorted(scheduler.requests)" and value != "[]" for _, expression, value in found)
+    return End(number, answer[0], "", f"assert {answer[1]}") if waits and answer[1] == "{}" else None
+
+
+class _Test:
+    """The text of a test.
+
+    module  all but the test function
+    """
+
+    def __init__(self, config: Config, recorded: Recorded, about: str, name: str) -> None:
+        self._config, self._recorded, self._about, self._name = config, recorded, about, name
+        self._sizes = sizes_of(config)
+        self.module = self._module(range(len(recorded.calls)))
+
+    def text(self, end: End) -> str:
+        """Return the test up to its end."""
+        calls = self._recorded.calls[: end.call + 1]
+        body = [line for call in calls[:-1] for line in _without_result(call)]
+        kind, _, lines, _ = calls[-1]
+        names_result = kind == UPDATE and "outputs" in end.expression
+        body += lines if names_result or kind == SCHEDULE else _without_result(calls[-1])
+        release = "Where the bug is:"
+        if not end.expression:
+            body[-1:] = [f"# {release} {end.received}.", body[-1]]
+        elif end.expected:
+            received = double_quoted(end.received)
+            body += [f"# {release} {received}.", f"assert {end.expression} == {end.expected}"]
+        else:
+            body += ["# Requests wait.", f"assert {end.expression}"]
+        head = f"def test_{self._name}(tmp_path: Path) -> None:"
+        made = ["scheduler = create_scheduler(tmp_path)", *body]
+        return "\n".join([self._module(range(end.call + 1)), head, *indented(made, 4, WIDTH), ""])
+
+    def _module(self, calls: range) -> str:
+        used = "\n".join(line for number in calls for line in self._recorded.calls[number][2])
+        parts = [self._create_scheduler(), CREATE_REQUEST.format(hasher=self._hasher())]
+        parts += [helper for name, helper in HELPERS.items() if f"{name}(" in used]
+        text = "\n\n\n".join(["\n".join(self._model()), *parts])
+        return f'{LICENSE}"""{self._docstring()}\n"""\n\n{self._imports(text + used)}\n\n{text}\n\n'
+
+    def _docstring(self) -> str:
+        paragraphs = [*self._about.split("\n\n"), GIVEN]
+        told = "\n\n".join(textwrap.fill(" ".join(one.split()), WIDTH - 3) for one in paragraphs)
+        return told.replace("\\", "\\\\").replace('"""', "'''")
+
+    def _model(self) -> list[str]:
+        model = json.loads((MODEL / "config.json").read_text(encoding="utf-8"))
+        return textwrap.wrap(double_quoted(f"MODEL = {model!r}"), WIDTH, subsequent_indent="    ")
+
+    def _imports(self, text: str) -> str:
+        modules: dict[str, set[str]] = {}
+        for module, name in {*IMPORTS, *self._recorded.imports}:
+            if re.search(rf"\b{module}\." if not name else rf"\b{name}\b", text):
+                modules.setdefault(module, set()).update([name] if name else [])
+        lines: dict[int, list[str]] = {0: [], 1: [], 2: []}
+        for module, names in sorted(modules.items(), key=lambda one: (bool(one[1]), one[0])):
+            origin = 0 if module in STANDARD else 2 if module.startswith("vllm") else 1
+            line = f"from {module} import {', '.join(sorted(names))}" if names else f"import {module}"
+            lines[origin] += indented([line], 0, WIDTH)
+        return "\n\n".join("\n".join(block) for block in lines.values() if block)
+
+    def _hasher(self) -> str:
+        return self._recorded.opening["hash_unit"]
+
+    def _create_scheduler(self) -> str:
+        opening = self._recorded.opening
+        made = [
+            '(folder / "config.json").write_text(json.dumps(MODEL))',
+            _call("model_config = ModelConfig", model="str(folder)", skip_tokenizer_init=True, dtype='"float32"',
+                  max_model_len=self._sizes.max_model_len, enforce_eager=True),
+            _call("cache_config = CacheConfig", block_size=self._sizes.block_size,
+                  enable_prefix_caching=self._sizes.prefix_caching),
+            *_scheduler_config(self._sizes),
+            *_speculation(self._sizes),
+            _call("vllm_config = VllmConfig", model_config="model_config", cache_config="cache_config",
+                  scheduler_config="scheduler_config", device_config='DeviceConfig("cpu")',
+                  **({"speculative_config": "speculative_config"} if self._sizes.num_drafts else {})),
+            "# What vLLM derives from the platform, and from the sizes of a model's states.",
+            *(["scheduler_config.async_scheduling = True"] if self._sizes.asynchronous else []),
+            *_derived(self._sizes),
+            _call("kv_cache_config = KVCacheConfig", num_blocks=self._sizes.num_blocks, kv_cache_tensors=[],
+                  kv_cache_groups=opening["groups"],
+                  **{name: opening[name] for name in KEPT if name in opening}),
+            f"cache_config.num_gpu_blocks = {self._sizes.num_blocks}",
+            *([f"vllm_config.parallel_config.pipeline_parallel_size = {stages(self._config)}"]
+              if stages(self._config) > 1 else []),
+            _call(f"scheduler = {opening['class']}", vllm_config="vllm_config", kv_cache_config="kv_cache_config",
+                  structured_output_manager="StructuredOutputManager(vllm_config)",
+                  block_size=opening["block_size"], hash_block_size=opening["hash_unit"]),
+            *_inputs(opening),
+            "return scheduler",
+        ]  # fmt: skip
+        head = f"def create_scheduler(folder: Path) -> {opening['class']}:"
+        about = '    """Return a scheduler of a hybrid model, without a worker."""'
+        return "\n".join([head, about, *indented(made, 4, WIDTH)])
+
+
+GIVEN = "The calls are those of one run of vLLM's engine. What its worker sampled is given."
+KEPT = ("prefix_cache_retention_interval", "hash_block_size", "cache_hit_alignment_tokens")
+STANDARD = ("json", "pathlib", "types")
+IMPORTS = frozenset({
+    ("json", ""),
+    ("pathlib", "Path"),
+    ("types", "SimpleNamespace"),
+    ("vllm.v1.core.encoder_cache_manager", "EncoderCacheManager"),
+    *(("vllm.config", name) for name in ("CacheConfig", "DeviceConfig", "ModelConfig", "ParallelConfig",
+                                         "SchedulerConfig", "SpeculativeConfig", "VllmConfig")),
+    ("vllm.sampling_params", "SamplingParams"),
+    ("vllm.utils.hashing", "sha256"),
+    *(("vllm.v1.core.kv_cache_utils", name) for name in ("get_request_block_hasher", "init_none_hash")),
+    *(("vllm.v1.kv_cache_interface", name) for name in ("KVCacheConfig", "KVCacheGroupSpec")),
+    ("vllm.v1.outputs", "ModelRunnerOutput"),
+    ("vllm.v1.request", "Request"),
+    ("vllm.v1.structured_output", "StructuredOutputManager"),
+})  # fmt: skip
+CREATE_REQUEST = '''\
+def create_request(
+    name: str, prompt: list[int], sampling: SamplingParams, **more
+) -> Request:
+    """Return a request whose blocks have keys in the prefix cache."""
+    init_none_hash(sha256)
+    hasher = get_request_block_hasher({hasher}, sha256)
+    return Request(name, prompt, sampling, None, block_hasher=hasher, **more)'''
+HELPERS = {
+    "update": '''\
+def update(scheduler, step, sampled: dict[str, list[int]]):
+    """Pass to the scheduler what the worker sampled in a step."""
+    output = ModelRunnerOutput(
+        req_ids=list(sampled),
+        req_id_to_index={name: index for index, name in enumerate(sampled)},
+        sampled_token_ids=[list(tokens) for tokens in sampled.values()],
+    )
+    return scheduler.update_from_output(step, output)''',
+    "preempt": '''\
+def preempt(scheduler, name: str, **more) -> None:
+    """Preempt a running request, as `schedule` does for lack of blocks."""
+    request = scheduler.requests[name]
+    scheduler.prev_step_scheduled_req_ids.discard(name)
+    scheduler.running.remove(request)
+    scheduler._preempt_request(request, 0.0, **more)''',
+}
+"""Functions of a test that only some calls need."""
+
+
+def _without_result(call: tuple[str, str, Sequence[str], Any]) -> list[str]:
+    """Return the lines of a call whose result nothing reads."""
+    return [line.removeprefix("outputs = ") for line in call[2]]
+
+
+def _call(function: str, **named: Any) -> str:
+    return f"{function}({', '.join(f'{name}={value}' for name, value in named.items())})"
+
+
+def _scheduler_config(sizes: Sizes) -> Iterator[str]:
+    more: dict[str, Any] = {}
+    if sizes.long_prefill:
+        more["long_prefill_token_threshold"] = min(sizes.long_prefill, sizes.max_model_len)
+    if sizes.prefill_interval:
+        more |= {"prefill_schedule_interval": sizes.prefill_interval, "long_prefill_token_threshold_adaptive": True}
+    if not sizes.reserve_full_isl:
+        more["scheduler_reserve_full_isl"] = False
+    if sizes.policy != "fcfs":
+        more["policy"] = repr(sizes.policy)
+    yield _call(
+        "scheduler_config = SchedulerConfig",
+        max_num_batched_tokens=max(sizes.max_num_batched_tokens, sizes.max_num_seqs * (sizes.num_drafts + 1)),
+        max_num_seqs=sizes.max_num_seqs, max_model_len=sizes.max_model_len, enable_chunked_prefill=True,
+        is_encoder_decoder=False, async_scheduling=sizes.asynchronous, **more,
+    )  # fmt: skip
+
+
+def _speculation(sizes: Sizes) -> Iterator[str]:
+    if sizes.num_drafts:
+        hashes = {"disable_lookahead_block_hashes": True} if sizes.plain_hashes else {}
+        yield _call(
+            "speculative_config = SpeculativeConfig", method=repr(sizes.method),
+            num_speculative_tokens=sizes.num_drafts, prompt_lookup_max=3, prompt_lookup_min=1,
+            target_model_config="model_config", target_parallel_config="ParallelConfig()", **hashes,
+        )  # fmt: skip
+
+
+def _derived(sizes: Sizes) -> Iterator[str]:
+    yield f"cache_config.block_size = {sizes.hit_block_size}"
+    yield f"cache_config.mamba_block_size = {sizes.mamba_block_size}"
+    yield f"cache_config.mamba_cache_mode = {sizes.mode!r}"
+    if sizes.prefix_match_unit:
+        yield f"cache_config.prefix_match_unit = {sizes.prefix_match_unit}"
+    if sizes.every_boundary:
+        yield "cache_config.prefix_cache_retention_interval = None"
+    if sizes.junctions:
+        yield "cache_config.enable_mamba_shared_prefix_checkpoint = True"
+
+
+def _inputs(opening: Mapping[str, str]) -> Iterator[str]:
+    """Yield the limits of a model with images or adapters, which the one here is not."""
+    if tokens := opening.get("encoder_tokens"):
+        yield f"scheduler.max_num_encoder_input_tokens = {tokens}"
+        yield f"scheduler.encoder_cache_manager = EncoderCacheManager(cache_size={tokens})"
+    if adapters := opening.get("adapters"):
+        yield f"scheduler.lora_config = SimpleNamespace(max_loras={adapters})"

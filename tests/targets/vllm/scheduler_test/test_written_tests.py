@@ -1,0 +1,71 @@
+"""Tests of vLLM's scheduler alone fail on the release where the defect is in the scheduler, pass with the packaged fix,
+and are not written for a defect of the worker."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from hybridfuzz.harness.draw.trace_files import load_trace
+from hybridfuzz.harness.tell.related import related
+from hybridfuzz.harness.tell.reproduce import packaged_patch
+from hybridfuzz.harness.tell.script import ScriptVerdict, failure_of
+from hybridfuzz.harness.tell.unit_test import unit_test
+from hybridfuzz.harness.workers.worker_client import WorkerClient
+from hybridfuzz.targets.base.engine_tests import EngineTest
+from hybridfuzz.targets.base.patched_copy import patched
+from hybridfuzz.targets.base.patches import parse_patch
+from hybridfuzz.targets.base.registry import prepare, write_scripts
+
+SPEC = "vllm@0.33.0"
+FOLDER = Path(__file__).parents[4] / "corpus" / "vllm"
+pytestmark = pytest.mark.engine
+
+
+def written(name: str, folder: Path, *, with_fix: bool = True) -> tuple[EngineTest, ScriptVerdict] | None:
+    """Return the unit test of a packaged trace."""
+    launch, trace = prepare(SPEC, print), load_trace(FOLDER / f"0.33.0--{name}.json")
+    with WorkerClient(SPEC, launch, trace_seconds=300) as worker:
+        worker.start()
+        history = worker.explain(trace)[1]
+    assert history.violation
+    script = write_scripts(SPEC, trace, failure_of(trace, history, history.violation))[0]
+    patch = parse_patch(packaged_patch(related(SPEC, launch.version, trace, ""))[0], "fix")
+    fixed = patched(launch, [patch]) if with_fix else None
+    return unit_test(SPEC, trace, script, "What is wrong.", "scheduled", folder, launch, fixed)
+
+
+@pytest.mark.parametrize(
+    ("name", "where", "wrong", "right"),
+    [
+        ("one-token-prompt-v2--S3-step-mamba-temporal", "num_scheduled_tokens", '"r1": 2', '"r1": 1'),
+        ("inner-state-without-block-v2--M3-step-mamba-column", "block_ids", '([0, 1, 2]', '([1, 2, 3]'),
+    ],
+)  # fmt: skip
+def test_the_wrong_answer_of_the_scheduler_is_asserted(
+    name: str, where: str, wrong: str, right: str, tmp_path: Path
+) -> None:
+    found = written(name, tmp_path)
+    assert found
+    test, verdict = found
+    text = (tmp_path / test.path).read_text(encoding="utf-8")
+    body = text[text.index("def test_scheduled(") :]
+    assert verdict.promised
+    assert where in body
+    assert wrong in body.partition("# Where the bug is:")[2].partition("\n")[0]
+    assert right in body.partition("assert ")[2]
+    assert "hybridfuzz" not in text
+    assert max(map(len, text.splitlines())) <= 88
+    assert ast.get_docstring(ast.parse(text), clean=True)
+
+
+def test_a_defect_of_the_worker_has_no_test_of_the_scheduler(tmp_path: Path) -> None:
+    assert written("accepted-permuted-twice-v1--S3-step-mamba-temporal", tmp_path) is None
+    assert not list(tmp_path.rglob("test_*.py"))
+
+
+def test_what_the_scheduler_raises_needs_no_fix(tmp_path: Path) -> None:
+    found = written("session-slot-not-counted--CRASH-step-AssertionError-add_request", tmp_path, with_fix=False)
+    assert found is None or found[1].promised  # replaced below by what was seen
