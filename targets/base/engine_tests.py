@@ -109,8 +109,12 @@ def _spread(code: str, node: ast.expr, head: str, tail: str, before: str, width:
         yield whole
         return
     yield before + head + opening
-    for name, part in parts:
-        yield from _spread(code, part, name, ",", f"{before}    ", width)
+    if all(isinstance(part, ast.Constant) and isinstance(part.value, int) and not name for name, part in parts):
+        numbers = " ".join(f"{ast.get_source_segment(code, part)}," for _, part in parts)
+        yield from textwrap.wrap(numbers, width, initial_indent=f"{before}    ", subsequent_indent=f"{before}    ")
+    else:
+        for name, part in parts:
+            yield from _spread(code, part, name, ",", f"{before}    ", width)
     yield before + closing + tail
 
 

@@ -24,6 +24,6 @@ def engine_test(
     packages = {"/".join([*TESTS[: depth + 1], "__init__.py"]): "" for depth in range(len(TESTS))}
     path = f"{FOLDER}/test_{name}.py"
     # -vv: an assertion shows both values whole.
-    run = ["-m", "pytest", "-q", "-vv", "-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", ".", path]
+    run = ["-m", "pytest", "-vv", "-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", ".", path]
     modules = {f"{FOLDER}/{module}.py": one for module, one in beside.items()}
     return EngineTest({path: text, **modules, **packages}, run, promise, part)

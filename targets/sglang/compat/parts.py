@@ -229,6 +229,7 @@ def make_cache(sizes: Sizes, rows: Any, allocator: Any) -> Any:
     """Return the radix tree with its components, or without prefix caching the cache that replaces it."""
     from sglang.srt.environ import envs
 
+    tree_api.order_sets()
     parameters = tree_parameters(sizes, rows, allocator)
     if not sizes.caching and (stand_in := tree_api.chunk_cache()):
         return old_releases.plain_cache(stand_in, parameters)
@@ -238,7 +239,6 @@ def make_cache(sizes: Sizes, rows: Any, allocator: Any) -> Any:
         return old_releases.plain_cache(MambaRadixCache, parameters)
     from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 
-    tree_api.order_sets_of_nodes()
     kinds = tree_api.component_types()
     parameters.tree_components = (kinds.FULL, kinds.SWA, kinds.MAMBA) if sizes.sliding else (kinds.FULL, kinds.MAMBA)
     if not hasattr(envs, "SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND"):

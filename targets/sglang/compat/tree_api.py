@@ -35,12 +35,16 @@ def chunk_cache() -> Any:
     return import_module(place).ChunkCache if find_spec(place) else None
 
 
-def order_sets_of_nodes() -> None:
-    """Let sets of tree nodes have the same order in each run.
+def order_sets() -> None:
+    """Let sets of tree nodes and of requests have the same order in each run.
 
     SGLang orders them by address, and with them the nodes of a tag that is released (`TreeComponent.release_session`,
-    0.5.23): which one is evicted first is left to chance.
+    0.5.23), and the requests that one of a higher priority preempts (`PrefillAdder.preempt_to_schedule`): which node is
+    evicted first, and which request waits first, is left to chance.
     """
+    from sglang.srt.managers.schedule_batch import Req
+
+    Req.__hash__ = lambda request: 0
     if find_spec("sglang.srt.mem_cache.unified_cache"):
         from sglang.srt.mem_cache.unified_cache.unified_tree_core import UnifiedTreeNode
 

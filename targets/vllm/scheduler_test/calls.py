@@ -22,6 +22,9 @@ TOKENS = [
     "STEP.preempted_req_ids",
     "{one.req_id: one.num_computed_tokens for one in STEP.scheduled_new_reqs}",
     "dict(zip(STEP.scheduled_cached_reqs.req_ids, STEP.scheduled_cached_reqs.num_computed_tokens))",
+    "dict(zip(STEP.scheduled_cached_reqs.req_ids, STEP.scheduled_cached_reqs.num_output_tokens))",
+    "STEP.scheduled_cached_reqs.resumed_req_ids",
+    "STEP.finished_req_ids",
     "STEP.scheduled_encoder_inputs",
     "STEP.free_encoder_mm_hashes",
 ]

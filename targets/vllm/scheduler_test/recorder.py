@@ -25,6 +25,8 @@ class Recorder:
     """The calls of one scheduler, as lines of a test with the answers to them.
 
     calls   [kind, step, lines, answers] of each
+    matched  (request, its local hit) -> the answers of a KV connector that was asked what it has
+    held    requests whose blocks the connector held when they ended
     raised  the exception in which the last one ended, "" for none
     reason  why there can be no test, "" if there can be one
     """
@@ -35,6 +37,8 @@ class Recorder:
         self.raised = self.reason = ""
         self.scheduler: Any = None
         self.steps: dict[int, tuple[str, Any]] = {}  # with the plan itself: an id may be used again
+        self.matched: dict[tuple[str, int], list[Any]] = {}
+        self.held: set[str] = set()
         self._depth, self._budget = 0, -1
 
     def watch(self) -> None:
@@ -56,8 +60,9 @@ class Recorder:
         def call(owner: Any, *given: Any, **named: Any) -> Any:
             if self._depth or self.reason:
                 return run(owner, *given, **named)
-            if isinstance(owner, Scheduler):
+            if isinstance(owner, Scheduler) and self.scheduler is not owner:
                 self.scheduler = owner
+                self._watch_connector(owner.connector)
             try:
                 lines = write(*given, **named)
             except NoSource as error:
@@ -81,6 +86,28 @@ class Recorder:
             return result
 
         return call
+
+    def _watch_connector(self, connector: Any) -> None:
+        """Watch what a KV connector answers to a scheduler."""
+        if connector is None:
+            return
+        if type(connector).__module__.startswith("vllm."):
+            self.reason = "a KV connector of vLLM's own takes part"
+            return
+        matched, finished = connector.get_num_new_matched_tokens, connector.request_finished_all_groups
+
+        def get_num_new_matched_tokens(request: Any, num_computed_tokens: int) -> Any:
+            answer = matched(request, num_computed_tokens)
+            self.matched.setdefault((request.request_id, num_computed_tokens), []).append(answer)
+            return answer
+
+        def request_finished_all_groups(request: Any, block_ids: Any) -> Any:
+            answer = finished(request, block_ids)
+            self.held |= {request.request_id} if answer[0] else set()
+            return answer
+
+        connector.get_num_new_matched_tokens = get_num_new_matched_tokens
+        connector.request_finished_all_groups = request_finished_all_groups
 
     def source(self, value: Any) -> str:
         """Return a value as source."""
@@ -112,10 +139,10 @@ class Recorder:
         return [*set_budget, f"step{len(self.steps)} = scheduler.schedule()"]
 
     def _update(self, plan: Any, output: Any) -> Sequence[str]:
-        if output.kv_connector_output or output.ec_connector_output:
-            raise NoSource("a KV connector takes part")
+        transfers = output.kv_connector_output
+        more = f", kv_connector_output={self.source(transfers)}" if transfers and not transfers.is_empty() else ""
         sampled = dict(zip(output.req_ids, map(list, output.sampled_token_ids), strict=True))
-        return [f"outputs = update(scheduler, {self.steps[id(plan)][0]}, {self.source(sampled)})"]
+        return [f"outputs = update(scheduler, {self.steps[id(plan)][0]}, {self.source(sampled)}{more})"]
 
     def _drafts(self, drafts: Any) -> Sequence[str]:
         return [f"scheduler.update_draft_token_ids({self.source(drafts)})"]
@@ -134,8 +161,12 @@ class Recorder:
     def opening(self) -> Iterator[tuple[str, str]]:
         """Yield (name, source) of what the scheduler was made of."""
         scheduler = self.scheduler
-        if scheduler.connector is not None:
-            raise NoSource("a KV connector takes part")
+        if connector := scheduler.connector:
+            yield "load_failure", self.source(scheduler.vllm_config.kv_transfer_config.kv_load_failure_policy)
+            yield "matched", self.source({key: _without_repeats(one) for key, one in self.matched.items()})
+            yield "held", self.source(self.held)
+            for name in ("requires_kv_delivery", "supports_divergent_local_hybrid_hits"):
+                yield name, self.source(getattr(connector, name))
         self.imports.add((type(scheduler).__module__, type(scheduler).__name__))
         yield "class", type(scheduler).__name__
         yield "groups", self.source(list(scheduler.kv_cache_config.kv_cache_groups))
@@ -163,6 +194,12 @@ class Recorder:
             "raised": self.raised,
             "imports": sorted(self.imports),
         }
+
+
+def _without_repeats(answers: Sequence[Any]) -> Sequence[Any]:
+    """Return answers of which the last one is given again and again, without its repetitions."""
+    last = next((number for number in range(len(answers) - 1, 0, -1) if answers[number - 1] != answers[number]), 0)
+    return list(answers[: last + 1])
 
 
 def record(reproduce: Callable[[], None]) -> None:

@@ -14,13 +14,14 @@ from ...base.protocol import TargetError
 from ...base.repro import Script
 from ...base.trace import Config
 from ..engine_test_tree import LICENSE, WIDTH, engine_test
-from ..options import stages
+from ..options import is_v2, stages
 from ..sizes import Sizes, sizes_of
 from .calls import PRINTED, SCHEDULE, UPDATE
 
 FIRST = "from __future__ import annotations\n\n"
 RECORD = "from hybridfuzz.targets.vllm.scheduler_test.recorder import record\n"
 REPEAT = "from hybridfuzz.targets.vllm.scheduler_test.calls import repeat\n"
+RUNNER = "VLLM_USE_V2_MODEL_RUNNER"
 MODEL = files(__package__.rpartition(".")[0]) / "model"
 """The folder of the model that scripts have, too."""
 
@@ -57,7 +58,7 @@ def write(config: Config, script: Script, about: str, name: str, run: Python, ru
     """
     recorded = _recorded(run, script)
     test = _Test(config, recorded, about, name)
-    fixed = _told(run_fixed, test.module + _repeating(recorded)) if run_fixed else None
+    fixed = _told(run_fixed, test.module + _repeating(recorded, config)) if run_fixed else None
     end = first_difference(recorded, fixed) if fixed else without_a_fix(recorded)
     if end is None:
         raise TargetError("vLLM's scheduler alone does not show it: it answers the same with the fix")
@@ -82,9 +83,10 @@ def _told(run: Python, program: str) -> dict[str, Any]:
     return found
 
 
-def _repeating(recorded: Recorded) -> str:
+def _repeating(recorded: Recorded, config: Config) -> str:
+    runner = f"import os\nos.environ['{RUNNER}'] = '{int(is_v2(config))}'\n"
     return (
-        f"\n{REPEAT}import tempfile\nscheduler = create_scheduler(Path(tempfile.mkdtemp()))\n"
+        f"\n{REPEAT}{runner}import tempfile\nscheduler = create_scheduler(Path(tempfile.mkdtemp()))\n"
         f"repeat({list(recorded.calls)!r}, globals())\n"
     )
 
@@ -134,6 +136,10 @@ class _Test:
         self._sizes = sizes_of(config)
         self.module = self._module(range(len(recorded.calls)))
 
+    @property
+    def _has_connector(self) -> bool:
+        return "matched" in self._recorded.opening
+
     def text(self, end: End) -> str:
         """Return the test up to its end."""
         calls = self._recorded.calls[: end.call + 1]
@@ -149,13 +155,16 @@ class _Test:
             body += [f"# {release} {received}.", f"assert {end.expression} == {end.expected}"]
         else:
             body += ["# Requests wait.", f"assert {end.expression}"]
-        head = f"def test_{self._name}(tmp_path: Path) -> None:"
-        made = ["scheduler = create_scheduler(tmp_path)", *body]
+        head = f"def test_{self._name}(tmp_path: Path, monkeypatch) -> None:"
+        runner = [f'monkeypatch.setenv("{RUNNER}", "{int(is_v2(self._config))}")']
+        made = [*runner, "scheduler = create_scheduler(tmp_path)", *body]
         return "\n".join([self._module(range(end.call + 1)), head, *indented(made, 4, WIDTH), ""])
 
     def _module(self, calls: range) -> str:
         used = "\n".join(line for number in calls for line in self._recorded.calls[number][2])
-        parts = [self._create_scheduler(), CREATE_REQUEST.format(hasher=self._hasher())]
+        given = CONNECTOR.format(**self._recorded.opening) if self._has_connector else ""
+        connector = ["\n".join(indented(given.split("\n"), 0, WIDTH))] if given else []
+        parts = [*connector, self._create_scheduler(), CREATE_REQUEST.format(hasher=self._hasher())]
         parts += [helper for name, helper in HELPERS.items() if f"{name}(" in used]
         text = "\n\n\n".join(["\n".join(self._model()), *parts])
         return f'{LICENSE}"""{self._docstring()}\n"""\n\n{self._imports(text + used)}\n\n{text}\n\n'
@@ -196,7 +205,8 @@ class _Test:
             *_speculation(self._sizes),
             _call("vllm_config = VllmConfig", model_config="model_config", cache_config="cache_config",
                   scheduler_config="scheduler_config", device_config='DeviceConfig("cpu")',
-                  **({"speculative_config": "speculative_config"} if self._sizes.num_drafts else {})),
+                  **({"speculative_config": "speculative_config"} if self._sizes.num_drafts else {}),
+                  **({"kv_transfer_config": _connected(opening)} if self._has_connector else {})),
             "# What vLLM derives from the platform, and from the sizes of a model's states.",
             *(["scheduler_config.async_scheduling = True"] if self._sizes.asynchronous else []),
             *_derived(self._sizes),
@@ -219,14 +229,17 @@ class _Test:
 
 GIVEN = "The calls are those of one run of vLLM's engine. What its worker sampled is given."
 KEPT = ("prefix_cache_retention_interval", "hash_block_size", "cache_hit_alignment_tokens")
+KV_CONNECTOR = "vllm.distributed.kv_transfer.kv_connector.v1"
 STANDARD = ("json", "pathlib", "types")
 IMPORTS = frozenset({
     ("json", ""),
     ("pathlib", "Path"),
     ("types", "SimpleNamespace"),
     ("vllm.v1.core.encoder_cache_manager", "EncoderCacheManager"),
-    *(("vllm.config", name) for name in ("CacheConfig", "DeviceConfig", "ModelConfig", "ParallelConfig",
-                                         "SchedulerConfig", "SpeculativeConfig", "VllmConfig")),
+    *(("vllm.config", name) for name in ("CacheConfig", "DeviceConfig", "KVTransferConfig", "ModelConfig",
+                                         "ParallelConfig", "SchedulerConfig", "SpeculativeConfig", "VllmConfig")),
+    *((KV_CONNECTOR, name) for name in ("KVConnectorBase_V1", "SupportsHMA")),
+    (f"{KV_CONNECTOR}.base", "KVConnectorMetadata"),
     ("vllm.sampling_params", "SamplingParams"),
     ("vllm.utils.hashing", "sha256"),
     *(("vllm.v1.core.kv_cache_utils", name) for name in ("get_request_block_hasher", "init_none_hash")),
@@ -243,14 +256,56 @@ def create_request(
     init_none_hash(sha256)
     hasher = get_request_block_hasher({hasher}, sha256)
     return Request(name, prompt, sampling, None, block_hasher=hasher, **more)'''
+CONNECTOR = '''\
+class GivenConnector(KVConnectorBase_V1, SupportsHMA):
+    """The scheduler's side of a KV connector, with the answers of one run."""
+
+    requires_kv_delivery = {requires_kv_delivery}
+    supports_divergent_local_hybrid_hits = {supports_divergent_local_hybrid_hits}
+    # (request, its local hit) -> tokens to load, None to be asked again; whether it waits
+    matched = {matched}
+    held = {held}  # requests whose blocks are kept until they are sent
+
+    def __init__(self, vllm_config, role, kv_cache_config):
+        super().__init__(vllm_config, role, kv_cache_config)
+        self.left = {{key: list(answers) for key, answers in self.matched.items()}}
+        self.sending = set()
+
+    def get_num_new_matched_tokens(self, request, num_computed_tokens):
+        answers = self.left.get((request.request_id, num_computed_tokens), [(0, False)])
+        return answers.pop(0) if len(answers) > 1 else answers[0]
+
+    def request_finished_all_groups(self, request, block_ids):
+        self.sending |= {{request.request_id}} & self.held
+        return request.request_id in self.held, None
+
+    def update_connector_output(self, connector_output):
+        self.sending -= connector_output.finished_sending or set()
+
+    def has_pending_block_frees(self):
+        return bool(self.sending)
+
+    def build_connector_meta(self, scheduler_output):
+        return KVConnectorMetadata()
+
+    def update_state_after_alloc(self, request, blocks, num_external_tokens): ...
+
+    def start_load_kv(self, forward_context, **more): ...
+
+    def wait_for_layer_load(self, layer_name): ...
+
+    def save_kv_layer(self, layer_name, kv_layer, attn_metadata, **more): ...
+
+    def wait_for_save(self): ...'''
 HELPERS = {
     "update": '''\
-def update(scheduler, step, sampled: dict[str, list[int]]):
+def update(scheduler, step, sampled: dict[str, list[int]], **more):
     """Pass to the scheduler what the worker sampled in a step."""
     output = ModelRunnerOutput(
         req_ids=list(sampled),
         req_id_to_index={name: index for index, name in enumerate(sampled)},
         sampled_token_ids=[list(tokens) for tokens in sampled.values()],
+        **more,
     )
     return scheduler.update_from_output(step, output)''',
     "preempt": '''\
@@ -320,3 +375,9 @@ def _inputs(opening: Mapping[str, str]) -> Iterator[str]:
         yield f"scheduler.encoder_cache_manager = EncoderCacheManager(cache_size={tokens})"
     if adapters := opening.get("adapters"):
         yield f"scheduler.lora_config = SimpleNamespace(max_loras={adapters})"
+
+
+def _connected(opening: Mapping[str, str]) -> str:
+    """Return the configuration of the connector that the test defines."""
+    named = {"kv_connector": '"GivenConnector"', "kv_connector_module_path": "__name__", "kv_role": '"kv_both"'}
+    return _call("KVTransferConfig", **named, kv_load_failure_policy=opening["load_failure"])

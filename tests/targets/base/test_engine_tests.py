@@ -106,3 +106,37 @@ def test_strings_stand_in_double_quotes_unless_they_hold_one() -> None:
 
 def test_a_class_is_named_for_its_test() -> None:
     assert class_name("wrong_tokens_v2") == "TestWrongTokensV2"
+
+
+def test_what_is_too_long_is_spread_over_lines_part_by_part() -> None:
+    code = (
+        'scheduler.add_request(create_request("r0", [10, 11, 12, 13, 14, 15], Sampling(max_tokens=1), {"a": (1, 2)}))'
+    )
+    assert list(indented([code], 4, 40)) == [
+        "    scheduler.add_request(",
+        "        create_request(",
+        '            "r0",',
+        "            [10, 11, 12, 13, 14, 15],",
+        "            Sampling(max_tokens=1),",
+        '            {"a": (1, 2)},',
+        "        ),",
+        "    )",
+    ]
+
+
+def test_many_numbers_share_lines() -> None:
+    assert list(indented(["found = [100, 101, 102, 103, 104, 105, 106]"], 0, 24)) == [
+        "found = [",
+        "    100, 101, 102, 103,",
+        "    104, 105, 106,",
+        "]",
+    ]
+
+
+def test_the_right_side_of_an_assertion_is_spread() -> None:
+    assert list(indented(['assert step.scheduled == {"r0": 1, "r1": 2}'], 0, 30)) == [
+        "assert step.scheduled == {",
+        '    "r0": 1,',
+        '    "r1": 2,',
+        "}",
+    ]

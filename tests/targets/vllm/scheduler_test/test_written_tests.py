@@ -67,5 +67,17 @@ def test_a_defect_of_the_worker_has_no_test_of_the_scheduler(tmp_path: Path) -> 
 
 
 def test_what_the_scheduler_raises_needs_no_fix(tmp_path: Path) -> None:
-    found = written("session-slot-not-counted--CRASH-step-AssertionError-add_request", tmp_path, with_fix=False)
-    assert found is None or found[1].promised  # replaced below by what was seen
+    name = "session-slot-not-counted-images--CRASH-step-AssertionError-add_request"
+    found = written(name, tmp_path, with_fix=False)
+    assert found
+    text = (tmp_path / found[0].path).read_text(encoding="utf-8")
+    assert "# Where the bug is: AssertionError." in text
+    assert "assert " not in text.partition("# Where the bug is:")[2]
+
+
+def test_a_kv_connector_gives_the_answers_of_the_run(tmp_path: Path) -> None:
+    found = written("retry-reserved-twice--M8-step-stall", tmp_path)
+    assert found
+    text = (tmp_path / found[0].path).read_text(encoding="utf-8")
+    assert '("r0", 0): [(24, True)]' in text
+    assert "finished_recving" in text
