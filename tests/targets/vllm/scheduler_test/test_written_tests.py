@@ -67,7 +67,7 @@ def test_a_defect_of_the_worker_has_no_test_of_the_scheduler(tmp_path: Path) -> 
 
 
 def test_what_the_scheduler_raises_needs_no_fix(tmp_path: Path) -> None:
-    name = "session-slot-not-counted-images--CRASH-step-AssertionError-add_request"
+    name = "clipped-padding-v2--CRASH-step-AssertionError-schedule"
     found = written(name, tmp_path, with_fix=False)
     assert found
     text = (tmp_path / found[0].path).read_text(encoding="utf-8")
