@@ -31,7 +31,7 @@ class Waiting(Struct, frozen=True):
 
 Level = Literal["P0", "P1", "P2", "P3", ""]
 """How severe a finding is, P0 first; "" if nothing says so (`group.findings.severity`)."""
-Effect = Literal["wrong tokens", "corrupt cache", "dead engine", "hang", "leak", "slower", ""]
+Effect = Literal["wrong tokens", "corrupt cache", "dead engine", "failed call", "hang", "leak", "slower", ""]
 """What a client gets (`judge.oracles.rules.Client`). Of a corrupt cache: wrong tokens from a later request, perhaps; in
 the runs that were made, the right ones."""
 

@@ -82,6 +82,7 @@ SHOWN_BY: Mapping[str, str] = {
     "corrupt cache": ANOTHER_ANSWER,
     "hang": "What shows the failure is a request that does not end.",
     "dead engine": "What shows the failure is the exception in the server's log.",
+    "failed call": "What shows the failure is the answer to the call, and the exception in the server's log.",
     "leak": "What shows the failure is memory that is in use, by the server's log or metrics, when no request runs.",
 }
 """By what a client gets."""

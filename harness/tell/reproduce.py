@@ -122,7 +122,9 @@ def observe(
                 return outcome if is_same else structs.replace(outcome, violation=None)
 
             plain = plainest(plain, signature, run, capabilities, lambda one: unusual(spec, launch, one))
-            plain, severity = nearest_of(plain, violation, judged, capabilities, implementations, _likeness)
+            plain, severity = nearest_of(
+                plain, violation, judged, capabilities, implementations, _likeness, declines=deployment.declines
+            )
             plain = without_idle_events(plain, signature, run, IDLE_SECONDS)
             plain = without_idle_options(
                 plain, lambda one: describe(spec, one, launch.version), lambda one: _fails(judged.run, one, wanted)

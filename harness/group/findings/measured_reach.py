@@ -11,7 +11,7 @@ the trace is also tried with further steps (`with_more_steps`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Protocol
 
 from msgspec import structs
@@ -61,10 +61,11 @@ def severity_of(
     capabilities: Capabilities,
     implementations: Sequence[Implementation],
     seconds: float = SECONDS,
+    declines: Collection[str] = (),
 ) -> Severity:
     """Return the severity of a failing, reduced trace, measured for at most `seconds`, and at most twice that for the
-    answers of its clients. `implementations` are those of the target's parts (`deployment.Deployment`)."""
-    return nearest_of(trace, violation, engine, capabilities, implementations, _likeness, seconds)[1]
+    answers of its clients. `implementations` and `declines` are those of `deployment.Deployment`."""
+    return nearest_of(trace, violation, engine, capabilities, implementations, _likeness, seconds, declines)[1]
 
 
 def nearest_of(
@@ -75,6 +76,7 @@ def nearest_of(
     implementations: Sequence[Implementation],
     likeness: Likeness,
     seconds: float = SECONDS,
+    declines: Collection[str] = (),
 ) -> tuple[Trace, Severity]:
     """Return the trace that fails nearest to the stock server, and `severity_of` it. Failures with one `likeness` are
     the same."""
@@ -85,7 +87,7 @@ def nearest_of(
         return trace, Severity("", declared, unmeasured="each run takes the time limit" if declared else "")
     tried = Investigation(engine, capabilities, seconds)
     nearest, reach = _Reaching(tried, violation, capabilities, implementations, likeness).measure(trace)
-    effect = effect_of(violation, answers_of(engine, nearest, violation))
+    effect = effect_of(violation, answers_of(engine, nearest, violation), declines)
     return nearest, Severity(level_of(effect, reach), effect, reach)
 
 
@@ -99,8 +101,8 @@ def severity_on(
     seconds: float = SECONDS,
 ) -> Severity:
     """Return `severity_of` a trace that fails on a target, of whose engine the version is known."""
-    parts = describe(target, trace, version).implementations
-    return severity_of(trace, violation, engine, capabilities, parts, seconds)
+    server = describe(target, trace, version)
+    return severity_of(trace, violation, engine, capabilities, server.implementations, seconds, server.declines)
 
 
 def answers_of(engine: Engine, trace: Trace, violation: Violation) -> Answers:

@@ -8,7 +8,7 @@ level   `TABLE`, by both
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
 from msgspec import structs
@@ -31,6 +31,7 @@ TABLE: Mapping[Effect, Mapping[Distance, Level]] = {
     "corrupt cache": {"stock": "P1", "usual": "P2", "rare": "P3", "far": "P3"},
     "dead engine": {"stock": "P1", "usual": "P1", "rare": "P2", "far": "P3"},
     "hang": {"stock": "P1", "usual": "P2", "rare": "P2", "far": "P3"},
+    "failed call": {"stock": "P2", "usual": "P2", "rare": "P3", "far": "P3"},
     "leak": {"stock": "P2", "usual": "P2", "rare": "P3", "far": "P3"},
     "slower": {"stock": "P3", "usual": "P3", "rare": "P3", "far": "P3"},
 }
@@ -40,7 +41,8 @@ P0  silent wrong tokens, or another user's content, on the stock server
 P1  the same, or a dead engine, with settings that many servers have; on the stock server a corrupt cache, a dead engine
     or a hang
 P2  wrong tokens, a dead engine or a hang with a setting that few servers have; with settings that many have a corrupt
-    cache or a hang; there or on the stock server a leak
+    cache or a hang; there or on the stock server a leak, or
+    a call that fails
 P3  lost cache hits; a corrupt cache or a leak with a setting that few servers have; anything further from the stock
     server
 
@@ -53,13 +55,16 @@ RECEIVED = frozenset({"prompt-logprobs"})
 """Fields of violations that are wrong answers themselves, whatever tokens their clients receive."""
 
 
-def effect_of(violation: Violation, answers: Answers) -> Effect:
+def effect_of(violation: Violation, answers: Answers, declines: Collection[str] = ()) -> Effect:
     """Return what a client gets: the worst of what a run to the end shows, else what the broken rule declares.
+    `declines`: kinds of events whose exceptions the engine answers with an error (`Deployment.declines`).
 
     Where clients receive the right tokens although the rule says that they may not, the cache is corrupt. An exception
     after the violation changes nothing: after a broken invariant it may as well be the adapter's.
     """
     declared = client_of(violation)
+    if declared == "dead engine" and violation.event_kind in declines:
+        return "failed call"
     if violation.field in RECEIVED or any(row.wrong_from >= 0 for row in answers.rows):
         return "wrong tokens"
     if declared != "dead engine" and any(row.end == "not finished" for row in answers.rows):

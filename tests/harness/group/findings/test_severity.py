@@ -80,6 +80,13 @@ def test_what_a_run_shows_counts_before_what_the_rule_says(
     assert effect_of(violation, Answers(rows)) == effect
 
 
+def test_a_call_that_is_answered_with_an_error_ends_nothing() -> None:
+    crash = msgspec.structs.replace(CRASH, event_kind="reset_prefix_cache")
+    assert effect_of(crash, Answers((RAISED,)), {"reset_prefix_cache"}) == "failed call"
+    assert effect_of(crash, Answers((RAISED,)), {"step"}) == "dead engine"
+    assert effect_of(STATE, Answers((WRONG,)), {STATE.event_kind}) == "wrong tokens"
+
+
 @pytest.mark.parametrize(
     ("needs", "rare", "distance"),
     [
