@@ -125,9 +125,9 @@ class Grammar:
         self.after_evict: tuple[int, tuple[tuple[str, int], ...] | None] | None = None
         """After an eviction, short requests still to arrive, and the earlier prompt that arrives then."""
         self.rare = self._enabled()
-        self.before_due = 0
-        """Events still to draw once all requests have probably ended, `due` included; 0 if nothing is due."""
-        self.due: Callable[[], AnyEvent] = self.reset_prefix_cache
+        self.idle_left = 0
+        """Events still to draw once all requests have probably ended, `behind_idle` included; 0 if nothing is due."""
+        self.behind_idle: Callable[[], AnyEvent] = self.reset_prefix_cache
         """Draws the event that has an effect only then."""
         self.burst = choices.pick(workload.bursts)
         self.short = choices.chance(workload.short_answers)
@@ -235,7 +235,7 @@ class Grammar:
         choices, workload = self.choices, self.workload
         if self.others:
             return self.others.pop(0)
-        if self.before_due:
+        if self.idle_left:
             return self.next_due()
         arriving = isinstance(self._last, Arrive | ExternalLoad)
         if self.waits and isinstance(self._last, Turn) and choices.chance(workload.load_follows):
@@ -319,15 +319,15 @@ class Grammar:
 
     def when_idle(self, draw: Callable[[], AnyEvent]) -> AnyEvent:
         """Return the first of the events that lead to one which has no effect while requests run."""
-        self.before_due, self.due = IDLE_STEPS, draw
+        self.idle_left, self.behind_idle = IDLE_STEPS, draw
         return self.next_due()
 
     def next_due(self) -> AnyEvent:
         """Return the next step until all requests have ended, then the event that is due."""
         if self.left:
             return self.step()
-        self.before_due -= 1
-        return self.step() if self.before_due else self.due()
+        self.idle_left -= 1
+        return self.step() if self.idle_left else self.behind_idle()
 
     def parked(self, room: int = 0) -> list[str]:
         """Return the sessions that are probably parked and have room for as many tokens more."""
