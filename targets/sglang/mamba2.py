@@ -26,9 +26,13 @@ class Scan(NamedTuple):
     metadata: Any
     batch: Any
 
-    def continues(self, row: int) -> bool:
-        """Return True if a row starts from the state in its slot, otherwise it starts from none."""
+    def reads_window(self, row: int) -> bool:
+        """Return True if the convolution of a row starts from the window in its slot."""
         return bool(self.metadata.mixed_metadata.has_initial_states[row])
+
+    def reads_state(self, row: int) -> bool:
+        """Return True if the scan of a row starts from the state in its slot, otherwise it starts from none."""
+        return self.reads_window(row) and bool(self.metadata.mixed_metadata.prep_initial_states)
 
     def outputs(self, chains: Sequence[Chain], inputs: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
         """Return the tags of each row's outputs, as `_chunk_scan_fwd` computes them."""

@@ -18,11 +18,12 @@ CUTS = [(0, 0), (0, 5), (1, 0)]
 """Of chunks of eight tokens: SGLang's own example."""
 
 
-def scan(cuts: list[tuple[int, int]] | None, **tracks: list[int]) -> Scan:
+def scan(cuts: list[tuple[int, int]] | None, prepared: bool = True, **tracks: list[int]) -> Scan:
     tables = SimpleNamespace(
         chunk_size=8,
         seq_idx=torch.tensor([[0] * 5 + [1] * 5]),
         has_initial_states=torch.tensor([False, True]),
+        prep_initial_states=prepared,
         chunk_indices=None if cuts is None else torch.tensor([chunk for chunk, _ in cuts]),
         chunk_offsets=None if cuts is None else torch.tensor([offset for _, offset in cuts]),
     )
@@ -33,7 +34,14 @@ def scan(cuts: list[tuple[int, int]] | None, **tracks: list[int]) -> Scan:
 @pytest.mark.parametrize("cuts", [CUTS, None])
 def test_each_row_gets_its_own_outputs(cuts: list[tuple[int, int]] | None) -> None:
     assert scan(cuts).outputs(CHAINS, INPUTS) == [tags for _, tags in CHAINS]
-    assert [scan(cuts).continues(row) for row in (0, 1)] == [False, True]
+    assert [scan(cuts).reads_state(row) for row in (0, 1)] == [False, True]
+
+
+def test_a_batch_without_initial_states_reads_windows_alone() -> None:
+    """The mixer passes states to its scan only if the batch has some (`prep_initial_states`)."""
+    unprepared = scan(None, prepared=False)
+    assert [unprepared.reads_window(row) for row in (0, 1)] == [False, True]
+    assert [unprepared.reads_state(row) for row in (0, 1)] == [False, False]
 
 
 def test_what_the_tables_leave_out_has_no_output() -> None:
