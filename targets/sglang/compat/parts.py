@@ -239,6 +239,7 @@ def make_cache(sizes: Sizes, rows: Any, allocator: Any) -> Any:
     from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 
     tree_api.order_sets_of_nodes()
+    scheduler_api.order_sets_of_requests()
     kinds = tree_api.component_types()
     parameters.tree_components = (kinds.FULL, kinds.SWA, kinds.MAMBA) if sizes.sliding else (kinds.FULL, kinds.MAMBA)
     if not hasattr(envs, "SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND"):
