@@ -42,6 +42,7 @@ OURS = {
         "sglang-prefill-keeps-its-window.json",
         "sglang-staging-that-is-not-ready.json",
         "sglang-load-behind-pages-of-the-device.json",
+        "sglang-chunk-behind-a-declined-write-back.json",
     ],
 }
 """Traces on which an earlier fix of two-crossings-in-flight was wrong: it let a verification behind a request's end
@@ -58,7 +59,7 @@ The token that an aborted request computes instead of its prompt has the stop to
 prompt in chunks that joins no tree keeps all of its window until it decodes. The fix of copy-of-an-earlier-match left
 waiting requests whose fetch begins again with the slots of their matches. The fix of write-back-that-is-declined asked
 for room for a whole hit of the host, also for its pages that are on the device still, and the prompt was never
-admitted."""
+admitted; and it left out prompts that go on by chunks."""
 DATA = Path(__file__).parents[2] / "data"
 
 
