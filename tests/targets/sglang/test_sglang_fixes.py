@@ -17,8 +17,8 @@ from hybridfuzz.targets.base.registry import prepare
 pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("engine")]
 
 REPEATED = {"sglang-nodes-of-a-released-tag.json", "sglang-requests-preempted-together.json"}
-"""Half of all pairs of runs of them in one process differed: SGLang evicts the nodes of a released tag, and puts requests
-that are preempted together back into the queue, in the order of a set, by address."""
+"""Half of all pairs of runs of them in one process differed: SGLang evicts the nodes of a released tag, and puts
+requests that are preempted together back into the queue, in the order of a set, by address."""
 RUNS = 4
 """Tries, of two runs each."""
 OURS = {
