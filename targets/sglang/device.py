@@ -177,8 +177,8 @@ class Device:
         if loaded:
             rows = loaded.rows
         elif self.sizes.ring and batch.forward_mode.is_decode():
-            given = replays(self.tracker.decode(batch), self.sizes.ring)
-            rows = [row._replace(replay=one) for row, one in zip(rows, given, strict=True)]
+            rings = replays(self.tracker.decode(batch), self.sizes.ring)
+            rows = [row._replace(replay=replay) for row, replay in zip(rows, rings, strict=True)]
         elif not extend and not batch.forward_mode.is_idle() and self.has_sink_row:
             rows += [self._padding()] * (self.pad_to - len(rows))
         if self.sizes.sliding:

@@ -99,8 +99,8 @@ class Filled:
         self.metadata = copy.copy(filled)
         self.metadata.mamba_cache_indices = filled.mamba_cache_indices.clone()
         if graphs.entries:
-            given = replays(filled, graphs.entries)
-            rows = [row._replace(replay=given[index]) for index, row in enumerate(rows)]
+            rings = replays(filled, graphs.entries)
+            rows = [row._replace(replay=rings[index]) for index, row in enumerate(rows)]
         places, starts = filled.mamba_cache_indices.tolist(), filled.query_start_loc.tolist()
         slots = graphs.memory.slots_at(places)
         pool_rows, lengths = buffers.req_pool_indices[:size].tolist(), buffers.seq_lens[:size].tolist()
