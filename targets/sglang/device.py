@@ -32,7 +32,7 @@ from ..base.observe import (
     Zeroed,
 )
 from ..base.protocol import EngineError
-from ..base.shadow import POISON, POISON_TOKEN, join, run_chain, sample
+from ..base.shadow import POISON, POISON_TOKEN, combine, join, run_chain, sample
 from . import snapshots
 from .batch_rows import PADDING_TOKEN, Row
 from .bounds import Bounds
@@ -363,7 +363,10 @@ class Device:
             tags = run_chain(start, inputs[index])
             chains.append((start, tags))
             if scan is None:
-                hidden[index] = join(hidden[index], tags)
+                # The window identifies the prefix, too: its last input is the tag of the last state.
+                is_of_it = not window or window[-1] == start
+                seen = tags if is_of_it else run_chain(combine(window[-1], start), inputs[index])
+                hidden[index] = join(hidden[index], seen)
             inputs_so_far = (*(window or ()), *tags)
             window = window_of(inputs_so_far, width)
             states.window[layer, place] = window

@@ -140,7 +140,7 @@ def test_a_hit_follows_an_answer_that_ended_with_an_empty_ring(
     config = Config(num_blocks=80, groups=groups, mamba_cache_mode="slots", max_num_seqs=2, max_model_len=24)
     config = msgspec.structs.replace(config, options=options, graph_sizes=graphs, async_depth=0)
     first = Arrive("r", (("a", 5),), 8)  # 12 tokens are computed
-    second = Arrive("s", (("a", 5), ("~", 8)), 6)
+    second = Arrive("s", (("a", 5), ("~", 8)), 4)  # 16
     outcome = worker_of(workers, LATEST).run(Trace(config, (first, *[Step()] * 10, second, *[Step()] * 3)))
     assert outcome.violation is None, outcome.violation.message
     assert outcome.reached["prefix hit"]

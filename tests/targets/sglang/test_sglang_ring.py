@@ -40,9 +40,17 @@ class Layer:
 
     def run(self, tokens: tuple[int, ...], prefix: int, replay: Replay | None) -> KernelLaunch:
         row = Row("r", 1, prefix, len(tokens), tokens, True, SLOT, (SLOT,), [], [], place=SLOT, replay=replay)
+        return self._computed(row)[0]
+
+    def computed(self, tokens: tuple[int, ...], prefix: int) -> tuple[KernelLaunch, tuple[int, ...]]:
+        """Return what a prefill has recorded, and the tags of its outputs."""
+        return self._computed(Row("r", 1, prefix, len(tokens), tokens, True, SLOT, (SLOT,), [], [], place=SLOT))
+
+    def _computed(self, row: Row) -> tuple[KernelLaunch, tuple[int, ...]]:
         launch = KernelLaunch(0, [row], deque(), lambda launch: None)
-        self.device._state_layer(0, launch, [tokens], [None])
-        return launch
+        hidden: list[Any] = [None]
+        self.device._state_layer(0, launch, [row.tokens], hidden)
+        return launch, hidden[0]
 
     def decode(self, token: int, prefix: int, cursor: int, flushes: bool = False) -> int:
         """Return the state that a decode reads."""
@@ -93,6 +101,17 @@ def test_a_prefill_reads_and_stores_the_state_without_the_ring() -> None:
     assert next(one for one in launch.accesses if isinstance(one, StateRead)).temporal == truth(*PROMPT)
     assert layer.stored == truth(*PROMPT, 31, 32)
     assert layer.states.ring[0, SLOT].tolist() == [21, 99, 99]
+
+
+def test_a_window_of_a_later_token_gives_other_outputs() -> None:
+    """The state behind them is that of the tokens all the same."""
+    layer = Layer()
+    _, right = layer.computed((21,), 2)
+    layer = Layer()
+    layer.states.window[0, SLOT] = truth(*PROMPT, 77)
+    _, wrong = layer.computed((21,), 2)
+    assert right == (truth(*PROMPT, 21),) and wrong != right
+    assert layer.stored == truth(*PROMPT, 21)
 
 
 def test_the_kernel_stores_at_the_last_entry_and_where_it_is_told_to() -> None:
