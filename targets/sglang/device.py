@@ -364,9 +364,10 @@ class Device:
             chains.append((start, tags))
             if scan is None:
                 # The window identifies the prefix, too: its last input is the tag of the last state.
-                is_of_it = not window or window[-1] == start
-                seen = tags if is_of_it else run_chain(combine(window[-1], start), inputs[index])
-                hidden[index] = join(hidden[index], seen)
+                outputs = tags
+                if window and window[-1] != start:
+                    outputs = run_chain(combine(window[-1], start), inputs[index])
+                hidden[index] = join(hidden[index], outputs)
             inputs_so_far = (*(window or ()), *tags)
             window = window_of(inputs_so_far, width)
             states.window[layer, place] = window
