@@ -18,6 +18,7 @@ SGLang's own state and KV tensors. See docs/explanation/sglang.md.
     device       shadow layers, executed when SGLang waits for their result
     batch_rows   the rows of a launched batch
     bounds       checks their indices
+    ring         decodes that replay a ring of inputs (ReplaySSM)
     graphs       captured decode graphs: padded batches, from the buffers that a replay reads
     snapshots    snapshots beside the working state
     trees        reads the radix tree

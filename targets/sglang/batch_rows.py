@@ -12,6 +12,16 @@ NO_STATE = -1
 """State slot of a padding row in a captured graph: kernels leave such a row out."""
 
 
+class Replay(NamedTuple):
+    """A decode of ReplaySSM, which folds the first `entries` inputs of a slot's ring into its stored state.
+
+    flushes  True if the new state is stored, False if the input is appended to the ring at index `entries`
+    """
+
+    entries: int
+    flushes: bool
+
+
 class Row(NamedTuple):
     """One row of a batch.
 
@@ -47,6 +57,8 @@ class Row(NamedTuple):
     window_reads: Sequence[int] = ()
     window_writes: Sequence[int] = ()
     """Where the contents of these are."""
+    replay: Replay | None = None
+    """The ring of inputs since the stored state, where decodes replay it."""
 
     @property
     def end(self) -> int:

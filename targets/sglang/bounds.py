@@ -21,6 +21,7 @@ class Bounds:
         self.num_rows, self.num_columns = engine.rows.req_to_token.shape
         self.num_slots = engine.states.temporal.shape[1]
         self.num_locations = len(engine.states.keys[0])
+        self.num_entries = engine.sizes.ring
         self.num_window_locations = engine.sizes.num_window_pages * engine.sizes.page
 
     def row(self, index: int, row: Row) -> OutOfRange | None:
@@ -43,6 +44,7 @@ class Bounds:
             [
                 (STATES, "row", row.pool_row, self.num_rows),
                 *([(STATES, "slot", row.slot, self.num_slots)] if row.has_state else ()),
+                *([(STATES, "ring entry", row.replay.entries, self.num_entries)] if row.replay else ()),
                 (ATTENTION, "position", row.prefix, self.num_columns),
                 (ATTENTION, "column", row.prefix + row.num_tokens - 1, self.num_columns),
                 *ends,

@@ -218,6 +218,10 @@ def _flags(trace: Trace) -> Iterator[str]:
     options, page = config.options, blocks["attention"]
     if sizes.unified != "no":
         yield "--enable-unified-memory"
+    if sizes.ring:
+        yield from ("--enable-linear-replayssm", "--linear-replayssm-cache-len", str(sizes.ring))
+        if not config.enable_prefix_caching:
+            yield from ("--mamba-track-interval", str(sizes.track))
     if config.enable_prefix_caching:
         yield from ("--mamba-radix-cache-strategy", options.get("strategy", "no_buffer"))
         track = max(blocks.values()) * int(options.get("track", "1"))

@@ -32,7 +32,7 @@ from ..base.observe import (
     Zeroed,
 )
 from ..base.protocol import EngineError
-from ..base.shadow import POISON, POISON_TOKEN, join, run_chain, sample
+from ..base.shadow import POISON, POISON_TOKEN, combine, join, run_chain, sample
 from . import snapshots
 from .batch_rows import PADDING_TOKEN, Row
 from .bounds import Bounds
@@ -40,6 +40,7 @@ from .compat import old_releases, scheduler_api, tree_api
 from .compat.engine import ATTENTION, STATES, WINDOW, SglangEngine
 from .compat.immediate import Immediate
 from .inputs import applied
+from .ring import replays
 
 
 class KernelLaunch:
@@ -175,6 +176,9 @@ class Device:
         loaded = self.graphs.load(batch, rows, self.pad_to) if self.graphs and (verify or not extend) else None
         if loaded:
             rows = loaded.rows
+        elif self.sizes.ring and batch.forward_mode.is_decode():
+            rings = replays(self.tracker.decode(batch), self.sizes.ring)
+            rows = [row._replace(replay=replay) for row, replay in zip(rows, rings, strict=True)]
         elif not extend and not batch.forward_mode.is_idle() and self.has_sink_row:
             rows += [self._padding()] * (self.pad_to - len(rows))
         if self.sizes.sliding:
@@ -336,7 +340,8 @@ class Device:
 
         Prefills load the recurrent state always (it was cleared when the slot was allocated), the convolution window
         only if tokens are computed already; those of Mamba 2 load both only then. A row with drafts stores the state
-        after each token beside the working state, of which only the window advances (`causal_conv1d_update`).
+        after each token beside the working state, of which only the window advances (`causal_conv1d_update`). With a
+        ring, a decode starts from the state that it replays; its window advances as without one.
         """
         states, width, accesses = self.states, self.sizes.window + 1, launch.accesses
         chains = []
@@ -347,16 +352,25 @@ class Device:
                 continue
             slot, place = row.slot, row.place
             temporal = int(states.temporal[layer, place])
-            window = tuple(states.window[layer, place].tolist()) if row.prefix else None
+            if row.replay and row.replay.entries:
+                temporal = run_chain(temporal, tuple(states.ring[layer, place, : row.replay.entries].tolist()))[-1]
+            reads_window = bool(row.prefix) and (scan is None or scan.reads_window(index))
+            window = tuple(states.window[layer, place].tolist()) if reads_window else None
             start = EMPTY if not temporal and not row.prefix else temporal
-            if scan is None or scan.continues(index):
-                accesses.append(StateRead(index, STATES, layer, 0, slot, temporal, window))
-            else:
+            reads_state = scan is None or scan.reads_state(index)
+            if reads_state or reads_window:
+                read = temporal if reads_state else None
+                accesses.append(StateRead(index, STATES, layer, 0, slot, read, window))
+            if not reads_state:
                 start = EMPTY
             tags = run_chain(start, inputs[index])
             chains.append((start, tags))
             if scan is None:
-                hidden[index] = join(hidden[index], tags)
+                # The window identifies the prefix, too: its last input is the tag of the last state.
+                outputs = tags
+                if window and window[-1] != start:
+                    outputs = run_chain(combine(window[-1], start), inputs[index])
+                hidden[index] = join(hidden[index], outputs)
             inputs_so_far = (*(window or ()), *tags)
             window = window_of(inputs_so_far, width)
             states.window[layer, place] = window
@@ -366,7 +380,10 @@ class Device:
                     states.scratch_temporal[layer, index, step] = tags[step]
                     states.scratch_window[layer, index, step] = window_of(seen, width)
                 continue
-            states.temporal[layer, place] = tags[-1]
+            if row.replay and not row.replay.flushes:
+                states.ring[layer, place, row.replay.entries] = inputs[index][0]
+            else:
+                states.temporal[layer, place] = tags[-1]
             accesses.append(StateWrite(index, STATES, layer, 0, slot, row.prefix + row.num_tokens, tags[-1], window))
         if scan is not None:
             for index, tags in enumerate(scan.outputs(chains, inputs)):

@@ -22,6 +22,7 @@ from ..base.observe import OutOfRange
 from .batch_rows import NO_STATE, PADDING_TOKEN, Row
 from .compat import parts, scheduler_api
 from .compat.engine import STATES, SglangEngine
+from .ring import replays
 from .stubs import OFF
 
 
@@ -42,6 +43,7 @@ class Graphs(DecodeCudaGraphRunner):
         self.graph_sizes = sorted(sizes.graphs)
         self.max_bs, tokens = self.graph_sizes[-1], self.graph_sizes[-1] * width
         self.tracks = sizes.strategy != "no_buffer" and not sizes.drafts
+        self.entries = sizes.ring
         self.deepep_adapter = OFF
         self.model_runner: Any = SimpleNamespace(hisparse_coordinator=None, lora_manager=None, spec_algorithm=OFF)
         self.attn_backend = backend = _replaying(engine)
@@ -96,6 +98,9 @@ class Filled:
         filled = graphs.attn_backend.forward_metadata
         self.metadata = copy.copy(filled)
         self.metadata.mamba_cache_indices = filled.mamba_cache_indices.clone()
+        if graphs.entries:
+            rings = replays(filled, graphs.entries)
+            rows = [row._replace(replay=rings[index]) for index, row in enumerate(rows)]
         places, starts = filled.mamba_cache_indices.tolist(), filled.query_start_loc.tolist()
         slots = graphs.memory.slots_at(places)
         pool_rows, lengths = buffers.req_pool_indices[:size].tolist(), buffers.seq_lens[:size].tolist()

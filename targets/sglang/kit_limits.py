@@ -72,6 +72,7 @@ class Case(NamedTuple):
                 "inputs": "tokens",
                 "state_layers": "gdn",
                 "unified_memory": "no",
+                "replay": "0",
                 **self.config.options,
             }
         )
@@ -176,6 +177,14 @@ ROWS: tuple[Row[Case], ...] = (
         lambda c: c.options.unified_memory != "no"
         and c.config.num_speculative_tokens > 0 and c.options.drafter == "ngram",
         "unified_memory={options.unified_memory} excludes n-gram drafts: the server refuses them"),
+    Row("shadow", "replay", lambda c: c.options.replay != "0" and c.caches and c.options.strategy != "no_buffer",
+        "replay={options.replay} needs strategy no_buffer: the server refuses the others"),
+    Row("shadow", "replay", lambda c: c.options.replay != "0" and c.config.num_speculative_tokens > 0,
+        "replay={options.replay} excludes drafts: a verification stores states, and no decode runs"),
+    Row("shadow", "replay", lambda c: c.options.replay != "0" and c.options.unified_memory != "no",
+        "replay={options.replay} excludes unified memory, whose pool has no rings: the flag has no effect"),
+    Row("shadow", "replay", lambda c: c.options.replay != "0" and c.options.state_layers != "gdn",
+        "replay={options.replay} needs state_layers=gdn: other layers have no kernel that replays"),
     # ---- Scripts.
     Row("script", "tree_core", lambda c: c.options.tree_core == BOTH, "two tree cores side by side"),
     Row("script", "assertions", lambda c: not shown(c.failure), "{failure.oracle} ({failure.field}) on SGLang yet"),

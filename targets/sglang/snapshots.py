@@ -41,7 +41,7 @@ class Tracker:
         self.chunk = engine.sizes.chunk
         self.tracks = engine.sizes.strategy != "no_buffer"
         self.scans = engine.sizes.mamba2
-        is_needed = self.tracks or self.scans
+        is_needed = self.tracks or self.scans or engine.sizes.ring
         self.backend: Any = parts.make_backend(engine.rows, engine.sizes, self.scans) if is_needed else None
 
     def scan(self, batch: Any) -> Scan | None:
@@ -51,6 +51,10 @@ class Tracker:
         seen = scheduler_api.backend_batch(batch)
         self.backend.init_forward_metadata(seen)
         return Scan(self.backend.forward_metadata, seen)
+
+    def decode(self, batch: Any) -> Any:
+        """Return the backend's metadata of a decode, for which it moves the cursors of rings on."""
+        return self.backend._forward_metadata(scheduler_api.decode_batch(batch))
 
     def plan(self, batch: Any, rows: Sequence[Row], scan: Scan | None = None) -> Plan | None:
         """Return the rows that leave a snapshot and its slots, at launch. `scan`: of Mamba 2 layers."""

@@ -79,6 +79,7 @@ class Storage:
     temporal  [layer, slot]                window  [layer, slot, tap]
     keys, values  per attention layer [token slot]; window_keys, window_values of layers with a sliding window
     scratch_temporal [layer, row, draft], scratch_window [layer, row, draft, tap]  with speculation
+    ring      [layer, slot, entry] with ReplaySSM: what stands for the input that the kernel appends as (d, k, g)
     """
 
     def __init__(self, rows: Any, kv: Any, sizes: Sizes) -> None:
@@ -91,6 +92,7 @@ class Storage:
             steps = sizes.state_layers, sizes.rows + 1, sizes.drafts
             self.scratch_temporal = state.intermediate_ssm.numpy().reshape(steps)
             self.scratch_window = state.intermediate_conv_window[0].numpy().reshape(*steps, sizes.window)
+        self.ring: Any = state.replayssm_d.numpy()[:, :, 0, :, 0] if sizes.ring else np.empty(0, np.int64)
         pool = kv.full_kv_pool
         self.keys: Any = [buffer.numpy()[:, 0, 0] for buffer in pool.k_buffer]
         self.values: Any = [buffer.numpy()[:, 0, 0] for buffer in pool.v_buffer]
@@ -101,7 +103,7 @@ class Storage:
         noise = np.random.default_rng(0)
         scratch = (self.scratch_temporal, self.scratch_window)
         slots = (*self.keys, *self.values, *self.window_keys, *self.window_values)
-        for array in (self.temporal, self.window, *scratch, *slots):
+        for array in (self.temporal, self.window, self.ring, *scratch, *slots):
             array[...] = noise.integers(1, 1 << 62, array.shape)
         self.clears_what_is_freed = old_releases.clears_what_is_freed(rows)
         if self.clears_what_is_freed:

@@ -46,6 +46,13 @@ def publish(sizes: Sizes) -> Any:
             "radix_eviction_policy_config": eviction_config(sizes.eviction, sizes.page),
             "enable_session_radix_cache": sizes.tags,
         }
+    if sizes.ring:
+        given |= {
+            "enable_linear_replayssm": True,
+            "linear_replayssm_cache_len": sizes.ring,
+            # Its boundaries count without a prefix cache, too.
+            "mamba_track_interval": sizes.track,
+        }
     if sizes.hicache != "no":
         given |= {
             "enable_hierarchical_cache": True,
@@ -129,6 +136,8 @@ def make_row_pool(sizes: Sizes, layers: list[int]) -> Any:
         enable_mamba_extra_buffer_lazy=sizes.strategy == "extra_buffer_lazy",
         speculative_num_draft_tokens=sizes.drafts or None,
         enable_overlap_schedule=sizes.overlap,
+        enable_linear_replayssm=sizes.ring > 0,
+        linear_replayssm_cache_len=sizes.ring,
     )
     rows = make(mamba_size=sizes.slots)
     if old_releases.set_zero_aside(rows.mamba_pool):

@@ -530,6 +530,19 @@ def backend_batch(batch: Any) -> Any:
     return seen
 
 
+def decode_batch(batch: Any) -> Any:
+    """Return the fields of a `ForwardBatch` that the backend reads, for a batch of decodes."""
+    return Seen(
+        batch_size=len(batch.reqs),
+        forward_mode=batch.forward_mode,
+        logical_forward_mode=batch.forward_mode,
+        req_pool_indices=batch.req_pool_indices.clone(),
+        seq_lens_cpu=batch.seq_lens_cpu,
+        mamba_track_indices=_clone(batch.mamba_track_indices),
+        mamba_track_mask=_clone(batch.mamba_track_mask),
+    )
+
+
 def _clone(tensor: Any) -> Any:
     """Return a copy of a tensor, None for none."""
     return None if tensor is None else tensor.clone()

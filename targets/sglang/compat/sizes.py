@@ -96,6 +96,7 @@ class Sizes:
                  "lazy", or "eager", with each free; "no" without such a memory
     strips       True if all answers are reasoning, and the tree keeps the prompts alone (`strip_thinking_cache`)
     early_unlock  True if a request unlocks the windows and the state of its prefix once its own window is behind them
+    ring         inputs that a decode may leave out of the stored state (`linear_replayssm_cache_len`), 0 for none
     """
 
     caching: bool
@@ -143,6 +144,7 @@ class Sizes:
     early_unlock: bool = False
     strips: bool = False
     unified: str = "no"
+    ring: int = 0
 
     @cached_property
     def tree_core(self) -> str:
@@ -344,4 +346,5 @@ def sizes_of(config: Config) -> Sizes:
         early_unlock=options.get("early_unlock") == "yes",
         strips=options.get("strip_thinking") == "yes",
         unified=unified,
+        ring=int(options.get("replay", "0")),
     )

@@ -9,17 +9,17 @@ import torch
 
 from hybridfuzz.targets.base.observe import OutOfRange
 from hybridfuzz.targets.sglang import kernels
-from hybridfuzz.targets.sglang.batch_rows import NO_STATE, Row
+from hybridfuzz.targets.sglang.batch_rows import NO_STATE, Replay, Row
 from hybridfuzz.targets.sglang.bounds import Bounds
 from hybridfuzz.targets.sglang.compat.engine import ATTENTION, STATES
 from hybridfuzz.targets.sglang.snapshots import Plan
 
 
 def bounds() -> Bounds:
-    """Three request rows of eight columns, five state slots, twenty token slots."""
+    """Three request rows of eight columns, five state slots with rings of three entries, twenty token slots."""
     states = SimpleNamespace(temporal=np.zeros((1, 5)), window_keys=[], keys=[np.zeros(20)])
     rows = SimpleNamespace(req_to_token=torch.zeros((3, 8)))
-    sizes = SimpleNamespace(num_window_pages=0, page=1)
+    sizes = SimpleNamespace(num_window_pages=0, page=1, ring=3)
     return Bounds(SimpleNamespace(rows=rows, states=states, sizes=sizes))  # type: ignore[arg-type]
 
 
@@ -31,6 +31,7 @@ def row(**changes: Any) -> Any:
 
 def test_a_sound_row_is_inside() -> None:
     assert bounds().row(0, row()) is None
+    assert bounds().row(0, row(replay=Replay(2, True))) is None
 
 
 @pytest.mark.parametrize(
@@ -45,6 +46,8 @@ def test_a_sound_row_is_inside() -> None:
         ({"prefix": 6, "num_tokens": 3}, (ATTENTION, "column", 8, 8)),
         ({"locations": [4, 5, -6, 7, 8]}, (ATTENTION, "location", -6, 20)),
         ({"written": [20]}, (ATTENTION, "location", 20, 20)),
+        ({"replay": Replay(3, False)}, (STATES, "ring entry", 3, 3)),
+        ({"replay": Replay(-1, True)}, (STATES, "ring entry", -1, 3)),
     ],
 )
 def test_a_row_that_names_nothing_is_noted(changes: dict[str, Any], outside: tuple[int, str, int, int]) -> None:

@@ -185,6 +185,39 @@ def test_a_server_with_priorities_sorts_by_arrival_or_length_only() -> None:
     assert not MIXES.supports(msgspec.structs.replace(wanted, options={"strategy": "no_buffer", "order": "lof"}))
 
 
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({}, ""),
+        ({"mamba_cache_mode": "none", "async_depth": 1, "options": {"strategy": "extra_buffer"}}, ""),
+        ({"options": {"hicache": "write_through", "tree_core": "python", "mixed_chunk": "yes"}}, ""),
+        ({"options": {"strategy": "extra_buffer"}}, "needs strategy no_buffer: the server refuses"),
+        ({"num_speculative_tokens": 2, "options": {"drafter": "eagle"}}, "excludes drafts"),
+        ({"options": {"unified_memory": "lazy"}}, "has no rings"),
+        ({"options": {"state_layers": "mamba2"}}, "needs state_layers=gdn"),
+    ],
+)
+def test_a_ring_of_inputs_is_taken_where_it_has_an_effect(changes: dict[str, Any], reason: str) -> None:
+    options = {"strategy": "no_buffer", "replay": "3", **changes.get("options", {})}
+    wanted = msgspec.structs.replace(PLAIN, **{**changes, "options": options})
+    answer = MIXES.supports(wanted)
+    assert reason in answer
+    assert bool(answer) == bool(reason)
+    without = msgspec.structs.replace(wanted, options={**options, "replay": "0"})
+    assert not MIXES.supports(without)
+
+
+def test_a_ring_of_inputs_is_drawn_now_and_then_and_the_server_is_told() -> None:
+    drawn = [draw_trace(MIXES.capabilities, 1, index, {}, MIXES.supports).config for index in range(300)]
+    rings = [one for one in drawn if one.options["replay"] != "0"]
+    assert 0 < len(rings) < 30 and {sizes_of(one).ring for one in rings} == {3, 6}
+    for one in (rings[0], msgspec.structs.replace(rings[0], mamba_cache_mode="none", enable_prefix_caching=False)):
+        flags = deployment("", Trace(one, ()), "0.5.23").flags
+        assert "--enable-linear-replayssm" in flags and "--mamba-track-interval" in flags
+        assert ("--linear-replayssm-cache-len", one.options["replay"]) in pairwise(flags)
+    assert "--enable-linear-replayssm" not in deployment("", Trace(PLAIN, ()), "0.5.23").flags
+
+
 def test_all_strategies_and_pages_are_drawn() -> None:
     drawn = [draw_trace(FACTORY.capabilities, 1, index, {}, FACTORY.supports).config for index in range(60)]
     assert {one.options["strategy"] for one in drawn} == set(FACTORY.capabilities.options["strategy"])

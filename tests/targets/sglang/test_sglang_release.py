@@ -119,6 +119,33 @@ def test_random_traces_are_silent(workers: dict[str, WorkerClient], strategy: st
     assert reached["boundary crossed in a step with a rejection"]
 
 
+@pytest.mark.parametrize("ring", ["3", "6"])
+@pytest.mark.parametrize("depth", [0, 1])
+def test_random_traces_with_a_ring_of_inputs_are_silent(
+    workers: dict[str, WorkerClient], ring: str, depth: int
+) -> None:
+    """Without a prefix cache, where the release has no cause with them."""
+    overrides = {"mamba_cache_mode": "none", "enable_prefix_caching": False, "num_speculative_tokens": 0}
+    for outcome in run_random(worker_of(workers, LATEST), {**overrides, "replay": ring, "async_depth": depth}):
+        assert outcome.exercised["S3"]
+
+
+@pytest.mark.parametrize("graphs", [(), (1, 2, 4)])
+@pytest.mark.parametrize("ring", ["3", "6"])
+def test_a_hit_follows_an_answer_that_ended_with_an_empty_ring(
+    workers: dict[str, WorkerClient], ring: str, graphs: tuple[int, ...]
+) -> None:
+    """Its last token is at a boundary of the tree; the next request decodes behind the state that it left."""
+    groups, options = (Group("mamba", 4), Group("attention", 1)), {"strategy": "no_buffer", "replay": ring}
+    config = Config(num_blocks=80, groups=groups, mamba_cache_mode="slots", max_num_seqs=2, max_model_len=24)
+    config = msgspec.structs.replace(config, options=options, graph_sizes=graphs, async_depth=0)
+    first = Arrive("r", (("a", 5),), 8)  # 12 tokens are computed
+    second = Arrive("s", (("a", 5), ("~", 8)), 4)  # 16
+    outcome = worker_of(workers, LATEST).run(Trace(config, (first, *[Step()] * 10, second, *[Step()] * 3)))
+    assert outcome.violation is None, outcome.violation.message
+    assert outcome.reached["prefix hit"]
+
+
 @pytest.mark.parametrize("core", ["python", "both"])
 @pytest.mark.parametrize("depth", [0, 1])
 def test_a_hit_behind_an_image_and_a_window_follows_an_idle_batch(

@@ -44,9 +44,10 @@ RUN = [
     "0.5.23--snapshot-slots-not-swapped--S1-step-mamba-temporal.json",
     "0.5.23--two-crossings-in-flight--S1-step-mamba-temporal.json",
     "0.5.23--loaded-state-stays-locked-while-one-decodes--S6-step-length.json",
+    "0.5.23--mixed-step-without-the-ring--S3-step-mamba-temporal.json",
 ]
 """Wrong tokens of the trace's own client, a hang, a leak, and wrong tokens of a client that sends the same ones: behind
-a client that aborts, which a script took for one that lacks a token, and with speculation. Images."""
+a client that aborts, which a script took for one that lacks a token, and with speculation. Images. A ring of inputs."""
 CONFIG = Config(
     20,
     (Group("mamba", 4), Group("attention", 1)),
