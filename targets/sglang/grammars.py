@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from sglang.srt.constrained import grammar_manager
 from sglang.srt.constrained.base_grammar_backend import BaseGrammarBackend, BaseGrammarObject, InvalidGrammarObject
-from sglang.srt.runtime_context import get_parallel
 
 from ...reference.tokens import Truth
 from ..base.grammars import WORD, AnswerGrammar, Compiler
+from .compat import scheduler_api
 
 DOES_NOT_COMPILE = "("
 """Specification of a grammar that is none."""
@@ -104,7 +104,7 @@ class Grammars(grammar_manager.GrammarManager):
 
     def __init__(self, scheduler: Any) -> None:
         grammar_manager.time = _Clock()
-        get_parallel().override_permanently(tp_rank=0)  # the first rank logs errors
+        scheduler_api.be_first_rank()
         self.scheduler = scheduler
         self.server_args = scheduler.server_args
         self.grammar_queue: list[Any] = []

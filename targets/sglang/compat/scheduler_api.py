@@ -60,11 +60,16 @@ def captures() -> bool:
 
 
 def mixes() -> bool:
-    """Return True if mixed chunks keep the snapshots of their prefills, and priorities displace requests (0.5.23)."""
+    """Return True for a release that is driven with everything: mixed chunks that keep the snapshots of their prefills,
+    priorities that displace requests, and what came to the adapter since (0.5.23).
+
+    0.5.17 to 0.5.20 have most of it in another form.
+    """
     from sglang.srt.managers.schedule_batch import ScheduleBatch
     from sglang.srt.managers.scheduler import Scheduler
 
-    return hasattr(Scheduler, "_forward_isolation") and hasattr(ScheduleBatch, "mix_with_running")
+    has_budget = find_spec("sglang.srt.mem_cache.prefill_budget") is not None
+    return has_budget and hasattr(Scheduler, "_forward_isolation") and hasattr(ScheduleBatch, "mix_with_running")
 
 
 def limit_rows(rows: int) -> None:
@@ -87,6 +92,17 @@ def only_rank() -> Any:
     from sglang.srt.runtime_context import get_parallel
 
     return get_parallel().override(tp_rank=0, pp_rank=0, attn_dcp_rank=0)
+
+
+def be_first_rank() -> None:
+    """Make this process the first rank of its server, which logs errors of grammars."""
+    from sglang.srt.runtime_context import get_parallel
+
+    parallel = get_parallel()
+    if hasattr(parallel, "override_permanently"):
+        parallel.override_permanently(tp_rank=0)
+    else:  # up to 0.5.19
+        parallel._overrides["tp_rank"] = 0
 
 
 def call(make: Any, **keywords: Any) -> Any:
