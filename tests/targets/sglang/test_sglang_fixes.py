@@ -44,6 +44,7 @@ OURS = {
         "sglang-load-behind-pages-of-the-device.json",
         "sglang-chunk-behind-a-declined-write-back.json",
         "sglang-first-token-behind-a-chunk-that-waits.json",
+        "sglang-checkpoint-of-a-turn-without-a-slot.json",
     ],
 }
 """Traces on which an earlier fix of two-crossings-in-flight was wrong: it let a verification behind a request's end
@@ -69,7 +70,7 @@ DATA = Path(__file__).parents[2] / "data"
     ("target", "count"),
     [
         of_release("sglang", "0.5.20", "sglang@0.5.20", 2),
-        of_release("sglang", "0.5.23", "sglang:sessions@0.5.23", 34),
+        of_release("sglang", "0.5.23", "sglang:sessions@0.5.23", 35),
     ],
 )
 def test_all_apply_together_and_silence_all_traces(target: str, count: int) -> None:
