@@ -61,8 +61,9 @@ The token that an aborted request computes instead of its prompt has the stop to
 prompt in chunks that joins no tree keeps all of its window until it decodes. The fix of copy-of-an-earlier-match left
 waiting requests whose fetch begins again with the slots of their matches. The fix of write-back-that-is-declined asked
 for room for a whole hit of the host, also for its pages that are on the device still, and the prompt was never
-admitted; and it left out prompts that go on by chunks. Behind the fix of chunk-without-room a prompt whose chunk waits lost
-its first token: a request was admitted meanwhile, and the chunk was counted as one in flight."""
+admitted; and it left out prompts that go on by chunks. Behind the fix of chunk-without-room a prompt whose chunk waits
+lost its first token: a request was admitted meanwhile, and the chunk was counted as one in flight. A turn of a session
+whose checkpoint got no slot fails for another cause on the release alone."""
 DATA = Path(__file__).parents[2] / "data"
 
 
