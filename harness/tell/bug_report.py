@@ -256,6 +256,11 @@ class ReproCase(Struct, frozen=True):
         return self.related.cause if self.related else None
 
     @property
+    def gpu(self) -> str:
+        """What was seen on a GPU, as the text of the cause has it, "" if it does not say."""
+        return self.cause.fields.get("GPU", "") if self.cause else ""
+
+    @property
     def form(self) -> Form:
         """The form of the tracker; of a defect that is public already, that of a comment."""
         return COMMENT if self.cause and self.cause.same else self.deployment.form
@@ -408,6 +413,9 @@ ATTACH = """\
 TESTED = """\
 > - [ ] Attach `{}`, too, or remove its row from the table of the patch.
 """
+ON_A_GPU = """\
+> - [ ] Run it on a GPU (`hybridfuzz repro --kind engine` writes a script), or remove what is said of one.
+"""
 EXPLAINED = """\
 > - [ ] It passes with all packaged patches, and no single one accounts for it: is it one of these defects, or several?
 """
@@ -429,17 +437,17 @@ def _ours(case: ReproCase) -> str:
         if case.fix and not case.fix.good and case.fix.passes_script
         else ""
     )
-    gpu = case.cause.fields.get("GPU", "") if case.cause else ""
-    # No script of this report shows it, so it is for whoever files it.
-    seen = f". On a GPU: {gpu}" if gpu else ""
-    return f"{markdown_code(case.violation.signature)}{known}, {again}{other}{seen}"
+    return f"{markdown_code(case.violation.signature)}{known}, {again}{other}"
 
 
 def _lines(page: _Page) -> Iterator[str]:
     case = page.case
     form, same = case.form, case.cause.same if case.cause else ""
     is_attached = case.script and (case.script.scenario or not page.with_script)
-    before, title = (f"Comment on {same}: ", case.cause.title) if same and case.cause else (form.title, case.title)
+    before, title = form.title, case.title
+    if same and case.cause:
+        what = "Comment on" if case.cause.fields.get("adds") else "Nothing to file, known as"
+        before, title = f"{what} {same}: ", case.cause.title
     yield f"# {before}{markdown_text(title)}\n"
     to_read = COMPARE.format(same) if same else SEARCH.format(_search(case))
     is_cited = bool(case.cause and "#" in case.cause.public)
@@ -449,11 +457,13 @@ def _lines(page: _Page) -> Iterator[str]:
         REREAD.format(SEARCHED) if is_cited else "",
         ATTACH if is_attached else "",
         TESTED.format(case.test.path) if case.test and not case.test.part and case.fix and case.fix.test else "",
+        ON_A_GPU if case.gpu else "",
         EXPLAINED if case.is_explained else "",
     ]
-    yield OWNER.format(to_read, "".join(also), _ours(case))
-    if same and case.cause:
-        adds = case.cause.fields.get("adds", "")
+    adds = case.cause.fields.get("adds", "") if case.cause else ""
+    if not same or adds:
+        yield OWNER.format(to_read, "".join(also), _ours(case))
+    if same:
         yield f"{SAME.format(markdown_text(case.release), adds) if adds else NOTHING_NEW.format(same)}\n"
     for section in form.sections:
         yield from _section(section, page)
@@ -504,6 +514,8 @@ def _bug(page: _Page) -> Iterator[str]:
     if case.deployment.reached:
         yield f"**Callers** (read in the source). {'; '.join(case.deployment.reached)}.\n"
     yield from _implementations(case)
+    if gpu := case.gpu:
+        yield f"**On a GPU** (run earlier, not by the script below). {gpu[0].upper()}{gpu[1:]}.\n"
     yield from _models(case)
     if case.shown_as:
         yield "**The same defect shows also as**, in other runs with other requests:\n"
@@ -566,7 +578,10 @@ def _settings_needed(
         names = listed([_setting(one) for one in reach.untried])
         yield f"{names} {'were' if len(reach.untried) > 1 else 'was'} set in all runs."
     if kinds:
-        yield f"With {' or '.join(kinds)} scheduling the same requests do not fail: they run in other steps there."
+        yield (
+            f"With {' or '.join(kinds)} scheduling these requests do not fail in this order; whether others do was "
+            "not looked for."
+        )
     if not reach.is_complete:
         yield "Not all other settings were tried."
 
@@ -588,7 +603,7 @@ def _models(case: ReproCase) -> Iterator[str]:
         if found := [" ".join(model.split(" ")[cut:]) for model, each in results.items() if each == result]:
             told.append(f"{words} with {listed(found)}")
     what = "State layers" if case.deployment.is_stood_in else "Models"
-    how = ", as stand-ins and without a checkpoint" if case.deployment.is_stood_in else ""
+    how = ", as stand-ins, without model weights" if case.deployment.is_stood_in else ""
     yield f"**{what}.** The same requests, run on each{how}: {markdown_text('; '.join(told))}.\n"
 
 
@@ -661,6 +676,9 @@ def _server(page: _Page) -> Iterator[str]:
     """Yield the command of a server with the settings of the trace, and what was run of it; nothing where the requests
     were not seen to fail in the lengths of one."""
     server, served = page.case.server, page.case.served
+    if server.unserved:
+        yield f"{server.unserved}\n"
+        return
     if not server.shell or not page.case.is_served:
         return
     scale = server.scale if served and served.tried else None

@@ -63,6 +63,7 @@ class Deployment(Struct, frozen=True):
     title      the engine's name
     release    its version as its tracker names it, "" for the title and the version
     calls      tag of an event -> what the engine calls it, for events that are a call of its interface
+    unserved   why no HTTP interface of a server shows it, in a sentence; "" if one does
     declines   tag of an event -> its call, if the client gets an error for an exception in it, and the engine lives on
     reached    by which public function a user gets to what the trace calls, one clause of Markdown each
     nouns      tag of an event -> the engine's noun for it, where it is another than ours ("retraction")
@@ -120,6 +121,7 @@ class Deployment(Struct, frozen=True):
     has_sizes: bool = True
     release: str = ""
     calls: Mapping[str, str] = {}
+    unserved: str = ""
     declines: Mapping[str, str] = {}
     nouns: Mapping[str, str] = {}
     reached: tuple[str, ...] = ()

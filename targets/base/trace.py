@@ -501,6 +501,12 @@ def has_stop_string(turn: Turn) -> bool:
     return turn.stop_string or turn.string_before > 0
 
 
+def has_drafts(events: Iterable[Event]) -> bool:
+    """Return True if drafts are proposed in a step."""
+    steps = (event for event in events if isinstance(event, Step))
+    return any(step.drafts or any(drafts for drafts, _ in step.per_request.values()) for step in steps)
+
+
 def has_grammar(turn: Turn) -> bool:
     """Return True if a grammar is compiled for a request, or for a session's turn."""
     return bool(turn.structured or (isinstance(turn, Arrive) and turn.bad_grammar))

@@ -25,6 +25,7 @@ from ..base.trace import (
     SwitchStorage,
     Trace,
     Turn,
+    has_drafts,
     least_tokens,
     logprob_start,
 )
@@ -66,6 +67,8 @@ REPLACED = (
     "the tokens behind each state, key and value; the next token is a function of that digest",
     "one turn of event_loop_normal or event_loop_overlap, the choice of the request that is retracted, index "
     "kernels (in plain PyTorch), output to clients",
+    "CUDA's streams, events and the replay of graphs: a model of them, where what may be late is as late as SGLang's "
+    "own waits allow",
     "scheduler features that no scenario uses: switched off",
     "packages that SGLang imports and that are not installed, such as sgl_kernel: empty modules",
 )
@@ -382,7 +385,7 @@ def _forced(trace: Trace) -> Iterator[str]:
         )
     if Evict in kinds:
         yield "the script evicts nodes of the radix tree; on a server other prompts do that as they fill the pools"
-    if trace.config.num_speculative_tokens:
+    if trace.config.num_speculative_tokens and has_drafts(trace.events):
         source = "n-gram corpus" if sizes_of(trace.config).drafter == "ngram" else "draft model"
         yield f"drafts are right or wrong as the script says; a server's come from its {source}"
     if any(isinstance(event, Step) and (event.budget or event.chunks) for event in trace.events):

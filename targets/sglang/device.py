@@ -37,7 +37,7 @@ from . import snapshots
 from .batch_rows import PADDING_TOKEN, Row
 from .bounds import Bounds
 from .compat import old_releases, scheduler_api, tree_api
-from .compat.engine import ATTENTION, STATES, WINDOW, SglangEngine
+from .compat.engine import STATES, WINDOW, SglangEngine
 from .compat.immediate import Immediate
 from .inputs import applied
 from .ring import replays
@@ -297,19 +297,14 @@ class Device:
         hidden: list[tuple[int, ...] | None] = [
             None if row.has_state else (POISON,) * len(tokens) for row, tokens in zip(launch.rows, inputs, strict=True)
         ]
-        for layer in range(self.sizes.state_layers):
+        for number, (group, layer) in enumerate(self.engine.layers):
             if self.tier is not None:
-                self.tier.wait_for_states(layer)
-            self._state_layer(layer, launch, inputs, hidden)
+                self.tier.wait_for(number, group)
+            if group == STATES:
+                self._state_layer(layer, launch, inputs, hidden)
+            else:
+                self._attention_layer(layer, launch, inputs, hidden, group)
         self._snapshot(launch)
-        for layer in range(self.sizes.attention_layers):
-            if self.tier is not None:
-                self.tier.wait_for_keys(layer)
-            self._attention_layer(layer, launch, inputs, hidden)
-        for layer in range(self.sizes.window_layers):
-            if self.tier is not None:
-                self.tier.wait_for_keys(self.sizes.attention_layers + layer)
-            self._attention_layer(layer, launch, inputs, hidden, WINDOW)
         launch.hidden = [tags or () for tags in hidden]
         return [tuple([sample(tag) for tag in tags]) for tags in launch.hidden]
 
@@ -399,9 +394,7 @@ class Device:
                 window = tuple(self.states.window[layer, place].tolist())
                 launch.accesses.append(StateWrite(index, STATES, layer, column, slot, depth, temporal, window))
 
-    def _attention_layer(
-        self, layer: int, launch: KernelLaunch, inputs: Any, hidden: list[Any], group: int = ATTENTION
-    ) -> None:
+    def _attention_layer(self, layer: int, launch: KernelLaunch, inputs: Any, hidden: list[Any], group: int) -> None:
         states, sizes = self.states, self.sizes
         keys, values, first = states.keys, states.values, sizes.first_page
         places = [(row.locations, row.written, row.reads, row.writes) for row in launch.rows]

@@ -209,13 +209,10 @@ class HostTier:
         yield from (record for of, record in self._loaded if of <= step)
         self._loaded = [(of, record) for of, record in self._loaded if of > step]
 
-    def wait_for_states(self, layer: int) -> None:
-        """Wait as SGLang's state layers do before they read."""
-        self._wait(lambda: self.engine.rows.mamba2_layer_cache(layer))
-
-    def wait_for_keys(self, layer: int) -> None:
-        """Wait as SGLang's attention layers do before they read. Those with a sliding window come last."""
-        self._wait(lambda: self.engine.kv.get_key_buffer(self.engine.sizes.state_layers + layer))
+    def wait_for(self, layer: int, group: int) -> None:
+        """Wait as SGLang's layer with this id, of this group, does before it reads."""
+        rows, keys = self.engine.rows, self.engine.kv
+        self._wait(lambda: rows.mamba2_layer_cache(layer) if group == STATES else keys.get_key_buffer(layer))
 
 
 def host_pools(cache: Any) -> dict[int, Any]:

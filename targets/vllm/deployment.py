@@ -25,6 +25,7 @@ from ..base.trace import (
     Step,
     Trace,
     Turn,
+    has_drafts,
     least_tokens,
     needed_kinds,
     tag_of,
@@ -217,6 +218,7 @@ def deployment(variant: str, trace: Trace, version: str, device: str = "") -> De
     flags = (*_weights(model), *_flags(trace, model, _release(version)))
     return Deployment(
         title="vLLM",
+        unserved=STREAMING * any(isinstance(event, Arrive) and event.session for event in trace.events),
         declines=dict(_declines(options)),
         command=("vllm", "serve", model.checkpoint),
         flags=flags,
@@ -328,6 +330,12 @@ def _flags(trace: Trace, model: Model, release: tuple[int, int]) -> Iterator[str
         yield from ("--kv-transfer-config", json.dumps(transfer))
     if has_peer(config) or any(isinstance(event, DummyRun) for event in trace.events):
         yield from ("--data-parallel-size", str(max(rank_count(config), 2)))
+
+
+STREAMING = (
+    "Turns of a session are inputs of one call of `AsyncLLM.generate` (an async generator of `StreamingInput`, with "
+    "`resumable` requests behind it); the completions endpoint has none."
+)
 
 
 def _declines(options: Options) -> Iterator[tuple[str, str]]:
@@ -442,13 +450,8 @@ def _forced(trace: Trace) -> Iterator[str]:
         yield "the script limits the tokens of single steps; on a server other requests take the rest of the budget"
     if any(isinstance(event, Step) and event.chunks for event in events):
         yield "the script limits the chunk of a request; a server splits there when the rest of the step is taken"
-    if config.num_speculative_tokens:
+    if config.num_speculative_tokens and has_drafts(events):
         yield "drafts are right or wrong as the script says; a server's come from its drafter"
-    if any(isinstance(event, Resume) or (isinstance(event, Arrive) and event.session) for event in events):
-        yield (
-            "turns of a session are inputs of one call of AsyncLLM.generate (an async generator of StreamingInput); "
-            "the completions endpoint has none"
-        )
     if options_of(config).connector not in ("none", "offloading"):
         yield "the script says what the KV connector's store holds, and how long a load takes"
     if DummyRun in kinds:

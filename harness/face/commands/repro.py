@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = """\
 DIR gets repro.py (needs only the target's package), test_repro.py, REPORT.md,
-timeline.svg and trace.json; if vLLM's scheduler alone shows the failure, a
-test of it; --kind pytest: in any case a test for the engine's own tree.
+timeline.svg, trace.json and, if it shows there, a test of vLLM's scheduler.
 Of a campaign's folder each finding gets a folder there, and all are compared
 with the known bugs at once; those of one cause share a report.
 A finding that its campaign did not reduce is reduced first. Options that the

@@ -57,16 +57,27 @@ def layout_of(sizes: Sizes) -> Layout:
     )
 
 
+def interleaved(sizes: Sizes) -> list[tuple[int, int]]:
+    """Return the model's layers from bottom to top, each as (group, number among those of its kind): one of each kind
+    in turn, as in real hybrid models."""
+    counts = {STATES: sizes.state_layers, ATTENTION: sizes.attention_layers, WINDOW: sizes.window_layers}
+    rounds = range(max(counts.values()))
+    return [(group, number) for number in rounds for group, count in counts.items() if number < count]
+
+
 class SglangEngine:
-    """SGLang's parts for one trace."""
+    """SGLang's parts for one trace.
+
+    layers  as `interleaved`; an index here is the layer's id
+    """
 
     def __init__(self, sizes: Sizes) -> None:
         self.sizes = sizes
         self.arguments = parts.publish(sizes)
-        layers = iter(range(sizes.state_layers + sizes.attention_layers + sizes.window_layers))
-        counts = sizes.state_layers, sizes.attention_layers, sizes.window_layers
-        state_layers, attention_layers, window_layers = ([next(layers) for _ in range(count)] for count in counts)
-        self.memory = parts.make_memory(sizes, state_layers, attention_layers, window_layers)
+        self.layers = interleaved(sizes)
+        kinds = [group for group, _ in self.layers]
+        ids = [[number for number, kind in enumerate(kinds) if kind == group] for group in (STATES, ATTENTION, WINDOW)]
+        self.memory = parts.make_memory(sizes, *ids)
         self.rows, self.kv, self.allocator = self.memory.pools
         self.cache = parts.make_cache(sizes, self.rows, self.allocator)
         self.states = Storage(self.rows, self.kv, sizes)

@@ -1,4 +1,4 @@
-"""What a scheduler answers to the calls of a test: which answers are compared, and what is told of them.
+"""What a scheduler answers to the calls of a test: which answers are compared, and how they are told.
 
 Runs in the engine's process.
 """
@@ -28,46 +28,29 @@ TOKENS = [
     "STEP.scheduled_encoder_inputs",
     "STEP.free_encoder_mm_hashes",
 ]
-"""Answers of `schedule` that say which tokens a step computes."""
-BLOCKS = [
-    "{one.req_id: one.block_ids for one in STEP.scheduled_new_reqs}",
-    "dict(zip(STEP.scheduled_cached_reqs.req_ids, STEP.scheduled_cached_reqs.new_block_ids))",
-    "STEP.kv_cache_block_copies",
-    "STEP.new_block_ids_to_zero",
-]
-"""Those that say in which blocks."""
+"""Answers of `schedule`: which tokens a step computes, and from which on. The blocks of a step are none: a right fix
+may take others than the patch does."""
 RECEIVED = [
     "[(one.request_id, one.new_token_ids, one.finish_reason) for each in outputs.values() for one in each.outputs]"
 ]
 """What clients receive."""
-INSIDE = [
-    "sorted(scheduler.requests)",
-    "[one.request_id for one in scheduler.running]",
-    "{one.request_id: one.num_computed_tokens for one in scheduler.requests.values()}",
-    "scheduler.kv_cache_manager.block_pool.get_num_free_blocks()",
-    "[one.block_id for one in scheduler.kv_cache_manager.block_pool.blocks if one.block_hash]",
-]
-"""What no caller is told."""
-EXPRESSIONS: Mapping[str, Sequence[Sequence[str]]] = {
-    SCHEDULE: (TOKENS, BLOCKS, INSIDE),
-    UPDATE: (RECEIVED, (), INSIDE),
-    OTHER: ((), (), INSIDE),
-}
-"""Kind of a call -> answers, those first that matter most."""
+WAITING = "sorted(scheduler.requests)"
+"""Read to see whether requests wait while nothing is scheduled."""
+EXPRESSIONS: Mapping[str, Sequence[str]] = {SCHEDULE: [*TOKENS, WAITING], UPDATE: RECEIVED, OTHER: ()}
+"""Kind of a call -> answers, those first that say most."""
 PRINTED = "scheduler test: "
 """Begins the line that has what was found out."""
 
 
-def answers(kind: str, step: str, names: dict[str, Any], imports: set[tuple[str, str]]) -> Iterator[list[Any]]:
-    """Yield [rank, expression, value as source] after a call; nothing for what a release does not have. `names` are
-    those that an expression may use."""
-    for rank, expressions in enumerate(EXPRESSIONS[kind]):
-        for expression in expressions:
-            told = expression.replace(STEP, step)
-            try:
-                yield [rank, told, source(eval(told, names), imports)]
-            except (AttributeError, NoSource):
-                continue
+def answers(kind: str, step: str, names: dict[str, Any], imports: set[tuple[str, str]]) -> Iterator[list[str]]:
+    """Yield [expression, value as source] after a call; nothing for what a release does not have. `names` are those
+    that an expression may use."""
+    for expression in EXPRESSIONS[kind]:
+        told = expression.replace(STEP, step)
+        try:
+            yield [told, source(eval(told, names), imports)]
+        except (AttributeError, NoSource):
+            continue
 
 
 def repeat(calls: Sequence[Sequence[Any]], names: dict[str, Any]) -> None:

@@ -16,7 +16,7 @@ from ...base.trace import Config
 from ..engine_test_tree import LICENSE, WIDTH, engine_test
 from ..options import is_v2, stages
 from ..sizes import Sizes, sizes_of
-from .calls import PRINTED, SCHEDULE, UPDATE
+from .calls import PRINTED, SCHEDULE, UPDATE, WAITING
 
 FIRST = "from __future__ import annotations\n\n"
 RECORD = "from hybridfuzz.targets.vllm.scheduler_test.recorder import record\n"
@@ -30,21 +30,21 @@ class End(NamedTuple):
     """Where a test ends: behind the call with this number, in an assertion, or in the call itself if that raises.
 
     expression  what is asserted, "" for a call that raises
-    expected    its value on a fixed engine, "" if any true value is right
     received    its value on the engine with the bug, or the exception
+    fixed       its value on the fixed engine, "" if there is none
     """
 
     call: int
     expression: str
-    expected: str
     received: str
+    fixed: str = ""
 
 
 class Recorded(NamedTuple):
     """What a script asked of its scheduler (`recorder.Recorder.told`)."""
 
     opening: Mapping[str, str]
-    calls: Sequence[tuple[str, str, Sequence[str], Sequence[tuple[int, str, str]]]]
+    calls: Sequence[tuple[str, str, Sequence[str], Sequence[tuple[str, str]]]]
     raised: str
     imports: Sequence[tuple[str, str]]
 
@@ -62,7 +62,7 @@ def write(config: Config, script: Script, about: str, name: str, run: Python, ru
     end = first_difference(recorded, fixed) if fixed else without_a_fix(recorded)
     if end is None:
         raise TargetError("vLLM's scheduler alone does not show it: it answers the same with the fix")
-    promise = f"assert {end.received} == {end.expected}" if end.expected else end.received
+    promise = f"assert {end.received} != {end.received}" if end.fixed else end.received
     return engine_test(name, test.text(end), promise=promise, part="scheduler")
 
 
@@ -92,37 +92,29 @@ def _repeating(recorded: Recorded, config: Config) -> str:
 
 
 def first_difference(recorded: Recorded, fixed: Mapping[str, Any]) -> End | None:
-    """Return the first answer of the rank that matters most in which the fixed engine differs, None if none does.
+    """Return the first answer in which the fixed engine differs, None if none does.
 
-    Behind a call in which steps have other tokens, what the worker sampled no longer belongs to them.
+    Behind it what the worker sampled no longer belongs to the steps.
     """
-    answers = fixed["answers"]
-    found: dict[int, End] = {}
-    for number, (_, _, _, before) in enumerate(recorded.calls):
-        has_raised = bool(recorded.raised) and number == len(recorded.calls) - 1
-        if number >= len(answers):  # the fixed engine raises where the other one does, or before
-            break
-        if has_raised:
-            return End(number, "", "", recorded.raised)
-        now = {expression: value for _, expression, value in answers[number]}
-        for rank, expression, value in before:
-            if now.get(expression, value) != value:
-                found.setdefault(rank, End(number, expression, now[expression], value))
-        if 0 in found:
-            break
-    return found[min(found)] if found else None
+    for number, ((_, _, _, before), now) in enumerate(zip(recorded.calls, fixed["answers"], strict=False)):
+        if recorded.raised and number == len(recorded.calls) - 1:
+            return End(number, "", recorded.raised)
+        values = dict(now)
+        for expression, value in before:
+            if expression != WAITING and values.get(expression, value) != value:
+                return End(number, expression, value, values[expression])
+    return None
 
 
 def without_a_fix(recorded: Recorded) -> End | None:
     """Return the end of a test for what is wrong whatever a fix does."""
     last = len(recorded.calls) - 1
     if recorded.raised:
-        return End(last, "", "", recorded.raised)
+        return End(last, "", recorded.raised)
     scheduled = [(number, found) for number, (kind, _, _, found) in enumerate(recorded.calls) if kind == SCHEDULE]
     number, found = scheduled[-1] if scheduled else (last, ())
-    answer = next(((expression, value) for rank, expression, value in found if not rank), ("", ""))
-    waits = any(expression == "sorted(scheduler.requests)" and value != "[]" for _, expression, value in found)
-    return End(number, answer[0], "", f"assert {answer[1]}") if waits and answer[1] == "{}" else None
+    (expression, value), waiting = next(iter(found), ("", "")), dict(found).get(WAITING, "[]")
+    return End(number, expression, f"assert {value}") if value == "{}" and waiting != "[]" else None
 
 
 class _Test:
@@ -147,21 +139,21 @@ class _Test:
         kind, _, lines, _ = calls[-1]
         names_result = kind == UPDATE and "outputs" in end.expression
         body += lines if names_result or kind == SCHEDULE else _without_result(calls[-1])
-        release = "Where the bug is:"
+        received, fixed = double_quoted(end.received), double_quoted(end.fixed)
         if not end.expression:
-            body[-1:] = [f"# {release} {end.received}.", body[-1]]
-        elif end.expected:
-            received = double_quoted(end.received)
-            body += [f"# {release} {received}.", f"assert {end.expression} == {end.expected}"]
+            body[-1:] = [f"# Raises {end.received} where the bug is.", body[-1]]
+        elif end.fixed:
+            body += [f"# This is wrong. With the patch of the report it is {fixed}."]
+            body += [f"assert {end.expression} != {received}"]
         else:
             body += ["# Requests wait.", f"assert {end.expression}"]
-        head = f"def test_{self._name}(tmp_path: Path, monkeypatch) -> None:"
+        head = f"@pytest.mark.cpu_test\ndef test_{self._name}(tmp_path: Path, monkeypatch) -> None:"
         runner = [f'monkeypatch.setenv("{RUNNER}", "{int(is_v2(self._config))}")']
         made = [*runner, "scheduler = create_scheduler(tmp_path)", *body]
-        return "\n".join([self._module(range(end.call + 1)), head, *indented(made, 4, WIDTH), ""])
+        return "\n".join([self._module(range(end.call + 1), head), head, *indented(made, 4, WIDTH), ""])
 
-    def _module(self, calls: range) -> str:
-        used = "\n".join(line for number in calls for line in self._recorded.calls[number][2])
+    def _module(self, calls: range, head: str = "") -> str:
+        used = "\n".join([head, *(line for number in calls for line in self._recorded.calls[number][2])])
         given = CONNECTOR.format(**self._recorded.opening) if self._has_connector else ""
         connector = ["\n".join(indented(given.split("\n"), 0, WIDTH))] if given else []
         parts = [*connector, self._create_scheduler(), CREATE_REQUEST.format(hasher=self._hasher())]
@@ -227,13 +219,14 @@ class _Test:
         return "\n".join([head, about, *indented(made, 4, WIDTH)])
 
 
-GIVEN = "The calls are those of one run of vLLM's engine. What its worker sampled is given."
+GIVEN = "What the worker sampled is given."
 KEPT = ("prefix_cache_retention_interval", "hash_block_size", "cache_hit_alignment_tokens")
 KV_CONNECTOR = "vllm.distributed.kv_transfer.kv_connector.v1"
 STANDARD = ("json", "pathlib", "types")
 IMPORTS = frozenset({
     ("json", ""),
     ("pathlib", "Path"),
+    ("pytest", ""),
     ("types", "SimpleNamespace"),
     ("vllm.v1.core.encoder_cache_manager", "EncoderCacheManager"),
     *(("vllm.config", name) for name in ("CacheConfig", "DeviceConfig", "KVTransferConfig", "ModelConfig",

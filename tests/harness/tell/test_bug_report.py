@@ -50,7 +50,16 @@ from hybridfuzz.targets.base.launch import Launch
 from hybridfuzz.targets.base.protocol import EngineError
 from hybridfuzz.targets.base.registry import describe, load_factory
 from hybridfuzz.targets.base.repro import MACHINERY, Script
-from hybridfuzz.targets.base.trace import AnyEvent, Arrive, DummyRun, ExternalLoad, Preempt, Select, Step, Trace
+from hybridfuzz.targets.base.trace import (
+    AnyEvent,
+    Arrive,
+    DummyRun,
+    ExternalLoad,
+    Preempt,
+    Select,
+    Step,
+    Trace,
+)
 from hybridfuzz.targets.vllm.deployment import FORM
 
 CORPUS = Path(__file__).parents[3] / "corpus"
@@ -137,8 +146,9 @@ def test_a_defect_that_is_public_already_is_a_comment_there() -> None:
     cause = CauseText("A key too early", {"same": "#7", "public": "#7 (open)"}, "It publishes.")
     entry = RelatedEntry("entry", "engine #9", cause=cause)
     text = report(structs.replace(case, related=entry, fix=fix))
-    assert text.startswith("# Comment on #7: A key too early\n")
+    assert text.startswith("# Nothing to file, known as #7: A key too early\n")
     assert "**Nothing to add.** This is the defect of #7" in text
+    assert "To do before it is filed" not in text
     fields = {**cause.fields, "adds": "a script"}
     more = structs.replace(entry, cause=structs.replace(cause, fields=fields))
     added = report(structs.replace(case, related=more, fix=fix))
@@ -147,7 +157,8 @@ def test_a_defect_that_is_public_already_is_a_comment_there() -> None:
         "This is the defect that this issue is about, met in hybrid (built into hybridfuzz). "
         "What this comment adds: a script.\n"
     ) in added
-    assert "- [ ] Read #7: is it still open" in text and "Search the issues" not in text
+    assert added.startswith("# Comment on #7: A key too early\n")
+    assert "- [ ] Read #7: is it still open" in added and "Search the issues" not in added
     assert headings(text)[0] == "Reproduction" and "Describe the bug" not in text
 
 
@@ -358,7 +369,8 @@ def test_chunks_are_those_of_the_first_time() -> None:
 def test_a_server_has_its_clients_and_what_was_run_of_it(fails: bool) -> None:
     """The command alone could not be made to fail."""
     case = case_of("accepted-count-zero")
-    plain = structs.replace(case.trace, config=structs.replace(case.trace.config, options={}))
+    config = structs.replace(case.trace.config, options={}, num_speculative_tokens=2)
+    plain = structs.replace(case.trace, config=config, events=(*case.trace.events, Step(drafts=2)))
 
     def described(trace: Trace) -> Deployment:
         return describe("vllm@0.33.0", trace, "0.33.0")
@@ -639,7 +651,7 @@ def test_settings_that_the_failure_needs_are_no_controls() -> None:
     case = structs.replace(case_of("accepted-count-zero"), severity=Severity("P2", "wrong tokens", reach))
     text = report(case)
     assert "Run without `--flag` or without `--other`, the same requests do not fail. `--rare` was set" in text
-    passing = "scheduling the same requests do not fail: they run in other steps there."
+    passing = "scheduling these requests do not fail in this order; whether others do was not looked for."
     assert f"With synchronous {passing}" in text and "Controls" not in text
     stock = structs.replace(case, severity=Severity("P1", "wrong tokens", Reach()))
     assert "The same requests fail with default settings, too." in report(stock)
@@ -667,7 +679,7 @@ def test_a_flag_of_the_schedule_is_not_said_to_be_needed() -> None:
     text = report(case)
     assert (
         "Run without `--other`, the same requests do not fail; other requests may. "
-        "With asynchronous scheduling the same requests do not" in text
+        "With asynchronous scheduling these requests do not fail in this order" in text
     )
     assert "--sync" not in text and "--other" in case.title
     unknown = structs.replace(case, related=None)
@@ -1021,7 +1033,7 @@ def test_the_models_are_those_on_which_it_was_run() -> None:
     assert "**Models.**" not in report(known_case())
     stood_in = structs.replace(here.deployment, is_stood_in=True, architecture="SomeForCausalLM")
     told = report(structs.replace(here, deployment=stood_in))
-    assert "**State layers.** The same requests, run on each, as stand-ins and without a checkpoint: fails" in told
+    assert "**State layers.** The same requests, run on each, as stand-ins, without model weights: fails" in told
     assert "SomeForCausalLM" not in told, "no model of that class was run"
 
 
@@ -1087,9 +1099,9 @@ def test_it_says_which_figures_are_of_runs_and_which_of_the_text_of_the_cause() 
     ran = structs.replace(case, deployment=stood_in, controls=["without r1"])
     assert "by the fuzzer, with stand-ins: controls." in report(ran)
     assert "by the fuzzer" not in line, "nothing but the script was run"
-    # No script of the report shows it: it is told to whoever files it.
-    [box] = [one for one in report(case).splitlines() if one.startswith("> In hybridfuzz it is")]
-    assert box.endswith(" On a GPU: not run.")
+    # What makes a maintainer believe it stood in the list that is removed.
+    assert "**On a GPU** (run earlier, not by the script below). Not run.\n" in report(case)
+    assert "> - [ ] Run it on a GPU" in report(case)
     assert "not measured by these runs" not in report(case_of("accepted-count-zero"))
 
 

@@ -186,8 +186,8 @@ def test_sessions_and_resets_have_their_own_calls(monkeypatch: pytest.MonkeyPatc
     assert [one["session_params"] for one in sent] == [{"id": "r0"}]  # the second was cancelled before it was sent
     assert [name for name, _ in posted] == ["open_session", "close_session"]
     assert script("vllm@0.33.0", trace) == ""
-    [note] = describe("vllm@0.33.0", trace, "0.33.0").client.forced
-    assert "StreamingInput" in note
+    assert "StreamingInput" in describe("vllm@0.33.0", trace, "0.33.0").unserved
+    assert not describe("sglang@0.5.23", trace, "0.5.23").unserved
 
 
 def test_an_abort_on_sglang_gives_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:

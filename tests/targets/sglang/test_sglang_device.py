@@ -20,7 +20,7 @@ def compute(*rows: Any) -> None:
     """Compute a launch on a device without layers."""
     device = Device.__new__(Device)
     device.tier, device.records, device._relay = None, [], {}
-    device.sizes = SimpleNamespace(state_layers=0, attention_layers=0, window_layers=0)  # type: ignore[assignment]
+    device.engine = SimpleNamespace(layers=[])  # type: ignore[assignment]
     device._snapshot = lambda launch: None  # type: ignore[method-assign]
     device.compute(KernelLaunch(3, list(rows), deque(), lambda launch: None))
 
