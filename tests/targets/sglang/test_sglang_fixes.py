@@ -43,6 +43,8 @@ OURS = {
         "sglang-staging-that-is-not-ready.json",
         "sglang-load-behind-pages-of-the-device.json",
         "sglang-chunk-behind-a-declined-write-back.json",
+        "sglang-first-token-behind-a-chunk-that-waits.json",
+        "sglang-checkpoint-of-a-turn-without-a-slot.json",
     ],
 }
 """Traces on which an earlier fix of two-crossings-in-flight was wrong: it let a verification behind a request's end
@@ -59,7 +61,9 @@ The token that an aborted request computes instead of its prompt has the stop to
 prompt in chunks that joins no tree keeps all of its window until it decodes. The fix of copy-of-an-earlier-match left
 waiting requests whose fetch begins again with the slots of their matches. The fix of write-back-that-is-declined asked
 for room for a whole hit of the host, also for its pages that are on the device still, and the prompt was never
-admitted; and it left out prompts that go on by chunks."""
+admitted; and it left out prompts that go on by chunks. Behind the fix of chunk-without-room a prompt whose chunk waits
+lost its first token: a request was admitted meanwhile, and the chunk was counted as one in flight. A turn of a session
+whose checkpoint got no slot fails for another cause on the release alone."""
 DATA = Path(__file__).parents[2] / "data"
 
 
@@ -67,7 +71,7 @@ DATA = Path(__file__).parents[2] / "data"
     ("target", "count"),
     [
         of_release("sglang", "0.5.20", "sglang@0.5.20", 2),
-        of_release("sglang", "0.5.23", "sglang:sessions@0.5.23", 33),
+        of_release("sglang", "0.5.23", "sglang:sessions@0.5.23", 35),
     ],
 )
 def test_all_apply_together_and_silence_all_traces(target: str, count: int) -> None:
