@@ -19,6 +19,7 @@ from hybridfuzz.harness.judge.outcome import Outcome
 from hybridfuzz.harness.workers.worker_client import WorkerClient
 from hybridfuzz.targets.base.patched_copy import patched
 from hybridfuzz.targets.base.patches import parse_patch
+from hybridfuzz.targets.base.protocol import TargetError
 from hybridfuzz.targets.base.registry import prepare
 from hybridfuzz.targets.base.trace import (
     Abort,
@@ -92,6 +93,22 @@ def test_what_was_a_false_alarm_is_silent(workers: dict[str, WorkerClient], name
     release = name.split("--", maxsplit=1)[0]
     violation = worker_of(workers, release).run(load_trace(SILENT / name)).violation
     assert violation is None, violation.message
+
+
+@pytest.mark.parametrize("release", [of_release("sglang", release, release) for release in ("0.5.17", "0.5.20")])
+def test_an_older_release_runs_what_is_drawn_for_it(release: str) -> None:
+    """What came for 0.5.23 was drawn there, too: the adapter failed, and aborts were lost."""
+    spec, ran = f"sglang@{release}", 0
+    with WorkerClient(spec, prepare(spec, print), trace_seconds=300) as worker:
+        capabilities = worker.start().capabilities
+        for index in range(3 * TRACES):
+            try:
+                violation = worker.run(draw_trace(capabilities, 5, index, {}, lambda _: "")).violation
+            except TargetError:  # refused: a campaign draws another one
+                continue
+            ran += 1
+            assert violation is None or violation.oracle not in {"ADAPTER", "CRASH", "M8"}, violation.message
+    assert ran > TRACES
 
 
 def test_random_traces_without_prefix_caching_are_silent(workers: dict[str, WorkerClient]) -> None:
