@@ -888,7 +888,8 @@ def _part_test(case: ReproCase, test: EngineTest, tested: ScriptVerdict) -> Iter
     text = test.files[test.path]
     with_patch = ", and passes with the patch" if case.fix and case.fix.test and case.fix.test.status == 0 else ""
     yield (
-        f"A test of the {test.part} alone: no worker, no model, no GPU. It fails on {markdown_text(case.release)}"
+        f"A test of the {test.part} alone: no worker, no model weights, no GPU. "
+        f"It fails on {markdown_text(case.release)}"
         f"{with_patch}.\n"
     )
     yield markdown_fence(text.rstrip("\n"), "python") + "\n"

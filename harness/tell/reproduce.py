@@ -409,7 +409,7 @@ def write_engine_test(folder: Path, case: ReproCase, script: Script) -> tuple[En
 
 def write_unit_test(
     subject: Subject, folder: Path, case: ReproCase, script: Script, patch: str
-) -> tuple[EngineTest, ScriptVerdict] | None:
+) -> tuple[EngineTest, ScriptVerdict, ScriptVerdict | None] | None:
     """Write a failure as a test of the part of the engine that is wrong (`unit_test`). `patch`: "" without one.
 
     Raises OSError if the folder cannot be written.
@@ -429,9 +429,11 @@ def name_of_test(title: str) -> str:
     return "_".join(words)
 
 
-def try_fix(subject: Subject, folder: Path, case: ReproCase, patch: str, source: str) -> TriedFix:
-    """Run the trace and the script with a patch, which is told with the lines and names of the engine's tree. Raises
-    PatchError for one that does not fit."""
+def try_fix(
+    subject: Subject, folder: Path, case: ReproCase, patch: str, source: str, mended: ScriptVerdict | None = None
+) -> TriedFix:
+    """Run the trace and the script with a patch, which is told with the lines and names of the engine's tree. `mended`:
+    what the test does with it, if it was run. Raises PatchError for a patch that does not fit."""
     parsed = parse_patch(patch, "fix")
     fixed = patched(subject.launch, [parsed])
     with subject.worker(fixed) as worker:
@@ -439,7 +441,7 @@ def try_fix(subject: Subject, folder: Path, case: ReproCase, patch: str, source:
         result = _result(worker, case.trace, case.violation.signature)
         left = violation_of(worker.run, case.trace)
     verdict = run_script(folder / SCRIPT, case.script, fixed) if case.script else None
-    tested = run_test(folder, case.test, case.script, fixed) if case.test and case.script else None
+    tested = mended or (run_test(folder, case.test, case.script, fixed) if case.test and case.script else None)
     needs_more = left is not None and verdict is not None and verdict.status != 0
     second = _second_patch(subject, folder, case, parsed, left.signature) if left and needs_more else None
     text, places = as_applied(subject.launch, parsed, case.deployment.sources)

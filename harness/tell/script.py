@@ -162,31 +162,32 @@ def run_program(text: str, launch: Launch) -> str:
         path = home / "program.py"
         path.write_text(text, encoding="utf-8")
         with suppress(subprocess.TimeoutExpired):
-            return subprocess.run(
-                [launch.python, str(path)],
-                env=variables_for(launch, home),
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=RUN_SECONDS,
-                check=False,
-            ).stdout.decode(errors="replace")
+            return _python(launch, [str(path)], variables_for(launch, home)).stdout.decode(errors="replace")
     return ""
 
 
+def _python(
+    launch: Launch, arguments: Sequence[str], variables: Mapping[str, str], folder: Path | None = None
+) -> subprocess.CompletedProcess[bytes]:
+    """Run the target's Python to its end. Raises TimeoutExpired."""
+    return subprocess.run(
+        [launch.python, *arguments],
+        env=variables,
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=RUN_SECONDS,
+        check=False,
+    )
+
+
 def _run(arguments: Sequence[str], folder: Path | None, needs: str, launch: Launch) -> Ended:
-    """Run the target's Python. `needs`: packages that have to be importable."""
+    """Run the target's Python, and tell how it ended. `needs`: packages that have to be importable."""
     began = time.monotonic()
     try:
         with Home() as home:
-            ended = subprocess.run(
-                [launch.python, *arguments],
-                env=environment_of(launch, needs, home, finds_folder=folder is not None),
-                cwd=folder,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=RUN_SECONDS,
-                check=False,
-            )
+            variables = environment_of(launch, needs, home, finds_folder=folder is not None)
+            ended = _python(launch, arguments, variables, folder)
     except subprocess.TimeoutExpired:
         return -1, time.monotonic() - began, [], [f"it did not end within {RUN_SECONDS:.0f} s"]
     return ended_with(ended.returncode, time.monotonic() - began, ended.stdout, ended.stderr)

@@ -21,9 +21,9 @@ from .script import ScriptVerdict, run_program, run_test
 
 def unit_test(
     spec: str, trace: Trace, script: Script, about: str, name: str, folder: Path, launch: Launch, fixed: Launch | None
-) -> tuple[EngineTest, ScriptVerdict] | None:
-    """Write the test of a failing trace below a folder, and return it with what it does on the engine; None, and no
-    test, where no part of the engine shows the failure alone.
+) -> tuple[EngineTest, ScriptVerdict, ScriptVerdict | None] | None:
+    """Write the test of a failing trace below a folder, and return it with what it does on the engine, and on the fixed
+    one if there is one; None, and no test, where no part of the engine shows the failure alone.
 
     `about`: what is wrong, in paragraphs. `fixed`: the engine with the bug fixed, None if nobody knows how. Raises
     OSError if the folder cannot be written.
@@ -34,8 +34,9 @@ def unit_test(
     except TargetError:
         return None
     verdict = run_in(folder, test, script, launch)
-    if verdict.promised and (fixed is None or run_test(folder, test, script, fixed).status == 0):
-        return test, verdict
+    mended = run_test(folder, test, script, fixed) if fixed and verdict.promised else None
+    if verdict.promised and (fixed is None or (mended and mended.status == 0)):
+        return test, verdict, mended
     for path in test.files:
         (folder / path).unlink()
     return None

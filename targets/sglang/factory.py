@@ -281,7 +281,7 @@ def make_factory(variant: str) -> SglangFactory:
         features |= frozenset({"min-tokens"}) if scheduler_api.has_least_tokens() else frozenset()
         features |= frozenset({"drafts-past-length"}) if scheduler_api.speculates() else frozenset()
         drafts = DRAFTS if scheduler_api.speculates() else 0
-        mixes = scheduler_api.mixes()
+        mixes = scheduler_api.is_driven_fully()
         hashes = mixes and storage.can_hash()
     except ImportError as error:
         raise cannot_import("SGLang", "sglang@0.5.23", error) from error

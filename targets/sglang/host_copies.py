@@ -138,7 +138,7 @@ def attach(cache: Any, parameters: Any, arguments: Any, storage: Any) -> None:
         storage.prepare(cache_controller)
     with scheduler_api.only_rank():
         cache.init_hicache(arguments, parameters)
-    # On a GPU, backups to page_first go through a kernel that takes the indices as they are; SGLang turns it off here.
+    # On a GPU, backups to page_first use a kernel that takes the indices as they are. SGLang turns it off on a CPU.
     for entry in cache.host_pool_group.entries:
         entry.host_pool.can_use_write_back_jit |= _has_kernel(entry.host_pool)
     cache.host_pool_group._refresh_transfer_capabilities()

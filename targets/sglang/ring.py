@@ -2,8 +2,8 @@
 
 A decode appends its input to the ring of its slot and leaves the stored state as it is. What it reads is the stored
 state with the first entries of the ring folded in, as many as the slot's cursor says; when the ring is full, or the
-length is at a boundary of the radix tree, the new state is stored and the cursor is 0. SGLang's backend reads the
-cursors, marks the boundaries and moves the cursors on, once for each batch of decodes; the layer stands for
+length is a multiple of `--mamba-track-interval`, the new state is stored and the cursor is set to 0. SGLang's backend
+reads the cursors, marks the boundaries and moves the cursors on, once for each batch of decodes; the layer stands for
 `fused_recurrent_gdn_replayssm_decode`. A prefill reads and stores the state alone.
 """
 

@@ -254,7 +254,7 @@ def _tier(sizes: Sizes) -> Any:
 
 def _grammars() -> Any:
     """Return the class of the manager of grammars, None for a release that is not driven with them."""
-    if not scheduler_api.mixes():
+    if not scheduler_api.is_driven_fully():
         return None
     from .grammars import Grammars
 

@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from ...campaign_summary import Finding
     from ...group.causes.evidence import Place
     from ...group.known.fixes import Fixes
-    from ...tell.bug_report import ReproCase, TriedFix
+    from ...tell.bug_report import ReproCase
     from ...tell.related import RelatedEntry
     from ...tell.reproduce import Subject
 
 EXAMPLES = """\
 DIR gets repro.py (needs only the target's package), test_repro.py, REPORT.md,
-timeline.svg, trace.json and, if it shows there, a test of vLLM's scheduler.
+timeline.svg, trace.json; a test of vLLM's scheduler, if that alone shows it.
 Of a campaign's folder each finding gets a folder there, and all are compared
 with the known bugs at once; those of one cause share a report.
 A finding that its campaign did not reduce is reduced first. Options that the
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_target(parser)
     parser.add_argument(
         "--kind", choices=("target", "pytest", "engine"), default="target",
-        help="pytest: also a test in the style and place of the engine's own tests; "
+        help="pytest: also a test in the style and place of the engine's own, if there is none of its scheduler; "
         "engine: a script of the engine's public API for a GPU, with a tiny real model; it is not run here",
     )  # fmt: skip
     parser.add_argument("--patch", type=Path, metavar="FILE", help="a fix, to be tested and put into REPORT.md")
@@ -183,7 +183,7 @@ def written(
 
     from ...group.findings.severity import severity_words
     from ...tell.repro_folder import REPORT, write_folder
-    from ...tell.reproduce import unwritable, write_engine_test, write_unit_test
+    from ...tell.reproduce import try_fix, unwritable, write_engine_test, write_unit_test
     from ...tell.usual_options import changes
     from ...units import plural
 
@@ -192,7 +192,7 @@ def written(
         line(f"known bug {one.known}: the failure disappears with all packaged fixes, and comes back without this one")
     if case.is_explained:
         line("the failure disappears with all packaged fixes, but no single known bug accounts for it")
-    violation, script, verdict, test, tested = case.violation, case.script, case.verdict, None, None
+    violation, script, verdict, test, tested, mended = case.violation, case.script, case.verdict, None, None, None
     if changed := changes(trace, case.trace):
         line(f"the failure does not need other values than {', '.join(changed)}: the report has these")
     if len(case.trace.events) < len(trace.events):
@@ -204,13 +204,15 @@ def written(
     if why:
         line(f"no stand-alone script: {why}")
     try:
+        patch, source = chosen_patch(options.patch, case.related)
         if script and verdict and verdict.promised:
-            patch = chosen_patch(options.patch, case.related)[0]
-            test, tested = write_unit_test(subject, folder, case, script, patch) or (None, None)
+            unit = write_unit_test(subject, folder, case, script, patch)
+            test, tested, mended = unit or (None, None, None)
         if options.kind == "pytest" and script and not test:
             test, tested = write_engine_test(folder, case, script)
         case = structs.replace(case, test=test, tested=tested)
-        case = structs.replace(case, fix=tried_fix(options.patch, subject, folder, case))
+        fix = try_fix(subject, folder, case, patch, source, mended) if patch else None
+        case = structs.replace(case, fix=fix)
         write_folder(folder, case, has_report=reported is None)
     except OSError as error:
         raise unwritable(folder, error) from error
@@ -337,14 +339,6 @@ def witness(spec: str, trace: Trace, folder: Path, line: Callable[[str], None]) 
         raise unwritable(folder, error) from error
     line(f"wrote {folder / 'witness.py'}: not run; it needs the engine and a GPU, and exits with 1 where the defect is")
     return CLEAN
-
-
-def tried_fix(given: Path | None, subject: Subject, folder: Path, case: ReproCase) -> TriedFix | None:
-    """Run script and trace with the patch that is given or packaged; None without one."""
-    from ...tell.reproduce import try_fix
-
-    text, source = chosen_patch(given, case.related)
-    return try_fix(subject, folder, case, text, source) if text else None
 
 
 def chosen_patch(given: Path | None, entry: RelatedEntry | None) -> tuple[str, str]:

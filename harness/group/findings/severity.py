@@ -41,8 +41,7 @@ P0  silent wrong tokens, or another user's content, on the stock server
 P1  the same, or a dead engine, with settings that many servers have; on the stock server a corrupt cache, a dead engine
     or a hang
 P2  wrong tokens, a dead engine or a hang with a setting that few servers have; with settings that many have a corrupt
-    cache or a hang; there or on the stock server a leak, or
-    a call that fails
+    cache or a hang; there or on the stock server a leak, or a call that fails
 P3  lost cache hits; a corrupt cache or a leak with a setting that few servers have; anything further from the stock
     server
 

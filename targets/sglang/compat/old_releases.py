@@ -192,16 +192,8 @@ def evict_each(cache: Any, tokens: int, states: int) -> None:
         cache.evict_mamba(states)
 
 
-class _OnlyRank:
-    """The ranks and sizes of a server's parallel groups: this process is the only one in each."""
-
-    def __getattr__(self, name: str) -> int:
-        return 1 if name.endswith("_size") else 0
-
-
 def settle(scheduler: Any) -> None:
     """Set numbers that the constructor computes from the server's arguments; later releases keep them elsewhere."""
-    scheduler.ps = _OnlyRank()  # 0.5.17 to 0.5.20: without it aborts look for requests in other stages
     scheduler.pp_size = scheduler.decode_mem_cache_buf_multiplier = 1
     scheduler.new_token_ratio = scheduler.init_new_token_ratio = scheduler.min_new_token_ratio = 0.0
     scheduler.new_token_ratio_decay = 0.0

@@ -59,11 +59,10 @@ def captures() -> bool:
     return hasattr(Scheduler, "_forward_isolation") and find_spec(place) is not None
 
 
-def mixes() -> bool:
-    """Return True for a release that is driven with everything: mixed chunks that keep the snapshots of their prefills,
-    priorities that displace requests, and what came to the adapter since (0.5.23).
+def is_driven_fully() -> bool:
+    """Return True for a release on which every option is driven (0.5.23).
 
-    0.5.17 to 0.5.20 have most of it in another form.
+    0.5.17 to 0.5.20 have most of these features in another form, and are driven without them.
     """
     from sglang.srt.managers.schedule_batch import ScheduleBatch
     from sglang.srt.managers.scheduler import Scheduler
@@ -153,6 +152,7 @@ def complete(scheduler: Any, sizes: Sizes) -> None:
     scheduler.enable_hicache_storage = sizes.storage != "no"
     scheduler.max_queued_requests = None
     scheduler._engine_paused, scheduler._pause_started_at = False, None
+    scheduler.ps = _OnlyRank()  # 0.5.17 to 0.5.20: without it aborts look for requests in other stages
     old_releases.settle(scheduler)
     # Up to 0.5.20 aborts go there directly, later through `send_abort_output`.
     sender = SimpleNamespace(send_output=scheduler.send_abort_output)
@@ -164,7 +164,7 @@ def complete(scheduler: Any, sizes: Sizes) -> None:
 
 def pauses() -> bool:
     """Return True if a server can be paused with what it runs retracted (0.5.23; older ones were not run with it)."""
-    return mixes()
+    return is_driven_fully()
 
 
 def pause(scheduler: Any) -> None:
@@ -451,6 +451,13 @@ def switch_storage(scheduler: Any, sizes: Sizes) -> None:
         raise RuntimeError(answer.message)
 
 
+class _OnlyRank:
+    """The ranks and sizes of a server's parallel groups: this process is the only one in each."""
+
+    def __getattr__(self, name: str) -> int:
+        return 1 if name.endswith("_size") else 0
+
+
 class Seen(SimpleNamespace):
     """A namespace whose missing attributes are None."""
 
@@ -458,16 +465,20 @@ class Seen(SimpleNamespace):
         return None
 
 
-def verify_batch(batch: Any) -> Any:
-    """Return the fields of a `ForwardBatch` that the linear-attention backend reads before it verifies drafts."""
+def _seen(batch: Any, **more: Any) -> Seen:
+    """Return the fields of a `ForwardBatch` that the linear-attention backend reads of every batch, and more."""
     return Seen(
         batch_size=len(batch.reqs),
         forward_mode=batch.forward_mode,
         logical_forward_mode=batch.forward_mode,
         req_pool_indices=batch.req_pool_indices.clone(),
-        input_ids=batch.input_ids,
-        spec_info=batch.spec_info,
+        **more,
     )
+
+
+def verify_batch(batch: Any) -> Any:
+    """Return the fields of a `ForwardBatch` that the linear-attention backend reads before it verifies drafts."""
+    return _seen(batch, input_ids=batch.input_ids, spec_info=batch.spec_info)
 
 
 def model_runner(engine: Any, algorithm: Any) -> Any:
@@ -522,11 +533,8 @@ def backend_batch(batch: Any) -> Any:
     from sglang.srt.model_executor.forward_batch_info import ForwardBatch
 
     lengths = torch.tensor(batch.extend_lens)
-    seen = Seen(
-        batch_size=len(batch.reqs),
-        forward_mode=batch.forward_mode,
-        logical_forward_mode=batch.forward_mode,
-        req_pool_indices=batch.req_pool_indices.clone(),
+    seen = _seen(
+        batch,
         mamba_track_indices=_clone(batch.mamba_track_indices),
         mamba_track_mask=_clone(batch.mamba_track_mask),
         mamba_track_seqlens=_clone(batch.mamba_track_seqlens),
@@ -548,11 +556,8 @@ def backend_batch(batch: Any) -> Any:
 
 def decode_batch(batch: Any) -> Any:
     """Return the fields of a `ForwardBatch` that the backend reads, for a batch of decodes."""
-    return Seen(
-        batch_size=len(batch.reqs),
-        forward_mode=batch.forward_mode,
-        logical_forward_mode=batch.forward_mode,
-        req_pool_indices=batch.req_pool_indices.clone(),
+    return _seen(
+        batch,
         seq_lens_cpu=batch.seq_lens_cpu,
         mamba_track_indices=_clone(batch.mamba_track_indices),
         mamba_track_mask=_clone(batch.mamba_track_mask),

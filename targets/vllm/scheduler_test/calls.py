@@ -28,8 +28,8 @@ TOKENS = [
     "STEP.scheduled_encoder_inputs",
     "STEP.free_encoder_mm_hashes",
 ]
-"""Answers of `schedule`: which tokens a step computes, and from which on. The blocks of a step are none: a right fix
-may take others than the patch does."""
+"""Answers of `schedule`: which tokens a step computes, and from which on. Blocks are not compared: a correct
+fix may allocate others than the patch does."""
 RECEIVED = [
     "[(one.request_id, one.new_token_ids, one.finish_reason) for each in outputs.values() for one in each.outputs]"
 ]
@@ -38,6 +38,8 @@ WAITING = "sorted(scheduler.requests)"
 """Read to see whether requests wait while nothing is scheduled."""
 EXPRESSIONS: Mapping[str, Sequence[str]] = {SCHEDULE: [*TOKENS, WAITING], UPDATE: RECEIVED, OTHER: ()}
 """Kind of a call -> answers, those first that say most."""
+SIZES = ("prefix_cache_retention_interval", "hash_block_size", "cache_hit_alignment_tokens")
+"""Fields of a `KVCacheConfig` that vLLM resolves."""
 PRINTED = "scheduler test: "
 """Begins the line that has what was found out."""
 

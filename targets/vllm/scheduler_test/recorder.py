@@ -12,7 +12,7 @@ from vllm.sampling_params import SamplingParams
 from vllm.v1.core.block_pool import BlockPool
 from vllm.v1.core.sched.scheduler import Scheduler
 
-from .calls import OTHER, SCHEDULE, UPDATE, answers, tell
+from .calls import OTHER, SCHEDULE, SIZES, UPDATE, answers, tell
 from .source import NoSource, source
 
 SAMPLING = ("max_tokens", "min_tokens", "stop_token_ids", "prompt_logprobs")
@@ -91,7 +91,7 @@ class Recorder:
         """Watch what a KV connector answers to a scheduler."""
         if connector is None:
             return
-        if type(connector).__module__.startswith("vllm."):
+        if type(connector).get_num_new_matched_tokens.__module__.startswith("vllm."):
             self.reason = "a KV connector of vLLM's own takes part"
             return
         matched, finished = connector.get_num_new_matched_tokens, connector.request_finished_all_groups
@@ -170,7 +170,7 @@ class Recorder:
         self.imports.add((type(scheduler).__module__, type(scheduler).__name__))
         yield "class", type(scheduler).__name__
         yield "groups", self.source(list(scheduler.kv_cache_config.kv_cache_groups))
-        for name in ("prefix_cache_retention_interval", "hash_block_size", "cache_hit_alignment_tokens"):
+        for name in SIZES:
             if (value := getattr(scheduler.kv_cache_config, name, None)) is not None:
                 yield name, self.source(value)
         if tokens := scheduler.max_num_encoder_input_tokens:

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
-import torch
 
 PLAIN = (bool, int, float, str, bytes, type(None))
 
@@ -32,7 +31,7 @@ def source(value: Any, imports: set[tuple[str, str]]) -> str:
         return f"[{', '.join(source(one, imports) for one in value)}]"
     if type(value) is tuple:
         return f"({', '.join(source(one, imports) for one in value)}{',' * (len(value) == 1)})"
-    if isinstance(value, torch.dtype):
+    if (type(value).__module__, type(value).__name__) == ("torch", "dtype"):  # our process may have no torch
         imports.add(("torch", ""))
         return repr(value)
     return f"{_named(type(value), imports)}({', '.join(_given(value, imports))})"
@@ -52,7 +51,7 @@ def _given(value: Any, imports: set[tuple[str, str]]) -> list[str]:
     fields = (
         [one for one in dataclasses.fields(value) if one.init]
         if dataclasses.is_dataclass(value)
-        else (msgspec.structs.fields(value))
+        else msgspec.structs.fields(value)
     )
     given = [(one.name, getattr(value, one.name), _default(one)) for one in fields]
     return [f"{name}={source(one, imports)}" for name, one, usual in given if not _is_same(one, usual)]

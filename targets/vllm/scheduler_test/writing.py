@@ -16,8 +16,9 @@ from ...base.trace import Config
 from ..engine_test_tree import LICENSE, WIDTH, engine_test
 from ..options import is_v2, stages
 from ..sizes import Sizes, sizes_of
-from .calls import PRINTED, SCHEDULE, UPDATE, WAITING
+from .calls import PRINTED, SCHEDULE, SIZES, UPDATE, WAITING
 
+NOT_ALONE = "vLLM's scheduler alone does not show it"
 FIRST = "from __future__ import annotations\n\n"
 RECORD = "from hybridfuzz.targets.vllm.scheduler_test.recorder import record\n"
 REPEAT = "from hybridfuzz.targets.vllm.scheduler_test.calls import repeat\n"
@@ -30,7 +31,8 @@ class End(NamedTuple):
     """Where a test ends: behind the call with this number, in an assertion, or in the call itself if that raises.
 
     expression  what is asserted, "" for a call that raises
-    received    its value on the engine with the bug, or the exception
+    received    its value on the engine with the bug; the exception of a call that raises; without a fix, the line that
+                pytest prints
     fixed       its value on the fixed engine, "" if there is none
     """
 
@@ -61,7 +63,7 @@ def write(config: Config, script: Script, about: str, name: str, run: Python, ru
     fixed = _told(run_fixed, test.module + _repeating(recorded, config)) if run_fixed else None
     end = first_difference(recorded, fixed) if fixed else without_a_fix(recorded)
     if end is None:
-        raise TargetError("vLLM's scheduler alone does not show it: it answers the same with the fix")
+        raise TargetError(f"{NOT_ALONE}: no answer of it is wrong")
     promise = f"assert {end.received} != {end.received}" if end.fixed else end.received
     return engine_test(name, test.text(end), promise=promise, part="scheduler")
 
@@ -70,7 +72,7 @@ def _recorded(run: Python, script: Script) -> Recorded:
     body = textwrap.indent("\n".join(script.body), "    ")
     told = _told(run, f"{FIRST}{script.machinery}\n{RECORD}\ndef reproduce():\n{body}\n\nrecord(reproduce)\n")
     if told["reason"]:
-        raise TargetError(f"vLLM's scheduler alone does not show it: {told['reason']}")
+        raise TargetError(f"{NOT_ALONE}: {told['reason']}")
     calls = [(kind, step, lines, [tuple(one) for one in found]) for kind, step, lines, found in told["calls"]]
     return Recorded(told["opening"], calls, told["raised"], [tuple(one) for one in told["imports"]])
 
@@ -78,7 +80,7 @@ def _recorded(run: Python, script: Script) -> Recorded:
 def _told(run: Python, program: str) -> dict[str, Any]:
     lines = [line for line in run(program).splitlines() if line.startswith(PRINTED)]
     if not lines:
-        raise TargetError("vLLM's scheduler alone does not show it: its calls could not be recorded")
+        raise TargetError(f"{NOT_ALONE}: its calls could not be recorded")
     found: dict[str, Any] = json.loads(lines[-1].removeprefix(PRINTED))
     return found
 
@@ -141,12 +143,12 @@ class _Test:
         body += lines if names_result or kind == SCHEDULE else _without_result(calls[-1])
         received, fixed = double_quoted(end.received), double_quoted(end.fixed)
         if not end.expression:
-            body[-1:] = [f"# Raises {end.received} where the bug is.", body[-1]]
+            body[-1:] = [f"# Raises {end.received} as long as the bug is there.", body[-1]]
         elif end.fixed:
-            body += [f"# This is wrong. With the patch of the report it is {fixed}."]
+            body += [f"# The value below is wrong. With the patch it is {fixed}."]
             body += [f"assert {end.expression} != {received}"]
         else:
-            body += ["# Requests wait.", f"assert {end.expression}"]
+            body += ["# Requests wait, so something must be scheduled.", f"assert {end.expression}"]
         head = f"@pytest.mark.cpu_test\ndef test_{self._name}(tmp_path: Path, monkeypatch) -> None:"
         runner = [f'monkeypatch.setenv("{RUNNER}", "{int(is_v2(self._config))}")']
         made = [*runner, "scheduler = create_scheduler(tmp_path)", *body]
@@ -156,7 +158,11 @@ class _Test:
         used = "\n".join([head, *(line for number in calls for line in self._recorded.calls[number][2])])
         given = CONNECTOR.format(**self._recorded.opening) if self._has_connector else ""
         connector = ["\n".join(indented(given.split("\n"), 0, WIDTH))] if given else []
-        parts = [*connector, self._create_scheduler(), CREATE_REQUEST.format(hasher=self._hasher())]
+        parts = [
+            *connector,
+            self._create_scheduler(),
+            CREATE_REQUEST.format(hasher=self._recorded.opening["hash_unit"]),
+        ]
         parts += [helper for name, helper in HELPERS.items() if f"{name}(" in used]
         text = "\n\n\n".join(["\n".join(self._model()), *parts])
         return f'{LICENSE}"""{self._docstring()}\n"""\n\n{self._imports(text + used)}\n\n{text}\n\n'
@@ -182,9 +188,6 @@ class _Test:
             lines[origin] += indented([line], 0, WIDTH)
         return "\n\n".join("\n".join(block) for block in lines.values() if block)
 
-    def _hasher(self) -> str:
-        return self._recorded.opening["hash_unit"]
-
     def _create_scheduler(self) -> str:
         opening = self._recorded.opening
         made = [
@@ -204,7 +207,7 @@ class _Test:
             *_derived(self._sizes),
             _call("kv_cache_config = KVCacheConfig", num_blocks=self._sizes.num_blocks, kv_cache_tensors=[],
                   kv_cache_groups=opening["groups"],
-                  **{name: opening[name] for name in KEPT if name in opening}),
+                  **{name: opening[name] for name in SIZES if name in opening}),
             f"cache_config.num_gpu_blocks = {self._sizes.num_blocks}",
             *([f"vllm_config.parallel_config.pipeline_parallel_size = {stages(self._config)}"]
               if stages(self._config) > 1 else []),
@@ -220,7 +223,6 @@ class _Test:
 
 
 GIVEN = "What the worker sampled is given."
-KEPT = ("prefix_cache_retention_interval", "hash_block_size", "cache_hit_alignment_tokens")
 KV_CONNECTOR = "vllm.distributed.kv_transfer.kv_connector.v1"
 STANDARD = ("json", "pathlib", "types")
 IMPORTS = frozenset({

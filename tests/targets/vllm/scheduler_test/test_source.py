@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import enum
+import subprocess
+import sys
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -10,6 +12,7 @@ import msgspec
 import pytest
 import torch
 
+from hybridfuzz.targets.vllm.scheduler_test import writing
 from hybridfuzz.targets.vllm.scheduler_test.source import NoSource, source
 
 
@@ -81,3 +84,8 @@ def test_what_has_to_be_imported_is_told() -> None:
 def test_an_object_of_unknown_fields_is_refused() -> None:
     with pytest.raises(NoSource, match="object cannot be written down"):
         source([object()], set())
+
+
+def test_our_process_needs_no_torch_to_write_a_test() -> None:
+    program = f"import sys; sys.modules['torch'] = None; import {writing.__name__}"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

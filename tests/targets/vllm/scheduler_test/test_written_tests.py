@@ -24,7 +24,9 @@ FOLDER = Path(__file__).parents[4] / "corpus" / "vllm"
 pytestmark = pytest.mark.engine
 
 
-def written(name: str, folder: Path, *, with_fix: bool = True) -> tuple[EngineTest, ScriptVerdict] | None:
+def written(
+    name: str, folder: Path, *, with_fix: bool = True
+) -> tuple[EngineTest, ScriptVerdict, ScriptVerdict | None] | None:
     """Return the unit test of a packaged trace."""
     launch, trace = prepare(SPEC, print), load_trace(FOLDER / f"0.33.0--{name}.json")
     with WorkerClient(SPEC, launch, trace_seconds=300) as worker:
@@ -49,11 +51,11 @@ def test_the_wrong_answer_of_the_scheduler_is_asserted_to_be_none(
 ) -> None:
     found = written(name, tmp_path)
     assert found
-    test, verdict = found
+    test, verdict, _ = found
     text = (tmp_path / test.path).read_text(encoding="utf-8")
     assert verdict.promised
     assert f"num_scheduled_tokens != {wrong}" in text
-    assert f"With the patch of the report it is {right}." in text
+    assert f"With the patch it is {right}." in text
     assert "hybridfuzz" not in text
     assert max(map(len, text.splitlines())) <= 88
     assert ast.get_docstring(ast.parse(text), clean=True)
@@ -74,7 +76,7 @@ def test_what_the_scheduler_raises_needs_no_fix(tmp_path: Path) -> None:
     found = written(name, tmp_path, with_fix=False)
     assert found
     text = (tmp_path / found[0].path).read_text(encoding="utf-8")
-    assert "# Raises AssertionError where the bug is." in text
+    assert "# Raises AssertionError as long as the bug is there." in text
     assert "assert " not in text.partition("# Raises")[2]
 
 
