@@ -517,7 +517,7 @@ class Words(Formatter):
                 return "; ".join(f"{self.request(name)} has it in column {self.number(at, '')}" for name, at in columns)
             case Prefix(request, before, cached):
                 if not request:
-                    return f"a prefix that is cached to depth {self.number(cached, '')}"
+                    return f"a cached prefix of {self.format_field(cached, 'token')}"
                 return f"what {self.request(request)} had before" if before else self.request(request)
             case StateOf(prefix, depth):
                 whose, tokens = self.say(prefix), self.format_field(depth, "token")

@@ -510,18 +510,14 @@ def _bug(page: _Page) -> Iterator[str]:
     elif client:
         told += f". {client[0].upper()}{client[1:]}" if ":" in client else f": {client}"
     yield f"{told}. {more}".rstrip() + "\n"
-    yield from _when(case)
-    if case.deployment.reached:
-        yield f"**Callers** (read in the source). {'; '.join(case.deployment.reached)}.\n"
-    yield from _implementations(case)
-    if gpu := case.gpu:
-        yield f"**On a GPU** (run earlier, not by the script below). {gpu[0].upper()}{gpu[1:]}.\n"
-    yield from _models(case)
+    if when := list(_when(case)):
+        yield "**When it happens**\n"
+        yield from (f"* {one}" for one in when)
+        yield ""
     if case.shown_as:
         yield "**The same defect shows also as**, in other runs with other requests:\n"
         yield from (f"* {markdown_text(one)}" for one in case.shown_as)
         yield ""
-    yield from _related(case)
     if case.fixes:
         yield "**Run with patches.** Without them the scenario meets another bug first; the patches are in "
         yield f"{markdown_code(f'{FIXES}/{FILES}')}:\n"
@@ -530,23 +526,28 @@ def _bug(page: _Page) -> Iterator[str]:
 
 
 def _when(case: ReproCase) -> Iterator[str]:
-    """Yield what triggers the failure by the source, in the words of its cause; apart from that, what was measured:
-    this run, and the settings without which it passes."""
-    measured = []
+    """Yield the clauses of a list: what triggers the failure by the source, in the words of its cause; what was run:
+    the settings without which it passes, other implementations and models."""
     if case.cause and (needs := case.cause.fields.get("needs", "")):
-        yield f"**When** (read in the source). It needs {needs.rstrip('.')}.\n"
+        yield f"It needs {needs.rstrip('.')} (read in the source)."
     is_told_before = not (case.cause and case.cause.fields.get("client", ""))  # `_bug` begins with it then
     if (here := _circumstances(case)) and not is_told_before:
-        measured.append(f"The reproduction below fails {markdown_text(here)}.")
+        yield f"The reproduction below fails {markdown_text(here)}."
     # A call that is refused without a setting does not show that it is needed.
     is_told = (case.deployment.command or not case.cause) and not may_decline(case.trace)
     if case.severity and case.severity.reach and is_told:
         reach = _as_served(case.severity.reach, case.server)
         given = [words.removesuffix("s") for words in case.headline.asked]  # without it they would be other requests
         told = [one for one in reach.needs if any(words in one for words in given) or _passes_without(one, case)]
-        measured += _settings_needed(reach, case.deployment.scheduling, told, only_flags=bool(case.cause))
-    if measured:
-        yield f"**Measured.** {' '.join(measured)}\n"
+        measured = _settings_needed(reach, case.deployment.scheduling, told, only_flags=bool(case.cause))
+        if words := " ".join(measured):
+            yield words
+    if case.deployment.reached:
+        yield f"Who calls it (read in the source): {'; '.join(case.deployment.reached)}."
+    yield from _implementations(case)
+    yield from _models(case)
+    if gpu := case.gpu:
+        yield f"On a GPU (run earlier, not by the script below): {gpu}."
 
 
 def _passes_without(setting: str, case: ReproCase) -> bool:
@@ -592,7 +593,7 @@ def _setting(name: str) -> str:
 
 
 def _models(case: ReproCase) -> Iterator[str]:
-    """Yield on which models the trace fails: what was run, and nothing else."""
+    """Yield a clause on which models the trace fails: what was run, and nothing else."""
     if not case.models:
         return
     results = {case.deployment.model_words: FAILS_TOO, **case.models}
@@ -604,7 +605,7 @@ def _models(case: ReproCase) -> Iterator[str]:
             told.append(f"{words} with {listed(found)}")
     what = "State layers" if case.deployment.is_stood_in else "Models"
     how = ", as stand-ins, without model weights" if case.deployment.is_stood_in else ""
-    yield f"**{what}.** The same requests, run on each{how}: {markdown_text('; '.join(told))}.\n"
+    yield f"{what}, each run with the same requests{how}: {markdown_text('; '.join(told))}."
 
 
 def _same_words(names: Sequence[str]) -> int:
@@ -669,12 +670,12 @@ def _implementations(case: ReproCase) -> Iterator[str]:
         was_run += " (the script)" * run.by_script
         result = "**fails** (this report)" if run.current else _said(case, was_run)
         told.append(f"{markdown_text(run.title)}{' (the default)' * run.default}: {result}")
-    yield f"{'; '.join(told)}.\n"
+    yield f"{'; '.join(told)}."
 
 
 def _server(page: _Page) -> Iterator[str]:
-    """Yield the command of a server with the settings of the trace, and what was run of it; nothing where the requests
-    were not seen to fail in the lengths of one."""
+    """Yield the command of a server with the settings of the trace; collapsed, what was run of it and its clients.
+    Nothing where the requests were not seen to fail in the lengths of one."""
     server, served = page.case.server, page.case.served
     if server.unserved:
         yield f"{server.unserved}\n"
@@ -686,20 +687,17 @@ def _server(page: _Page) -> Iterator[str]:
     forced = list(_by_chance(page.case, server, again))
     yield markdown_fence(" \\\n  ".join(server.shell), "bash")
     ran = "script" if page.case.script else "trace"
-    numbers = list(_other_numbers(page.case, ran))
+    clients = list(client_lines(served, page.case.trace, page.case.history, again)) if served and not forced else []
     if scale and served:
-        what = "the same requests" if forced or not server.client.calls else "the requests below"
+        what = "the requests below" if clients else "the same requests"
         yield (
             f"\nThese flags stand for the {ran}'s settings, with {scale.what} of {plural(scale.block, 'token')}. "
             f"No server was started; {what} were run on the {ran}'s stand-ins with {scale.what} of "
-            f"{plural(served.tried, 'token')}, and fail in the same way."
+            f"{plural(served.tried, 'token')}, and fail in the same way.\n"
         )
     else:
-        yield f"\nThese flags stand for the {ran}'s settings. No server was started."
-    yield from numbers
-    yield ""
-    clients = list(client_lines(served, page.case.trace, page.case.history, again)) if served and not forced else []
-    lines = [f"* {markdown_text(note)}" for note in server.notes]
+        yield f"\nThese flags stand for the {ran}'s settings. No server was started.\n"
+    lines = [*(f"* {markdown_text(note)}" for note in server.notes), *_other_numbers(page.case, ran)]
     if forced:
         yield "No client can make this server fail at will, so no client script is given. These are up to chance:\n"
         yield from (f"* {markdown_text(one)}" for one in forced)
@@ -708,13 +706,12 @@ def _server(page: _Page) -> Iterator[str]:
     elif not clients:
         lines += ["", "No client script is given: the requests are no calls of a server's HTTP interface.", ""]
     elif served and needs_timing(served, page.case.trace, page.case.history):
-        yield f"{TIMED}\n"
+        lines += ["", TIMED]
     if clients:
         lines += ["", markdown_fence("\n".join(clients), "python")]
         if shows := SHOWN_BY.get(client_of(page.case.violation)):
             lines += ["", shows]
-    if lines:
-        yield from _collapsed("The model and clients of such a server" if clients else "About such a server", lines)
+    yield from _collapsed("Its numbers and clients" if clients else "About such a server", lines)
 
 
 def _other_numbers(case: ReproCase, ran: str) -> Iterator[str]:
@@ -788,19 +785,35 @@ def _cause(page: _Page) -> Iterator[str]:
     """Yield why it fails where that is known, and in any case where the run first deviates."""
     case, cause, fix = page.case, page.case.cause, page.case.fix
     if cause:
-        about = cause.fields.get("where", "")
+        about = "" if case.runs else cause.fields.get("where", "")  # which runners it is in was told: each was run
         yield f"**{markdown_text(cause.title)}**{f' ({about})' if about else ''}.\n"
         yield f"{cause.body.strip()}\n"
         used = " ".join([cause.title, cause.body, *cause.fields.values()])
         known = TERMS if case.deployment.command else {}  # a library has no block tables, and other columns
         if terms := [f'"{word}" is {means}' for word, means in known.items() if re.search(rf"\b{word}s?\b", used)]:
             yield f"Here {'; '.join(terms)}.\n"
+    if values := " ".join(_values(case)):
+        yield f"{'' if cause or fix else 'Not known. '}**In the reproduction.** {values}\n"
     if fix:
         yield from _fix(case, fix)
-    if not cause or (case.crashes and not case.script):
-        unknown = "" if cause or fix else "Not known. "
-        first = "The exception" if case.crashes else "First deviation in this run"
-        yield f"{unknown}{first}: {_said(case, without_event(case.violation.sentence))}."
+
+
+def _values(case: ReproCase) -> Iterator[str]:
+    """Yield what the cache and the scheduler make of requests that hit, load or are split, and what is wrong first: the
+    values of the cause in this run."""
+    told = []
+    for row in requests_of(case.trace, case.history):
+        what = [f"hits {plural(row.hit, 'token')}"] if row.hit > 0 else []
+        what += [f"is to load {plural(row.load, 'token')}"] if row.load else []
+        chunks = " + ".join(map(str, row.chunks))
+        what += [f"computes its prompt in steps of {chunks} tokens"] if len(row.chunks) > 1 or (what and chunks) else []
+        if what:
+            told.append(f"{row.name} {listed(what)}")
+    if told:
+        yield f"{markdown_text('; '.join(told))}."
+    if not (case.crashes and case.cause and case.script):  # what the script raises is shown below
+        first = "The exception" if case.crashes else "First deviation"
+        yield f"{first}: {_said(case, without_event(case.violation.sentence)).rstrip('.')}."
 
 
 TERMS: Mapping[str, str] = {
@@ -893,7 +906,7 @@ def _part_test(case: ReproCase, test: EngineTest, tested: ScriptVerdict) -> Iter
         f"{with_patch}.\n"
     )
     yield markdown_fence(text.rstrip("\n"), "python") + "\n"
-    raised = [line[1:].strip() for line in tested.tail.splitlines() if line.startswith("E  ")]
+    raised = [line for line in tested.told if not line[1:].strip().startswith("+")]  # where a value comes from
     yield markdown_fence("\n".join([f"$ pytest {test.path}", *raised[:OUTPUT_LINES_SHOWN]]), "console") + "\n"
 
 
@@ -922,8 +935,6 @@ def _script(page: _Page, script: Script, verdict: ScriptVerdict) -> Iterator[str
         yield markdown_fence(script.text.rstrip("\n"), "python") + "\n"
     else:
         yield from _collapsed(f"repro.py ({lines} lines)", [markdown_fence(script.text.rstrip("\n"), "python")])
-    if script.scenario and verdict.promised:
-        yield from _computed(case)
     raised = verdict.raised if verdict.promised and verdict.raised.startswith("AssertionError") else ""
     printed = [] if any(map(RECEIVED.fullmatch, verdict.told)) else verdict.told[-PRINTED_LINES_SHOWN:]
     tail = verdict.tail.splitlines()
@@ -938,20 +949,6 @@ def _script(page: _Page, script: Script, verdict: ScriptVerdict) -> Iterator[str
 TRACEBACK = "Traceback (most recent call last):"
 CHAINED = "The above exception was the direct cause of the following exception:"
 """Python's own lines around exceptions of which one is raised for another."""
-
-
-def _computed(case: ReproCase) -> Iterator[str]:
-    """Yield what the cache and the scheduler make of requests that hit, load or are split, in one line."""
-    told = []
-    for row in requests_of(case.trace, case.history):
-        what = [f"hits {plural(row.hit, 'token')}"] if row.hit > 0 else []
-        what += [f"is to load {plural(row.load, 'token')}"] if row.load else []
-        chunks = " + ".join(map(str, row.chunks))
-        what += [f"computes its prompt in steps of {chunks} tokens"] if len(row.chunks) > 1 or (what and chunks) else []
-        if what:
-            told.append(f"{row.name} {listed(what)}")
-    if told:
-        yield f"Up to the failure: {markdown_text('; '.join(told))}.\n"
 
 
 def _restricted(case: ReproCase) -> str:
@@ -1060,15 +1057,13 @@ def _is_told_by_us(case: ReproCase) -> bool:
 
 
 def _controls(case: ReproCase) -> Iterator[str]:
-    """Yield a table of runs that differ in one factor that concerns the cause, and pass; in a line those with less."""
+    """Yield a table of runs that differ in one factor that concerns the cause, and pass."""
     ran = "the script" if case.script else "the run"
     if case.controls:
         yield f"**Controls.** Each was run, and differs from {ran} in one thing only:\n"
         yield f"| run | result |\n| --- | --- |\n| {ran} | **fails** |"
         yield from (f"| the same, but {markdown_text(control)} | passes |" for control in case.controls)
         yield ""
-    if case.reductions:
-        yield f"Also passes: {markdown_text('; '.join(case.reductions))}.\n"
 
 
 def _alone(case: ReproCase) -> Iterator[list[str]]:
@@ -1200,6 +1195,7 @@ def _grade(answer: Answer) -> str:
 def _more(page: _Page) -> Iterator[str]:
     """Yield what is read later."""
     case = page.case
+    yield from _related(case)
     yield from _collapsed("Requests and events", list(_scenario(case)))
     explanation = None if case.cause else explain(case.history)  # blocks and steps are those of the harness
     if explanation and explanation.story and case.violation.field not in FIELDS_OF_A_MODEL and not case.crashes:
@@ -1210,6 +1206,8 @@ def _more(page: _Page) -> Iterator[str]:
             for place in case.places[:PLACES_SHOWN]
         ]
         yield from _collapsed("Where to look", [PLACES, *told])
+    fewer = [f"* {markdown_text(one)}" for one in case.reductions]
+    yield from _collapsed("Smaller runs that pass", fewer)
     yield from _collapsed("What is the engine's own, and what is stood in", list(_own(case)))
     count = plural(len(case.trace.events), "event")
     yield from _sources(case)

@@ -153,7 +153,8 @@ def run_test(folder: Path, test: EngineTest, script: Script, launch: Launch) -> 
     """Run a script's test in its own tree, which `folder` holds; the last line is that of the engine's test runner."""
     status, seconds, out, err = _run(test.run, folder.absolute(), script.needs, launch)
     promised = status == 1 and any((test.promise or script.promise) in line for line in [*out, *err])
-    return ScriptVerdict(promised, status, seconds, _tail([*out, *err], folder.absolute(), launch))
+    raised = [line for line in out if line.startswith("E  ")]
+    return ScriptVerdict(promised, status, seconds, _tail([*out, *err], folder.absolute(), launch), told=raised)
 
 
 def run_program(text: str, launch: Launch) -> str:

@@ -114,8 +114,8 @@ FORM = Form(
             "- [ ] This is a bug report, not a general question.\n"
             "- [ ] This is in English.",
         ),
-        Section("Describe the bug", ("bug", "expected", "cause")),
-        Section("Reproduction", ("reproduction", "server", "more")),
+        Section("Describe the bug", ("bug", "cause")),
+        Section("Reproduction", ("reproduction", "expected", "server", "more")),
         Section("Environment", ("environment",)),
     ),
     title="[Bug] ",

@@ -164,7 +164,7 @@ PHRASES = (
 FORM = Form(
     (
         Section("Your current environment", ("environment",)),
-        Section("🐛 Describe the bug", ("bug", "expected", "reproduction", "cause", "server", "more")),
+        Section("🐛 Describe the bug", ("bug", "cause", "reproduction", "expected", "server", "more")),
         Section(
             "Before submitting a new issue...",
             text="- [ ] Make sure you already searched for relevant issues, and asked the chatbot of the docs.",

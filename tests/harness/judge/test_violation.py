@@ -35,7 +35,7 @@ VALUES: dict[str, Value] = {
     "the KV of position 3 of what r0 had before": PartOf(Prefix("r0", before=True), 3, "KV"),
     "a window whose input 1 is missing": WindowOf(1, None),
     "a window whose input 0 is the input of position 2 of r0": WindowOf(0, PartOf(Prefix("r0"), 2, "input")),
-    "the state after 12 tokens of a prefix that is cached to depth 8": StateOf(Prefix(cached=8), 12),
+    "the state after 12 tokens of a cached prefix of 8 tokens": StateOf(Prefix(cached=8), 12),
     "the state after 1 token of what r0 had before": StateOf(Prefix("r0", before=True), 1),
     "a state that matches no known prefix": Unknown(state=True),
     "depth 8 of prefix 0012 in group 1": KeyOf(1, 8, 70012),

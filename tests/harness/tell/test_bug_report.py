@@ -110,7 +110,7 @@ def test_the_title_says_what_a_user_sees_and_no_block_number(slug: str) -> None:
     title = text.splitlines()[0].removeprefix("# ")
     assert not re.search(r"\bblock \d|\bstep \d|\bcolumn \d|\br\d", title), title
     assert 15 < len(title) <= 160, title
-    told = "The exception: " if slug == "mixed-decodes" else "First deviation in this run: "
+    told = "The exception: " if slug == "mixed-decodes" else "First deviation: "
     assert text.index("## Describe the bug") < text.index(told) < text.index("<details>")
 
 
@@ -550,14 +550,17 @@ def test_calls_of_a_script_that_do_not_speak_for_themselves_are_explained() -> N
     assert "the rest is machinery). Of the drafts of a step, which a stand-in proposes, the first `right`" in shown
 
 
-def test_what_a_request_hits_is_told_beside_the_script() -> None:
+def test_the_values_of_the_run_stand_beside_its_cause() -> None:
     """A cause spoke of a hit of 4 tokens, and nothing in the report said that there is one."""
     trace = make_trace(arrive("r0", 24, new=1), *steps(4), arrive("r1", 24, ("e", 4), new=1), *steps(3))
     case = structs.replace(case_of("null-id-not-zero"), trace=trace, history=record_history(CLEAN, trace)[1])
     script = Script(f"def reproduce():\n    pass\n\n\n{MACHINERY}\n", "x", "nothing")
     text = report(structs.replace(case, script=script, verdict=VERDICT))
-    assert "Up to the failure: r1 hits 24 tokens and computes its prompt in steps of 4 tokens.\n" in text
-    assert "Up to the failure" not in report(case)
+    values = "**In the reproduction.** r1 hits 24 tokens and computes its prompt in steps of 4 tokens. First deviation: "
+    assert f"Not known. {values}" in text
+    cause = RelatedEntry("entry", "engine #9", cause=CauseText("A key too early", {}, "It publishes."))
+    known = report(structs.replace(case, related=cause))
+    assert known.index("It publishes.") < known.index(f"\n{values}")
 
 
 def test_the_output_of_a_script_is_shown_with_what_clients_receive() -> None:
@@ -642,7 +645,8 @@ def test_controls_stand_beside_what_is_wrong() -> None:
     )
     assert "Controls" not in report(case)
     small = report(structs.replace(case, reductions=["without r2", "with 3 tokens in the prompt of r0 instead of 4"]))
-    assert "\nAlso passes: without r2; with 3 tokens in the prompt of r0 instead of 4.\n" in small, "in one line"
+    smaller = small.partition("<summary>Smaller runs that pass</summary>")[2]
+    assert "* without r2\n* with 3 tokens in the prompt of r0 instead of 4\n" in smaller, "no controls of the cause"
 
 
 def test_settings_that_the_failure_needs_are_no_controls() -> None:
@@ -853,7 +857,7 @@ def test_the_trigger_stands_before_the_machinery() -> None:
     """What a reader has to do stood behind the cause, in its parenthesis; then in one sentence with what was run."""
     text = report(known_case(where="V2"))
     when = text.index(
-        f"**When** (read in the source). It needs {NEEDS}.\n\n**Measured.** The reproduction below fails "
+        f"**When it happens**\n\n* It needs {NEEDS} (read in the source).\n* The reproduction below fails "
     )
     assert when < text.index("## Cause") and when < text.index("**Public reports**")
     assert text.count(NEEDS) == 1 and "**A key too early** (V2)." in text
@@ -879,7 +883,7 @@ def test_a_script_of_a_library_is_not_beside_the_answers_of_stand_ins() -> None:
 def test_what_the_first_sentence_says_is_not_measured_again() -> None:
     """A report without a cause said twice after what it fails."""
     case = known_case()
-    assert "**Measured.** The reproduction below fails " in report(case)
+    assert "\n* The reproduction below fails " in report(case)
     assert "The reproduction below fails " not in report(structs.replace(case, related=None))
 
 
@@ -1024,16 +1028,15 @@ def test_nothing_of_ours_stands_in_the_body() -> None:
 def test_the_models_are_those_on_which_it_was_run() -> None:
     case = structs.replace(known_case(), models={"hybrid other": "passes", "hybrid small": "fails, too"})
     here = structs.replace(case, deployment=structs.replace(case.deployment, model="hybrid model"))
-    assert "**Models.** The same requests, run on each: fails with model and small; passes with other.\n" in report(
-        here
-    )
+    line = "\n* Models, each run with the same requests: fails with model and small; passes with other.\n"
+    assert line in report(here)
     cropped = structs.replace(here.trace, events=(*here.trace.events, Select(("r0",))))
     told = report(structs.replace(here, trace=cropped))
     assert "fails with model and small.\n" in told, "a call that is refused does not pass"
-    assert "**Models.**" not in report(known_case())
+    assert "* Models, " not in report(known_case())
     stood_in = structs.replace(here.deployment, is_stood_in=True, architecture="SomeForCausalLM")
     told = report(structs.replace(here, deployment=stood_in))
-    assert "**State layers.** The same requests, run on each, as stand-ins, without model weights: fails" in told
+    assert "* State layers, each run with the same requests, as stand-ins, without model weights: fails" in told
     assert "SomeForCausalLM" not in told, "no model of that class was run"
 
 
@@ -1100,7 +1103,7 @@ def test_it_says_which_figures_are_of_runs_and_which_of_the_text_of_the_cause() 
     assert "by the fuzzer, with stand-ins: controls." in report(ran)
     assert "by the fuzzer" not in line, "nothing but the script was run"
     # What makes a maintainer believe it stood in the list that is removed.
-    assert "**On a GPU** (run earlier, not by the script below). Not run.\n" in report(case)
+    assert "\n* On a GPU (run earlier, not by the script below): not run.\n" in report(case)
     assert "> - [ ] Run it on a GPU" in report(case)
     assert "not measured by these runs" not in report(case_of("accepted-count-zero"))
 
