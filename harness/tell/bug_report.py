@@ -530,8 +530,9 @@ def _when(case: ReproCase) -> Iterator[str]:
     the settings without which it passes, other implementations and models."""
     if case.cause and (needs := case.cause.fields.get("needs", "")):
         yield f"It needs {needs.rstrip('.')} (read in the source)."
-    is_told_before = not (case.cause and case.cause.fields.get("client", ""))  # `_bug` begins with it then
-    if (here := _circumstances(case)) and not is_told_before:
+    elif (
+        case.cause and case.cause.fields.get("client", "") and (here := _circumstances(case))
+    ):  # else `_bug` begins with it
         yield f"The reproduction below fails {markdown_text(here)}."
     # A call that is refused without a setting does not show that it is needed.
     is_told = (case.deployment.command or not case.cause) and not may_decline(case.trace)
@@ -912,7 +913,7 @@ def _part_test(case: ReproCase, test: EngineTest, tested: ScriptVerdict) -> Iter
 
 def _script(page: _Page, script: Script, verdict: ScriptVerdict) -> Iterator[str]:
     """Yield how to run a script, its part that is about the failure, and what it prints."""
-    case, lines = page.case, script.text.count("\n")
+    lines = script.text.count("\n")
     if verdict.promised:
         part = " (the built-in target is part of it)" if script.needs == PACKAGE else ""
         after = f"within {plural(ceil(verdict.seconds / 60), 'minute')}" if verdict.seconds > 1 else "within a second"

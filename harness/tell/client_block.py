@@ -49,7 +49,7 @@ def client_lines(served: Served, trace: Trace, history: History, again: bool = F
     waits = any("sleep(DELAY)" in line for line in lines)
     reads = [client.reads] if any("answer(" in line for line in lines) else []
     given = [*([model] if "MODEL" in client.head else []), *([delay] if waits else [])]
-    yield "\n".join([client.head, *reads, "", *given])
+    yield "\n".join([client.head, *reads, *(["", *given] if given else [])])
     if stops := stops_of(trace.events):
         yield from ("STOP = {", *(f"    {name!r}: 0,  # put here {what}" for name, what in stops.items()), "}")
     yield "\n\nasync def main():"

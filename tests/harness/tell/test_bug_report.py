@@ -556,7 +556,9 @@ def test_the_values_of_the_run_stand_beside_its_cause() -> None:
     case = structs.replace(case_of("null-id-not-zero"), trace=trace, history=record_history(CLEAN, trace)[1])
     script = Script(f"def reproduce():\n    pass\n\n\n{MACHINERY}\n", "x", "nothing")
     text = report(structs.replace(case, script=script, verdict=VERDICT))
-    values = "**In the reproduction.** r1 hits 24 tokens and computes its prompt in steps of 4 tokens. First deviation: "
+    values = (
+        "**In the reproduction.** r1 hits 24 tokens and computes its prompt in steps of 4 tokens. First deviation: "
+    )
     assert f"Not known. {values}" in text
     cause = RelatedEntry("entry", "engine #9", cause=CauseText("A key too early", {}, "It publishes."))
     known = report(structs.replace(case, related=cause))
@@ -856,9 +858,7 @@ def known_case(body: str = "`Pool.take_block` publishes before it writes.", **fi
 def test_the_trigger_stands_before_the_machinery() -> None:
     """What a reader has to do stood behind the cause, in its parenthesis; then in one sentence with what was run."""
     text = report(known_case(where="V2"))
-    when = text.index(
-        f"**When it happens**\n\n* It needs {NEEDS} (read in the source).\n* The reproduction below fails "
-    )
+    when = text.index(f"**When it happens**\n\n* It needs {NEEDS} (read in the source).\n")
     assert when < text.index("## Cause") and when < text.index("**Public reports**")
     assert text.count(NEEDS) == 1 and "**A key too early** (V2)." in text
 
@@ -883,7 +883,11 @@ def test_a_script_of_a_library_is_not_beside_the_answers_of_stand_ins() -> None:
 def test_what_the_first_sentence_says_is_not_measured_again() -> None:
     """A report without a cause said twice after what it fails."""
     case = known_case()
-    assert "\n* The reproduction below fails " in report(case)
+    assert "The reproduction below fails " not in report(case), "what it needs is told"
+    needs = structs.replace(case.related.cause, fields={"client": "wrong tokens"})
+    assert "\n* The reproduction below fails " in report(
+        structs.replace(case, related=structs.replace(case.related, cause=needs))
+    )
     assert "The reproduction below fails " not in report(structs.replace(case, related=None))
 
 
