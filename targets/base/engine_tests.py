@@ -80,12 +80,13 @@ def indented(body: Sequence[str], indent: int, width: int) -> Iterator[str]:
 def _broken(line: str, before: str, width: int) -> Iterator[str]:
     """Yield a statement whose call, collection or import is spread over lines, and what is too long in that, too;
     another line as it is."""
-    code = line.lstrip()
-    before += line[: len(line) - len(code)]
+    before += line[: len(line) - len(line.lstrip())]
+    code = line.strip().removesuffix(",")  # with its comma an argument of a call would be a tuple
+    comma = line.strip()[len(code) :]
     try:
         node = ast.parse(code).body[0]
     except SyntaxError:  # a part of a longer statement
-        yield before + code
+        yield before + code + comma
         return
     if isinstance(node, ast.ImportFrom):
         yield f"{before}{code.partition(' import ')[0]} import ("
@@ -96,9 +97,9 @@ def _broken(line: str, before: str, width: int) -> Iterator[str]:
     if isinstance(node, ast.Assert) and isinstance(node.test, ast.Compare):
         value = node.test.comparators[-1]
     if isinstance(value, ast.expr):
-        yield from _spread(code, value, code[: value.col_offset], "", before, width)
+        yield from _spread(code, value, code[: value.col_offset], comma, before, width)
     else:
-        yield before + code
+        yield before + code + comma
 
 
 def _spread(code: str, node: ast.expr, head: str, tail: str, before: str, width: int) -> Iterator[str]:

@@ -124,6 +124,16 @@ def test_what_is_too_long_is_spread_over_lines_part_by_part() -> None:
     ]
 
 
+def test_an_argument_on_a_line_of_its_own_stays_one_value() -> None:
+    """Options were a tuple of one dictionary, and the test failed on the fixed engine, too."""
+    assert list(indented(["    options={'first': 'one', 'second': 'two'},"], 0, 30)) == [
+        "    options={",
+        '        "first": "one",',
+        '        "second": "two",',
+        "    },",
+    ]
+
+
 def test_many_numbers_share_lines() -> None:
     assert list(indented(["found = [100, 101, 102, 103, 104, 105, 106]"], 0, 24)) == [
         "found = [",
