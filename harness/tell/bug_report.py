@@ -507,8 +507,10 @@ def _bug(page: _Page) -> Iterator[str]:
     more = markdown_text(f"{'' if client and case.crashes else impact} {_shown(case)}".strip())
     if client.lower().startswith(told.lower()):
         told = f"{client[0].upper()}{client[1:]}"
-    elif client:
-        told += f". {client[0].upper()}{client[1:]}" if ":" in client else f": {client}"
+    elif client and ":" not in client:
+        told += f": {client}"
+    elif client:  # a list of what each kind of client gets
+        more = f"{more} By the source: {client}.".lstrip()
     yield f"{told}. {more}".rstrip() + "\n"
     if when := list(_when(case)):
         yield "**When it happens**\n"
@@ -791,7 +793,7 @@ def _cause(page: _Page) -> Iterator[str]:
         yield f"{cause.body.strip()}\n"
         used = " ".join([cause.title, cause.body, *cause.fields.values()])
         known = TERMS if case.deployment.command else {}  # a library has no block tables, and other columns
-        if terms := [f'"{word}" is {means}' for word, means in known.items() if re.search(rf"\b{word}s?\b", used)]:
+        if terms := [f'"{word}" is {means}' for word, means in known.items() if re.search(rf"\b{word}s?\b(?!-th)", used)]:
             yield f"Here {'; '.join(terms)}.\n"
     if values := " ".join(_values(case)):
         yield f"{'' if cause or fix else 'Not known. '}**In the reproduction.** {values}\n"
