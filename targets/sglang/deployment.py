@@ -100,6 +100,7 @@ PHRASES = (
     (r"\bmamba group \d+", "the Mamba pool"),
     (r"\battention group \d+", "the KV pool"),
     (r"\bis published as depth (\d+) of", r"is in the radix tree as the end of the first \1 tokens of"),
+    (r"\bas depth (\d+) of prefix \S+ in group \d+", r"as the end of the first \1 tokens of a prefix"),
     (r"\bis not published\b", "is not in the radix tree"),
     (r"\boutside the pool\b", "in host memory or storage"),
 )
