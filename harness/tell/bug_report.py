@@ -274,6 +274,9 @@ class ReproCase(Struct, frozen=True):
         flags = _flags(self) if reach else list(headline.settings)
         asked = [words for words in headline.asked if not any(words.removesuffix("s") in flag for flag in flags)]
         needs = [*flags, *asked][:SETTINGS_IN_TITLE]
+        if self.cause:  # the settings that it names; without any, the one that is needed most
+            told = " ".join([self.cause.body, *self.cause.fields.values()]).lower()
+            needs = [one for one in needs if one.split(" ")[0].removesuffix("s").lower() in told] or needs[:1]
         usual = " with default settings" if reach and not reach.needs else ""
         where = f" with {listed(needs)}" if needs else usual
         kind = self.deployment.model_in_title or "hybrid model"
@@ -793,7 +796,9 @@ def _cause(page: _Page) -> Iterator[str]:
         yield f"{cause.body.strip()}\n"
         used = " ".join([cause.title, cause.body, *cause.fields.values()])
         known = TERMS if case.deployment.command else {}  # a library has no block tables, and other columns
-        if terms := [f'"{word}" is {means}' for word, means in known.items() if re.search(rf"\b{word}s?\b(?!-th)", used)]:
+        if terms := [
+            f'"{word}" is {means}' for word, means in known.items() if re.search(rf"\b{word}s?\b(?!-th)", used)
+        ]:
             yield f"Here {'; '.join(terms)}.\n"
     if values := " ".join(_values(case)):
         yield f"{'' if cause or fix else 'Not known. '}**In the reproduction.** {values}\n"
