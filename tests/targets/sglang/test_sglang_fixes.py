@@ -45,6 +45,7 @@ OURS = {
         "sglang-chunk-behind-a-declined-write-back.json",
         "sglang-first-token-behind-a-chunk-that-waits.json",
         "sglang-checkpoint-of-a-turn-without-a-slot.json",
+        "sglang-load-behind-a-load-without-a-slot.json",
     ],
 }
 """Traces on which an earlier fix of two-crossings-in-flight was wrong: it let a verification behind a request's end
@@ -63,7 +64,8 @@ waiting requests whose fetch begins again with the slots of their matches. The f
 for room for a whole hit of the host, also for its pages that are on the device still, and the prompt was never
 admitted; and it left out prompts that go on by chunks. Behind the fix of chunk-without-room a prompt whose chunk waits
 lost its first token: a request was admitted meanwhile, and the chunk was counted as one in flight. A turn of a session
-whose checkpoint got no slot fails for another cause on the release alone."""
+whose checkpoint got no slot fails for another cause on the release alone, and so does a load that got no slot behind
+another one."""
 DATA = Path(__file__).parents[2] / "data"
 
 
@@ -71,7 +73,7 @@ DATA = Path(__file__).parents[2] / "data"
     ("target", "count"),
     [
         of_release("sglang", "0.5.20", "sglang@0.5.20", 2),
-        of_release("sglang", "0.5.23", "sglang:sessions@0.5.23", 35),
+        of_release("sglang", "0.5.23", "sglang:sessions@0.5.23", 36),
     ],
 )
 def test_all_apply_together_and_silence_all_traces(target: str, count: int) -> None:
