@@ -82,10 +82,13 @@ def _broken(line: str, before: str, width: int) -> Iterator[str]:
     another line as it is."""
     code = line.lstrip()
     before += line[: len(line) - len(code)]
+    # An argument of a call that is spread already: with its comma it would be read as a tuple.
+    whole, code = code, code.removesuffix(",")
+    tail = whole[len(code) :]
     try:
         node = ast.parse(code).body[0]
     except SyntaxError:  # a part of a longer statement
-        yield before + code
+        yield before + whole
         return
     if isinstance(node, ast.ImportFrom):
         yield f"{before}{code.partition(' import ')[0]} import ("
@@ -96,9 +99,9 @@ def _broken(line: str, before: str, width: int) -> Iterator[str]:
     if isinstance(node, ast.Assert) and isinstance(node.test, ast.Compare):
         value = node.test.comparators[-1]
     if isinstance(value, ast.expr):
-        yield from _spread(code, value, code[: value.col_offset], "", before, width)
+        yield from _spread(code, value, code[: value.col_offset], tail, before, width)
     else:
-        yield before + code
+        yield before + whole
 
 
 def _spread(code: str, node: ast.expr, head: str, tail: str, before: str, width: int) -> Iterator[str]:

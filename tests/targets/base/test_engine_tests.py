@@ -140,3 +140,11 @@ def test_the_right_side_of_an_assertion_is_spread() -> None:
         '    "r1": 2,',
         "}",
     ]
+
+
+def test_a_long_argument_of_a_spread_call_stays_what_it_is() -> None:
+    """Options of a configuration became a tuple of one dictionary."""
+    lines = ["make(", "    options={'one': 1, 'two': 'three'},", ")"]
+    text = "\n".join(indented(lines, 0, 24))
+    assert max(len(line) for line in text.splitlines()) <= 24
+    assert ast.dump(ast.parse(text)) == ast.dump(ast.parse("\n".join(lines)))
