@@ -27,6 +27,7 @@ LACKING = {
     "as-full-block-drafter": "the drafter has no layer",
     "second-reset-asserts": "a host's tier",
     "zeroed-before-save": "blocks of a window",
+    "lookup-evicts-its-hit": "hits inside blocks",
 }
 """Traces of the corpus that real models cannot run, and words of the reason."""
 
