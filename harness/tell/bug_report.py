@@ -273,16 +273,17 @@ class ReproCase(Struct, frozen=True):
         reach = self.severity.reach if self.severity else None
         flags = _flags(self) if reach else list(headline.settings)
         asked = [words for words in headline.asked if not any(words.removesuffix("s") in flag for flag in flags)]
-        needs = [*flags, *asked][:SETTINGS_IN_TITLE]
+        needs = [*flags, *asked]
         if self.cause:  # the settings that it names; without any, the one that is needed most
-            told = " ".join([self.cause.body, *self.cause.fields.values()]).lower()
-            needs = [one for one in needs if one.split(" ")[0].removesuffix("s").lower() in told] or needs[:1]
+            told = " ".join([self.cause.body, *self.cause.fields.values()])
+            needs = [one for one in needs if _is_named(one, told)] or needs[:1]
+        needs = needs[:SETTINGS_IN_TITLE]
         usual = " with default settings" if reach and not reach.needs else ""
         where = f" with {listed(needs)}" if needs else usual
         kind = self.deployment.model_in_title or "hybrid model"
         kind = kind if self.violation.group_kind == "mamba" or not self.deployment.has_sizes else ""
         on = current.title if current and any(run.result == PASSES for run in self.runs) else ""
-        what = self.error or self.what
+        what = self.error or in_words(self.what, self.deployment.phrases)
         said = f"{self._when(what)}{where}"
         if self.cause:
             events = headline.events if _adds_words(headline.events, self.cause.title) else ""
@@ -296,7 +297,7 @@ class ReproCase(Struct, frozen=True):
     @property
     def situation(self) -> str:
         """What a client gets, and when."""
-        return self._when(self.what)
+        return self._when(in_words(self.what, self.deployment.phrases))
 
     def _when(self, what: str) -> str:
         return " ".join(filter(None, (what, _circumstances(self))))
@@ -368,6 +369,13 @@ def _adds_words(phrase: str, title: str) -> bool:
     """Return True if a phrase has a word of some length whose stem a title has not."""
     stems = [word[:STEM].lower() for word in re.findall(r"\w+", phrase) if len(word) >= STEM and word != "after"]
     return any(stem not in title.lower() for stem in stems)
+
+
+def _is_named(setting: str, text: str) -> bool:
+    """Return True if a text has a setting: its flag, or the name that is its value."""
+    flag, *value = setting.split(" ")
+    words = [flag, *value[-1:]] if flag.startswith("--") else [setting.removesuffix("s")]
+    return any(word.lower() in text.lower() for word in words)
 
 
 def _in_a_sentence(title: str) -> str:
@@ -502,7 +510,7 @@ def _bug(page: _Page) -> Iterator[str]:
     """Yield what a client gets, and what has to be set for it."""
     case = page.case
     client = case.cause.fields.get("client", "") if case.cause else ""  # Markdown of ours
-    told = markdown_text(case.what if client else case.situation)
+    told = markdown_text(in_words(case.what, case.deployment.phrases) if client else case.situation)
     # The cause says what follows; the run then adds only what one of its clients sees.
     impact = case.headline.impact if not client or case.headline.impact.startswith(OF_THE_RUN) else ""
     if case.crashes and case.engine_lives:
