@@ -155,5 +155,6 @@ def listed(names: Sequence[str]) -> str:
 
 
 def plural(number: int, noun: str) -> str:
-    """Return a number with its noun: 1 trace, 2 traces."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+    """Return a number with its noun: 1 trace, 2 traces, 2 patches."""
+    ending = "es" if noun.endswith(("ch", "x")) else "s"
+    return f"{number:,} {noun}{'' if number == 1 else ending}"
