@@ -277,7 +277,7 @@ class ReproCase(Struct, frozen=True):
         if self.cause:  # the settings that it names; without any, the one that is needed most
             told = " ".join([self.cause.body, *self.cause.fields.values()])
             needs = [one for one in needs if _is_named(one, told)] or needs[:1]
-        needs = needs[:SETTINGS_IN_TITLE]
+        needs = [one.partition(" with ")[2] or one for one in needs[:SETTINGS_IN_TITLE]]
         usual = " with default settings" if reach and not reach.needs else ""
         where = f" with {listed(needs)}" if needs else usual
         kind = self.deployment.model_in_title or "hybrid model"
