@@ -86,6 +86,10 @@ SHOWN_BY: Mapping[str, str] = {
     "leak": "What shows the failure is memory that is in use, by the server's log or metrics, when no request runs.",
 }
 """By what a client gets."""
+INSIDE = ("corrupt cache",)
+"""What a client gets that no client sees at once: a title has the cause alone."""
+SHOWN_IN_COMMENT = ("Reproduction", "Expected and received")
+"""Headings of a comment whose text is not collapsed."""
 RIGHT = "right"
 NO_ANSWER = "**no answer: the engine has ended**"
 """Of a client whose request was not over when the engine raised."""
@@ -289,7 +293,8 @@ class ReproCase(Struct, frozen=True):
             events = headline.events if _adds_words(headline.events, self.cause.title) else ""
             told = f"{' '.join(filter(None, (what, events)))}{where}"
             cause = self.cause.title
-            said = f"{told}: {_in_a_sentence(cause)}" if len(what) <= WHAT_MAX else f"{cause}{where}"
+            is_of_a_client = self.crashes or client_of(self.violation) not in INSIDE or _shows_tokens(self)
+            said = f"{told}: {_in_a_sentence(cause)}" if len(what) <= WHAT_MAX and is_of_a_client else f"{cause}{where}"
         last = ", ".join(filter(None, (kind, on)))
         whole = f"{said} ({last})" if last else said
         return whole if len(whole) <= TITLE_MAX else said
@@ -345,7 +350,7 @@ class ReproCase(Struct, frozen=True):
             self.trace, self.history, self.violation, self.told.rows, deployment.calls,
             nouns=deployment.nouns,
             is_synchronous=bool(reach and reach.scheduling.get(SYNCHRONOUS)),
-            has_numbers=not (self.told.variation or _shows_tokens(self)),
+            has_numbers=not (self.told.variation or _shows_tokens(self) or _prints_tokens(self)),
         )  # fmt: skip
 
 
@@ -430,7 +435,7 @@ ON_A_GPU = """\
 EXPLAINED = """\
 > - [ ] It passes with all packaged patches, and no single one accounts for it: is it one of these defects, or several?
 """
-SAME = "This is the defect that this issue is about, met in {}. What this comment adds: {}."
+SAME = "This is the defect that this {} is about, met in {}. What this comment adds: {}."
 NOTHING_NEW = """\
 **Nothing to add.** This is the defect of {}, which says as much as this report: do not file it. What was run is below.
 """
@@ -475,9 +480,14 @@ def _lines(page: _Page) -> Iterator[str]:
     if not same or adds:
         yield OWNER.format(to_read, "".join(also), _ours(case))
     if same:
-        yield f"{SAME.format(markdown_text(case.release), adds) if adds else NOTHING_NEW.format(same)}\n"
+        kind = "pull request" if case.cause and f"PR {same} " in case.cause.public else "issue"
+        yield f"{SAME.format(kind, markdown_text(case.release), adds) if adds else NOTHING_NEW.format(same)}\n"
     for section in form.sections:
-        yield from _section(section, page)
+        lines = list(_section(section, page))
+        # Who reads a comment knows the defect: what it adds is the reproduction.
+        is_known = bool(same) and section.heading not in SHOWN_IN_COMMENT
+        heading, below = section.heading or "What was seen here", lines[1:] if section.heading else lines
+        yield from _collapsed(heading, below) if is_known else lines
 
 
 def _section(section: Section, page: _Page) -> Iterator[str]:
@@ -653,6 +663,11 @@ def _as_served(reach: Reach, server: Deployment) -> Reach:
     return structs.replace(reach, needs=needs, rare=rare, untried=untried, implementations={})
 
 
+def _prints_tokens(case: ReproCase) -> bool:
+    """Return True if the script prints what clients receive: a run of other steps may have other tokens."""
+    return bool(case.verdict and any(map(RECEIVED.fullmatch, case.verdict.told)))
+
+
 def _shows_tokens(case: ReproCase) -> bool:
     """Return True if the script prints wrong tokens: a run of other prompts has others."""
     return bool(case.script and case.verdict and case.verdict.promised and "wrong tokens" in case.script.promise)
@@ -770,9 +785,18 @@ def _by_chance(case: ReproCase, server: Deployment, again: bool) -> Iterator[str
     yield from server.client.forced
     if again and any(isinstance(event, Resume | Abort) for event in case.trace.events):
         yield "the client that meets the wrong cache sends tokens that depend on the answers of others"
+    if _repeats_its_stop(case):
+        yield "a model that samples the stop token twice in one answer"
     if case.served and POOL in case.served.needs and (flags := server.limits.get(POOL)):
         names = listed([one for one in flags if one.startswith("--")])
         yield f"how much room the pool has for a request: {names} would have to be found for the layers of a model"
+
+
+def _repeats_its_stop(case: ReproCase) -> bool:
+    """Return True if an answer has its stop token before, too: a stand-in gives one twice, a model hardly will."""
+    answers = {row.request: row.expected for row in case.answers.rows if not row.again}
+    stops = [(event.name, event.stop_at) for event in case.trace.events if isinstance(event, Turn) and event.stop_at]
+    return any(tokens[at - 1] in tokens[: at - 1] for name, at in stops if len(tokens := answers.get(name, ())) >= at)
 
 
 POOL = "num_blocks"
@@ -1049,7 +1073,8 @@ def _expected(page: _Page) -> Iterator[str]:
             yield f"It is the script that raises, where the engine breaks a promise: {markdown_text(found)}.\n"
         else:
             yield f"Expected: {expected}. Received: {markdown_text(found)}.\n"
-    if case.crashes and not _is_told_by_us(case):
+    tail = case.verdict.tail if case.verdict and case.verdict.promised else ""
+    if case.crashes and not _is_told_by_us(case) and TRACEBACK not in tail:  # else the script's output has it
         yield from _stack(violation)
     if alone := list(_alone(case)):
         yield ALONE
@@ -1088,7 +1113,8 @@ def _alone(case: ReproCase) -> Iterator[list[str]]:
     told, raised = (case.verdict.told, case.verdict.raised) if case.verdict and case.verdict.promised else ((), "")
     rows = [(found, f"{found[0]}:" in f"{raised}:") for line in told if (found := FORWARD.match(line))]
     for found, is_told in rows if any(is_told or one["is"] != one["alone"] for one, is_told in rows) else ():
-        grade = "**wrong**" if is_told or found["is"] != found["alone"] else "right"
+        is_wrong = is_told or found["is"] != found["alone"]
+        grade = "**wrong**" if is_wrong else "differs" if float(found["by"]) > DIFFERS else "right"
         cells = found["row"], found["count"], *_beside(_ids(found["alone"]), _ids(found["is"])), found["by"]
         yield [*cells, grade]
 
@@ -1096,6 +1122,8 @@ def _alone(case: ReproCase) -> Iterator[list[str]]:
 ALONE = """\
 | row of the batch | tokens so far | greedy token, should be | is | log-probabilities differ by | |
 | ---: | ---: | --- | --- | ---: | --- |"""
+DIFFERS = 0.01
+"""Of log-probabilities: the limit of the scripts of libraries (`targets/transformers/repro.py`: `TOLERANCE`)."""
 FORWARD = re.compile(
     r"row (?P<row>\d+), after (?P<count>\d+) tokens: greedy tokens (?P<is>\[.*?\]), alone (?P<alone>\[.*?\]); "
     r"log-probabilities differ from the same tokens alone by (?P<by>\d(?:[\d.e+-]*\d)?)"

@@ -52,6 +52,25 @@ def related(target: str, version: str, trace: Trace, name: str = "") -> RelatedE
     return None
 
 
+def packaged_trace(target: str, version: str, name: str, signature: str) -> Trace | None:
+    """Return the packaged trace of a known bug, which its text is about: one of this release, with this signature or of
+    its rule if there is one. None for a bug without a text or traces."""
+    try:
+        known = fitting(read_fixes(BUILTIN, target), target, version, datetime.date.today())
+    except TraceError:
+        return None
+    entry = next((one for one in known if one.title == name and one.text_path), None)
+    rule = signature.partition("-")[0]
+
+    def distance(file: str) -> tuple[bool, bool, bool]:
+        stem = Path(file).stem
+        its = stem.rpartition("--")[2]
+        return not Path(file).name.startswith(f"{version}--"), its != signature, its.partition("-")[0] != rule
+
+    files = sorted(entry.traces, key=distance) if entry else []
+    return load_trace(Path(entry.folder) / files[0]) if entry and files else None
+
+
 def _others(entry: Known, every: Sequence[Known], trace: Trace) -> list[str]:
     """Return the signatures of packaged traces of the same cause, which a trace's file name ends in, but its own."""
     same = [one for one in every if one == entry or (entry.text_path and one.text_path == entry.text_path)]

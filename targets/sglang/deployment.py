@@ -315,12 +315,13 @@ def _client(trace: Trace) -> Client:
     sessions = {event.name for event in trace.events if isinstance(event, Arrive) and event.session}
     aborts = [event for event in trace.events if isinstance(event, Abort)]
     ends = {event.name for event in aborts if event.keeps_session or event.name not in sessions}
-    calls = calls_of(trace.events, partial(_fields, ends), _Others(trace))
+    calls = calls_of(trace.events, partial(_fields, ends, trace.config.policy == "priority"), _Others(trace))
     return Client(GENERATE, ANSWER_OF_GENERATE, dict(calls), tuple(_forced(trace)))
 
 
-def _fields(aborted: Collection[str], event: Turn, samples: int) -> dict[str, object]:
-    """Return the fields of a request besides its prompt and length; those that are aborted have an id."""
+def _fields(aborted: Collection[str], has_priorities: bool, event: Turn, samples: int) -> dict[str, object]:
+    """Return the fields of a request besides its prompt and length; those that are aborted have an id. A request
+    without a priority has the least important one, not 0."""
     in_session = isinstance(event, Resume) or event.session
     found: dict[str, object] = {"n": samples} if samples > 1 else {}
     found |= {"session_params": {"id": event.name}} if in_session else {}
@@ -330,7 +331,7 @@ def _fields(aborted: Collection[str], event: Turn, samples: int) -> dict[str, ob
     found |= {"regex": "("} if isinstance(event, Arrive) and event.bad_grammar else {}
     if isinstance(event, Arrive) and event.prompt_logprobs:
         found |= {"return_logprob": True, "logprob_start_len": logprob_start(event)}
-    return found | ({"priority": event.priority} if isinstance(event, Arrive) and event.priority else {})
+    return found | ({"priority": event.priority} if isinstance(event, Arrive) and has_priorities else {})
 
 
 class _Others:

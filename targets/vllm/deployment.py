@@ -157,7 +157,10 @@ PHRASES = (
     (r"\b(mamba|attention) group (\d+)", r"KV cache group \2 (\1)"),
     (r"\(it has (\d+) columns\)", r"(its row has \1 entries)"),
     (r"\bis published as depth (\d+) of", r"is in the prefix cache as the end of the first \1 tokens of"),
-    (r"\bas depth (\d+) of prefix \S+ in group (\d+)", r"as the end of the first \1 tokens of a prefix, in KV cache group \2"),
+    (
+        r"\bas depth (\d+) of prefix \S+ in group (\d+)",
+        r"as the end of the first \1 tokens of a prefix (group \2)",
+    ),
     (r"\bis not published\b", "is not in the prefix cache"),
     (r"\boutside the pool\b", "in the KV connector's store"),
 )

@@ -18,13 +18,16 @@ if TYPE_CHECKING:
     from ...tell.related import RelatedEntry
     from ...tell.reproduce import Subject
 
+GIVEN = "given.json"
+"""The trace that was given, beside a report that is about another one."""
 EXAMPLES = """\
 DIR gets repro.py (needs only the target's package), test_repro.py, REPORT.md,
 timeline.svg, trace.json; a test of vLLM's scheduler, if that alone shows it.
 Of a campaign's folder each finding gets a folder there, and all are compared
 with the known bugs at once; those of one cause share a report.
-A finding that its campaign did not reduce is reduced first. Options that the
-failure does not need get their usual values. The script is run as a check,
+A failure that is a known bug is reported with the packaged trace of that bug,
+if it fails, too (--own-trace: with the given one). A finding that its campaign
+did not reduce is reduced. Options that are not needed get their usual values. The script is run as a check,
 and with a patch (--patch, or that of the known bug with this trace) again.
 A finding with fixes takes the same --fixes: DIR/fixes gets those it needs.
 Exit status: 0 the script fails as promised; 2 usage, the trace is clean, or
@@ -50,6 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--reduce", type=duration, default=60.0, metavar="TIME",
         help="time limit for reducing a finding that its campaign did not reduce (default: 60s)",
     )  # fmt: skip
+    parser.add_argument("--own-trace", action="store_true", help="report this trace, though it is a known bug")
     add_fixes(parser)
     parser.add_argument("-o", "--out", type=Path, required=True, metavar="DIR", help="folder to write")
     parser.add_argument("--json", action="store_true", help="end with one JSON object on standard output")
@@ -76,7 +80,7 @@ def run(options: argparse.Namespace) -> int:
     if not made:
         raise runs_clean(options, "reproduce")
     told, names = [], known_bugs(options, fixes, [one.case for one in made])
-    named = [with_known_bug(options.target, one, name) for one, name in zip(made, names, strict=True)]
+    named = [with_known_bug(options, one, name) for one, name in zip(made, names, strict=True)]
     for defect in by_cause(named):
         first, *others = defect
         first = first._replace(case=structs.replace(first.case, shown_as=shown_as([one.case for one in defect])))
@@ -92,7 +96,8 @@ def run(options: argparse.Namespace) -> int:
 
 class Reproduced(NamedTuple):
     """A failing trace, what was found out about it, why it has no script ("" if it has one), and its folder. `known` is
-    the known bug that a comparison recognized in it, "" for none."""
+    the known bug that a comparison recognized in it, "" for none; `is_packaged`: the trace is that of the known bug,
+    not the one that was given."""
 
     file: Path
     trace: Trace
@@ -101,6 +106,7 @@ class Reproduced(NamedTuple):
     why: str
     folder: Path
     known: str = ""
+    is_packaged: bool = False
 
 
 def findings_in(folder: Path) -> dict[Path, Finding | None]:
@@ -131,10 +137,12 @@ def reproduced(
         progress_line(f"{file.name}: running it, and its script")
     trace, folder = load_trace(file), place or options.out
     subject = subject_of(options, fixes, trace)
-    if subject and finding and finding.reproduced and not finding.reduced:
-        trace = reduced(subject, trace, options.reduce)
     if subject and finding and finding.cause:
         subject = structs.replace(subject, known=finding.cause.name)
+        if one := by_packaged_trace(options, file, trace, subject, finding.signature, folder):
+            return one
+    if subject and finding and finding.reproduced and not finding.reduced:
+        trace = reduced(subject, trace, options.reduce)
     case, why = reproduce(subject, trace, folder, places(file)) if subject else (None, "")
     if subject is None or case is None:
         if place:
@@ -147,18 +155,55 @@ def reproduced(
     return Reproduced(file, trace, subject, case, why, folder)
 
 
-def with_known_bug(target: str, one: Reproduced, name: str | None) -> Reproduced:
+def by_packaged_trace(
+    options: argparse.Namespace, file: Path, given: Trace, subject: Subject, signature: str, folder: Path
+) -> Reproduced | None:
+    """Return the packaged trace of the known bug that a failure is, with its script: a text and the trace that it is
+    about belong together, and a trace that a campaign met may show something else of the same bug first.
+
+    None where that trace does not fail here as it should, where the given one is packaged itself, and where a fix was
+    named: then the report is about the given trace.
+    """
+    from ...draw.trace_files import encode_trace, write_atomically
+    from ...tell.related import packaged_trace, related
+    from ...tell.repro_folder import write_folder
+    from ...tell.reproduce import reproduce, unwritable
+
+    version = subject.launch.version
+    if options.own_trace or options.patch or options.fixes or related(options.target, version, given):
+        return None
+    trace = packaged_trace(options.target, version, subject.known, signature)
+    case, why = reproduce(subject, trace, folder) if trace else (None, "")
+    if trace is None or case is None or not (case.verdict and case.verdict.promised):
+        return None
+    try:
+        write_folder(folder, case)
+        write_atomically(folder / GIVEN, encode_trace(given))
+    except OSError as error:
+        raise unwritable(folder, error) from error
+    return Reproduced(file, trace, subject, case, why, folder, is_packaged=True)
+
+
+def with_known_bug(options: argparse.Namespace, one: Reproduced, name: str | None) -> Reproduced:
     """Return a failing trace with the known bug `name` that a comparison recognized in it, "" if no single one accounts
     for it; unchanged for None."""
     from msgspec import structs
 
+    from ...draw.trace_files import write_atomically
     from ...tell.related import related
+    from ...tell.reproduce import SCRIPT
 
     if name is None:
         return one
     if not name:
         return one._replace(case=structs.replace(one.case, is_explained=True))
-    entry = related(target, one.case.launch.version, one.trace, name)
+    subject = structs.replace(one.subject, known=name)
+    signature = one.case.violation.signature
+    if packaged := by_packaged_trace(options, one.file, one.trace, subject, signature, one.folder):
+        return packaged._replace(known=name)
+    if one.case.script:
+        write_atomically(one.folder / SCRIPT, one.case.script.text.encode())
+    entry = related(options.target, one.case.launch.version, one.trace, name)
     return one._replace(case=structs.replace(one.case, related=entry), known=name)
 
 
@@ -193,6 +238,8 @@ def written(
     if case.is_explained:
         line("the failure disappears with all packaged fixes, but no single known bug accounts for it")
     violation, script, verdict, test, tested, mended = case.violation, case.script, case.verdict, None, None, None
+    if one.is_packaged:
+        line(f"the report is about the packaged trace of {subject.known}; {GIVEN} is yours (--own-trace: about that)")
     if changed := changes(trace, case.trace):
         line(f"the failure does not need other values than {', '.join(changed)}: the report has these")
     if len(case.trace.events) < len(trace.events):
