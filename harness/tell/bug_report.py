@@ -86,8 +86,8 @@ SHOWN_BY: Mapping[str, str] = {
     "leak": "What shows the failure is memory that is in use, by the server's log or metrics, when no request runs.",
 }
 """By what a client gets."""
-INSIDE = ("corrupt cache",)
-"""What a client gets that no client sees at once: a title has the cause alone."""
+INSIDE = "corrupt cache"
+"""What no client sees at once: a title has the cause alone."""
 SHOWN_IN_COMMENT = ("Reproduction", "Expected and received")
 """Headings of a comment whose text is not collapsed."""
 RIGHT = "right"
@@ -293,7 +293,7 @@ class ReproCase(Struct, frozen=True):
             events = headline.events if _adds_words(headline.events, self.cause.title) else ""
             told = f"{' '.join(filter(None, (what, events)))}{where}"
             cause = self.cause.title
-            is_of_a_client = self.crashes or client_of(self.violation) not in INSIDE or _shows_tokens(self)
+            is_of_a_client = not self.severity or self.severity.effect != INSIDE or _shows_tokens(self)
             said = f"{told}: {_in_a_sentence(cause)}" if len(what) <= WHAT_MAX and is_of_a_client else f"{cause}{where}"
         last = ", ".join(filter(None, (kind, on)))
         whole = f"{said} ({last})" if last else said
@@ -785,14 +785,14 @@ def _by_chance(case: ReproCase, server: Deployment, again: bool) -> Iterator[str
     yield from server.client.forced
     if again and any(isinstance(event, Resume | Abort) for event in case.trace.events):
         yield "the client that meets the wrong cache sends tokens that depend on the answers of others"
-    if _repeats_its_stop(case):
+    if repeats_its_stop(case):
         yield "a model that samples the stop token twice in one answer"
     if case.served and POOL in case.served.needs and (flags := server.limits.get(POOL)):
         names = listed([one for one in flags if one.startswith("--")])
         yield f"how much room the pool has for a request: {names} would have to be found for the layers of a model"
 
 
-def _repeats_its_stop(case: ReproCase) -> bool:
+def repeats_its_stop(case: ReproCase) -> bool:
     """Return True if an answer has its stop token before, too: a stand-in gives one twice, a model hardly will."""
     answers = {row.request: row.expected for row in case.answers.rows if not row.again}
     stops = [(event.name, event.stop_at) for event in case.trace.events if isinstance(event, Turn) and event.stop_at]

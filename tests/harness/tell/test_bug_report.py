@@ -34,6 +34,7 @@ from hybridfuzz.harness.tell.bug_report import (
     ReproCase,
     SecondPatch,
     TriedFix,
+    repeats_its_stop,
     report,
 )
 from hybridfuzz.harness.tell.headline import headline_of
@@ -444,6 +445,41 @@ def test_a_title_has_the_settings_that_are_needed_and_the_class_of_the_model() -
     assert " with --prefix-match-unit: V2 keeps" in structs.replace(measured, related=named).title
     stock = structs.replace(measured, severity=Severity("P0", "wrong tokens", Reach([], [], [], {}, {})))
     assert "with default settings (" in stock.title
+
+
+def test_a_title_of_a_wrong_cache_is_its_cause() -> None:
+    """ "What is kept in the store holds wrong KV with ...: the V2 runner zeroes blocks" was read as a prefix."""
+    entry = RelatedEntry("entry", "engine #9", cause=CauseText("7. The runner zeroes blocks too early", {}, "It does."))
+    case = structs.replace(case_of("null-id-not-zero"), related=entry)
+    inside = structs.replace(case, severity=Severity("P3", "corrupt cache", Reach([], [], [], {}, {})))
+    assert inside.title.startswith("The runner zeroes blocks too early")
+    assert not case.title.startswith("The runner zeroes blocks too early")
+
+
+def test_a_comment_shows_the_reproduction_and_folds_the_rest() -> None:
+    """A comment on a pull request that explains the cause had 354 lines."""
+    script = Script("pass\n", "AssertionError", "nothing")
+    case = structs.replace(
+        known_case(same="#7", public="PR #7 (open)", adds="a script"), script=script, verdict=VERDICT
+    )
+    text = report(case)
+    assert "This is the defect that this pull request is about" in text
+    shown = re.sub(r"<details>.*?\n</details>\n(?=\n*(<details>|## |$))", "", text, flags=re.DOTALL)
+    assert "## Reproduction" in shown and "python repro.py" in shown
+    assert "publishes before it writes" in text and "publishes before it writes" not in shown
+    assert "<summary>Cause</summary>" in text and "## Environment" not in text
+
+
+def test_a_stop_token_that_comes_twice_is_up_to_chance() -> None:
+    """A client was to put a token there that the model should sample again: the stand-in does, a model hardly will."""
+    case = case_of("accepted-count-zero")
+    arrival = next(event for event in case.trace.events if isinstance(event, Arrive))
+    others = [structs.replace(event, stop_at=2) if event is arrival else event for event in case.trace.events]
+    trace = structs.replace(case.trace, events=tuple(others))
+    answer = Answer(arrival.name, 2, (81, 81), ())
+    told = structs.replace(case, trace=trace, answers=Answers((answer,)))
+    assert repeats_its_stop(told)
+    assert not repeats_its_stop(structs.replace(told, answers=Answers((structs.replace(answer, expected=(80, 81)),))))
 
 
 def test_the_cause_is_told_where_it_is_known() -> None:

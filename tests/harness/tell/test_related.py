@@ -7,7 +7,7 @@ from msgspec import structs
 
 from hybridfuzz.harness.draw.trace_files import load_trace
 from hybridfuzz.harness.group.known.fixes import BUILTIN, read_fixes
-from hybridfuzz.harness.tell.related import other_fixes, public_reports, related, title_of
+from hybridfuzz.harness.tell.related import other_fixes, packaged_trace, public_reports, related, title_of
 
 CORPUS = Path(__file__).parents[3] / "corpus" / "vllm"
 LLAMACPP = CORPUS.parent / "llamacpp"
@@ -48,6 +48,19 @@ def test_an_entry_without_a_patch_has_a_text_too() -> None:
     assert found and not found.patch and found.cause
     assert found.cause.title.startswith("seq_rm agrees") and found.cause.public.startswith("#29117 (closed")
     assert "n_written" in found.cause.body
+
+
+def test_the_packaged_trace_of_a_bug_is_of_this_release_and_nearest_to_the_failure() -> None:
+    def stem(name: str, signature: str) -> str:
+        found = packaged_trace("vllm@0.33.0", "0.33.0", name, signature)
+        every = {path.stem: load_trace(path) for path in CORPUS.glob("*.json")}
+        return next((one for one, trace in every.items() if trace == found), "")
+
+    by_signature = stem("prompt-as-decode", "S6-step-sampled")
+    assert by_signature == "0.33.0--prompt-as-decode-v1--S6-step-sampled"
+    assert stem("prompt-as-decode", "S3-step-mamba-temporal").endswith("S3-step-mamba-state-ignored"), "of its rule"
+    assert stem("loads-wait-for-each-other", "M7-step-blocks").startswith("0.33.0--loads-wait-for-each-other")
+    assert stem("no-such-bug", "S6-step-sampled") == ""
 
 
 def test_other_traces_of_a_cause_are_named() -> None:
