@@ -7,17 +7,21 @@ docs/explanation/transformers.md.
 import os
 import shutil
 import subprocess
+from argparse import Namespace
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from cli_process import Cli
+from msgspec import structs
 from support import of_release
 
 from hybridfuzz.harness.draw.grammar import draw_trace
 from hybridfuzz.harness.draw.trace_files import load_trace
+from hybridfuzz.harness.face.commands.repro import GIVEN, by_packaged_trace
 from hybridfuzz.harness.group.known.fixes import BUILTIN, read_fixes
+from hybridfuzz.harness.tell.reproduce import Subject
 from hybridfuzz.harness.workers.worker_client import WorkerClient
 from hybridfuzz.targets.base.environment import cache_folder
 from hybridfuzz.targets.base.launch import Launch
@@ -283,3 +287,20 @@ def test_a_script_of_public_api_shows_a_defect(tmp_path: Path) -> None:
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert ran.returncode == 1
     assert PROMISE in ran.stderr.splitlines()[-1]
+
+
+def test_a_finding_is_reported_by_the_packaged_trace_of_its_cause(tmp_path: Path) -> None:
+    """Of ten reports three told the cause of one defect beside a run that showed another one first."""
+    spec = f"transformers@{LATEST}"
+    [path] = FOLDER.glob("5.23.0--minimax-repeat-past-the-states--*.json")
+    packaged = load_trace(path)
+    given = structs.replace(packaged, events=(*packaged.events, Step()))
+    subject = Subject(spec, prepare(spec, print), 60, 16 << 30, known="minimax-select-repeat")
+    options = Namespace(target=spec, own_trace=False, patch=None, fixes=[])
+    found = by_packaged_trace(options, Path("finding.json"), given, subject, path.stem.rpartition("--")[2], tmp_path)
+    assert found and found.is_packaged and found.case.verdict and found.case.verdict.promised
+    assert found.trace.events == packaged.events
+    assert load_trace(tmp_path / GIVEN).events == given.events
+    own = Namespace(**{**vars(options), "own_trace": True})
+    assert by_packaged_trace(own, Path("finding.json"), given, subject, "", tmp_path) is None
+    assert by_packaged_trace(options, path, packaged, subject, "", tmp_path) is None, "it is packaged itself"
