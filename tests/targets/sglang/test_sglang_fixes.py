@@ -68,8 +68,7 @@ admitted; and it left out prompts that go on by chunks. Behind the fix of chunk-
 lost its first token: a request was admitted meanwhile, and the chunk was counted as one in flight. A turn of a session
 whose checkpoint got no slot fails for another cause on the release alone, and so does a load that got no slot behind
 another one. The fix of write-back-that-is-declined asked for room for tokens that are not computed behind such a hit;
-and it left out the state slots of a unified memory, and took holes for room that a queued load keeps from being used.
-"""
+and it left out the state slots that a batch takes of a unified memory."""
 DATA = Path(__file__).parents[2] / "data"
 
 
