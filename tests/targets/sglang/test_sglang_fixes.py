@@ -46,6 +46,8 @@ OURS = {
         "sglang-first-token-behind-a-chunk-that-waits.json",
         "sglang-checkpoint-of-a-turn-without-a-slot.json",
         "sglang-load-behind-a-load-without-a-slot.json",
+        "sglang-hit-behind-pages-that-need-no-computing.json",
+        "sglang-load-beside-slots-for-tracking.json",
     ],
 }
 """Traces on which an earlier fix of two-crossings-in-flight was wrong: it let a verification behind a request's end
@@ -65,7 +67,8 @@ for room for a whole hit of the host, also for its pages that are on the device 
 admitted; and it left out prompts that go on by chunks. Behind the fix of chunk-without-room a prompt whose chunk waits
 lost its first token: a request was admitted meanwhile, and the chunk was counted as one in flight. A turn of a session
 whose checkpoint got no slot fails for another cause on the release alone, and so does a load that got no slot behind
-another one."""
+another one. The fix of write-back-that-is-declined asked for room for tokens that are not computed behind such a hit;
+and it left out the state slots that a batch takes of a unified memory."""
 DATA = Path(__file__).parents[2] / "data"
 
 
@@ -73,7 +76,7 @@ DATA = Path(__file__).parents[2] / "data"
     ("target", "count"),
     [
         of_release("sglang", "0.5.20", "sglang@0.5.20", 2),
-        of_release("sglang", "0.5.23", "sglang:sessions@0.5.23", 37),
+        of_release("sglang", "0.5.23", "sglang:sessions@0.5.23", 38),
     ],
 )
 def test_all_apply_together_and_silence_all_traces(target: str, count: int) -> None:
