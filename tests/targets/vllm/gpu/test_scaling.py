@@ -28,7 +28,8 @@ LACKING = {
     "second-reset-asserts": "a host's tier",
     "zeroed-before-save": "blocks of a window",
     "lookup-evicts-its-hit": "hits inside blocks",
-    "stale-window-block": "blocks of a window",
+    "stale-window-block--": "windows are not driven with connectors",
+    "stale-window-block-at-end": "blocks of a window",
 }
 """Traces of the corpus that real models cannot run, and words of the reason."""
 
