@@ -281,12 +281,14 @@ class ReproCase(Struct, frozen=True):
         if self.cause:  # the settings that it names; without any, the one that is needed most
             told = " ".join([self.cause.body, *self.cause.fields.values()])
             needs = [one for one in needs if _is_named(one, told)] or needs[:1]
+            needs = [one for one in needs if not _is_named(one, self.cause.title)]
         needs = [one.partition(" with ")[2] or one for one in needs[:SETTINGS_IN_TITLE]]
         usual = " with default settings" if reach and not reach.needs else ""
         where = f" with {listed(needs)}" if needs else usual
         kind = self.deployment.model_in_title or "hybrid model"
         kind = kind if self.violation.group_kind == "mamba" or not self.deployment.has_sizes else ""
         on = current.title if current and any(run.result == PASSES for run in self.runs) else ""
+        on = "" if self.cause and on and on.split(" ")[0] in self.cause.title else on
         what = self.error or in_words(self.what, self.deployment.phrases)
         said = f"{self._when(what)}{where}"
         if self.cause:
@@ -526,6 +528,8 @@ def _bug(page: _Page) -> Iterator[str]:
     if case.crashes and case.engine_lives:
         impact = ""  # no other request is lost with it
     more = markdown_text(f"{'' if client and case.crashes else impact} {_shown(case)}".strip())
+    if client and case.severity and case.severity.effect == INSIDE and not _shows_tokens(case):
+        more, client = f"{more} By the source: {client}.".lstrip(), ""  # no client of this run has seen it
     if client.lower().startswith(told.lower()):
         told = f"{client[0].upper()}{client[1:]}"
     elif client and ":" not in client:
@@ -562,7 +566,7 @@ def _when(case: ReproCase) -> Iterator[str]:
     if case.severity and case.severity.reach and is_told:
         reach = _as_served(case.severity.reach, case.server)
         given = [words.removesuffix("s") for words in case.headline.asked]  # without it they would be other requests
-        told = [one for one in reach.needs if any(words in one for words in given) or _passes_without(one, case)]
+        told = [one for one in reach.needs if any(words in one for words in given)]
         measured = _settings_needed(reach, case.deployment.scheduling, told, only_flags=bool(case.cause))
         if words := " ".join(measured):
             yield words

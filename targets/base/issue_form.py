@@ -57,7 +57,6 @@ COMMENT = Form(
         Section("Reproduction", ("reproduction",)),
         Section("Expected and received", ("expected",)),
         Section("Cause", ("cause",)),
-        Section("A server", ("server",)),
         Section("More", ("more",)),
         Section("Environment", ("environment",)),
     )

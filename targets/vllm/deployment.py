@@ -222,7 +222,8 @@ def deployment(variant: str, trace: Trace, version: str, device: str = "") -> De
     flags = (*_weights(model), *_flags(trace, model, _release(version)))
     return Deployment(
         title="vLLM",
-        unserved=STREAMING * any(isinstance(event, Arrive) and event.session for event in trace.events),
+        unserved=STREAMING * any(isinstance(event, Arrive) and event.session for event in trace.events)
+        or WINDOWS * any(group.window for group in config.groups),
         declines=dict(_declines(options)),
         command=("vllm", "serve", model.checkpoint),
         flags=flags,
@@ -339,6 +340,12 @@ def _flags(trace: Trace, model: Model, release: tuple[int, int]) -> Iterator[str
 STREAMING = (
     "Turns of a session are inputs of one call of `AsyncLLM.generate` (an async generator of `StreamingInput`, with "
     "`resumable` requests behind it); the completions endpoint has none."
+)
+
+
+WINDOWS = (
+    "The model of the script has layers with a sliding window beside its states, as vLLM's Nemotron-H takes them. No "
+    "checkpoint is named, since none of that kind is known here."
 )
 
 

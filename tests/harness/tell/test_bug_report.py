@@ -439,8 +439,8 @@ def test_a_title_has_the_settings_that_are_needed_and_the_class_of_the_model() -
     assert measured.title == f"{case.headline.situation} {settings} {kind}"
     entry = RelatedEntry("entry", "engine #9", cause=CauseText("7. V2 keeps a key", {}, "It does."))
     # A title named structured output beside a cause that has nothing to do with it.
-    one = "with --scheduling-policy priority"
-    assert structs.replace(measured, related=entry).title == f"Wrong tokens {one}: V2 keeps a key {kind}"
+    told = "Wrong tokens with --scheduling-policy priority: V2 keeps a key (gated delta nets: Qwen3NextForCausalLM)"
+    assert structs.replace(measured, related=entry).title == told
     named = structs.replace(entry, cause=CauseText("7. V2 keeps a key", {"needs": "`--prefix-match-unit`"}, "It does."))
     assert " with --prefix-match-unit: V2 keeps" in structs.replace(measured, related=named).title
     stock = structs.replace(measured, severity=Severity("P0", "wrong tokens", Reach([], [], [], {}, {})))
