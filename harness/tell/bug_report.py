@@ -566,7 +566,13 @@ def _when(case: ReproCase) -> Iterator[str]:
     if case.severity and case.severity.reach and is_told:
         reach = _as_served(case.severity.reach, case.server)
         given = [words.removesuffix("s") for words in case.headline.asked]  # without it they would be other requests
-        told = [one for one in reach.needs if any(words in one for words in given)]
+        # Beside a cause each is told with what that needs; otherwise the table of controls is enough.
+        by_table = not case.cause
+        told = [
+            one
+            for one in reach.needs
+            if any(words in one for words in given) or (by_table and _passes_without(one, case))
+        ]
         measured = _settings_needed(reach, case.deployment.scheduling, told, only_flags=bool(case.cause))
         if words := " ".join(measured):
             yield words
