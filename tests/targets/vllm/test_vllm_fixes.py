@@ -61,6 +61,14 @@ def test_a_load_that_fits_an_empty_pool_is_admitted(worker: WorkerClient) -> Non
     assert worker.run(load_trace(DATA / "vllm-load-that-fills-the-pool.json")).violation is None
 
 
+def test_two_loads_that_end_inside_a_block_go_on(worker: WorkerClient) -> None:
+    """Trace 638 of seed 20261209, reduced: an earlier fix of cause 14 did not count the block for the copy of a loaded
+    state that gets a key, so the first waited for it, and the second behind it."""
+    outcome = worker.run(load_trace(DATA / "vllm-loads-that-end-inside-a-block.json"))
+    assert outcome.violation is None, outcome.violation.message
+    assert outcome.reached["loaded from outside the pool"] >= 3
+
+
 def test_a_released_block_that_was_handed_out_lost_its_key(worker: WorkerClient) -> None:
     """Trace 257 of seed 20261128, reduced: M8 objected, but a state of another request was copied into it meanwhile."""
     assert worker.run(load_trace(DATA / "vllm-released-block-handed-out.json")).violation is None
