@@ -293,7 +293,7 @@ RELATIONS: Mapping[str, Sentence] = {
     "holds-other-kind": _published("a page of another kind")._replace(observed="a page of another kind"),
     "stored": Sentence(
         "content is stored outside the pool as {key}, but only {right} of {layers} layers hold that content",
-        "state after {expected.depth:token} in {layers} layers",
+        "the content of {expected.depth:token} in {layers} layers",
         "{right} of {layers} layers hold that content",
     ),
     "stale-temporal": _stale("temporal state"),

@@ -245,6 +245,11 @@ class ReproCase(Struct, frozen=True):
         return self.served is None or bool(self.served.tried) or not self.served.deployment.scale
 
     @property
+    def has_server(self) -> bool:
+        """False also if no server takes the requests, or none is known with such a model."""
+        return self.is_served and not self.server.unserved
+
+    @property
     def release(self) -> str:
         """The engine with its version, as its tracker names it."""
         return self.deployment.release or f"{self.deployment.title} {self.launch.version}".strip()

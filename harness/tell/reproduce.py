@@ -390,7 +390,7 @@ def write_script(folder: Path, case: ReproCase) -> tuple[Script, ScriptVerdict]:
     scripts = write_attempts(case.spec, case.trace, failure_of(case.trace, case.history, case.violation))
     sizes = case.served.sizes if case.served else {}
     told = (with_sizes(one, sizes) for one in scripts)
-    for script in (served(one, case.server) if case.is_served else one for one in told):
+    for script in (served(one, case.server) if case.has_server else one for one in told):
         write_atomically(folder / SCRIPT, script.text.encode())
         verdict = run_script(folder / SCRIPT, script, case.launch)
         if verdict.promised:
