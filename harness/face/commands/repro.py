@@ -23,12 +23,10 @@ GIVEN = "given.json"
 EXAMPLES = """\
 DIR gets repro.py (needs only the target's package), test_repro.py, REPORT.md,
 timeline.svg, trace.json; a test of vLLM's scheduler, if that alone shows it.
-Of a campaign's folder each finding gets a folder there, and all are compared
-with the known bugs at once; those of one cause share a report.
-A failure that is a known bug is reported with the packaged trace of that bug,
-if it fails, too (--own-trace: with the given one). A finding that its campaign
-did not reduce is reduced. Options that are not needed get their usual values. The script is run as a check,
-and with a patch (--patch, or that of the known bug with this trace) again.
+Of a campaign's folder each finding gets a folder; those of one cause share a
+report. A known bug is reported with its packaged trace (else: --own-trace).
+What was not reduced is. Options that are not needed get their usual values.
+The script is run, and with a patch (--patch, or the known bug's) again.
 A finding with fixes takes the same --fixes: DIR/fixes gets those it needs.
 Exit status: 0 the script fails as promised; 2 usage, the trace is clean, or
 no script can show its failure; 4 a script does not fail as promised.
