@@ -50,9 +50,10 @@ OPTIONS = frozenset((
     "against", "all", "bad", "changed-since", "check", "check-merges", "cluster", "compare", "config", "coverage",
     "device", "disturbances", "dp", "dry-run", "engine", "events", "expires", "explain", "fail-under", "first", "fixed",
     "fixes", "forms", "fresh", "good", "hours", "id", "jobs", "json", "junit", "kind", "known", "memory", "names",
-    "neighbours", "no-canary", "no-explain", "no-reduce", "only", "out", "own-trace", "patch", "port", "reason", "reduce",
-    "sarif", "scope", "seed", "seeds", "shard", "signature", "source", "states", "steps", "target", "time", "timeout",
-    "traces", "triage-share", "until-met", "until-risk", "unused-for", "versions", "without", "workload", "write-docs",
+    "neighbours", "no-canary", "no-explain", "no-reduce", "only", "out", "own-trace", "patch", "port", "reason",
+    "reduce", "sarif", "scope", "seed", "seeds", "shard", "signature", "source", "states", "steps", "target", "time",
+    "timeout", "traces", "triage-share", "until-met", "until-risk", "unused-for", "versions", "without", "workload",
+    "write-docs",
 ))  # fmt: skip
 """Of all commands, without importing them; `tests/harness/test_options_file.py` compares."""
 
