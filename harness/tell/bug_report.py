@@ -294,7 +294,7 @@ class ReproCase(Struct, frozen=True):
         kind = kind if self.violation.group_kind == "mamba" or not self.deployment.has_sizes else ""
         on = current.title if current and any(run.result == PASSES for run in self.runs) else ""
         on = "" if self.cause and on and on.split(" ")[0] in self.cause.title else on
-        what = self.error or in_words(self.what, self.deployment.phrases)
+        what = self.error or self.what
         said = f"{self._when(what)}{where}"
         if self.cause:
             events = headline.events if _adds_words(headline.events, self.cause.title) else ""
@@ -309,14 +309,15 @@ class ReproCase(Struct, frozen=True):
     @property
     def situation(self) -> str:
         """What a client gets, and when."""
-        return self._when(in_words(self.what, self.deployment.phrases))
+        return self._when(self.what)
 
     def _when(self, what: str) -> str:
         return " ".join(filter(None, (what, _circumstances(self))))
 
     @property
     def what(self) -> str:
-        """What a client gets: what the script shows, where that is wrong tokens, else what the run does."""
+        """What a client gets, in the engine's words: what the script shows, where that is wrong tokens, else what the
+        run does."""
         told = self.verdict.told if self.verdict and self.verdict.promised else ()
         greedy = [found.groups() for line in told if (found := GREEDY.search(line))]
         received = [found for line in told if (found := RECEIVED.fullmatch(line)) and found["expected"]]
@@ -328,7 +329,8 @@ class ReproCase(Struct, frozen=True):
         if is_seen or any(one != other for one, other in greedy):
             return "Wrong tokens"
         # A library raises in the process of its caller: nothing ends with it.
-        return self.declined + self.headline.what.removeprefix("The engine crashes with " if self.engine_lives else "")
+        what = self.declined + self.headline.what.removeprefix("The engine crashes with " if self.engine_lives else "")
+        return in_words(what, self.deployment.phrases)
 
     @property
     def declined(self) -> str:
@@ -527,7 +529,7 @@ def _bug(page: _Page) -> Iterator[str]:
     """Yield what a client gets, and what has to be set for it."""
     case = page.case
     client = case.cause.fields.get("client", "") if case.cause else ""  # Markdown of ours
-    told = markdown_text(in_words(case.what, case.deployment.phrases) if client else case.situation)
+    told = markdown_text(case.what if client else case.situation)
     # The cause says what follows; the run then adds only what one of its clients sees.
     impact = case.headline.impact if not client or case.headline.impact.startswith(OF_THE_RUN) else ""
     if case.crashes and case.engine_lives:

@@ -55,17 +55,13 @@ def related(target: str, version: str, trace: Trace, name: str = "") -> RelatedE
 def packaged_trace(target: str, version: str, name: str, signature: str) -> Trace | None:
     """Return the packaged trace of a known bug, which its text is about: one of this release, with this signature or of
     its rule if there is one. None for a bug without a text or traces."""
-    try:
-        known = fitting(read_fixes(BUILTIN, target), target, version, datetime.date.today())
-    except TraceError:
-        return None
-    entry = next((one for one in known if one.title == name and one.text_path), None)
+    entry = next((one for one in _packaged(target, version) if one.title == name and one.text_path), None)
     rule = signature.partition("-")[0]
 
     def distance(file: str) -> tuple[bool, bool, bool]:
-        stem = Path(file).stem
-        its = stem.rpartition("--")[2]
-        return not Path(file).name.startswith(f"{version}--"), its != signature, its.partition("-")[0] != rule
+        name = Path(file).name
+        its = _signature(name)
+        return not name.startswith(f"{version}--"), its != signature, its.partition("-")[0] != rule
 
     files = sorted(entry.traces, key=distance) if entry else []
     return load_trace(Path(entry.folder) / files[0]) if entry and files else None
@@ -75,8 +71,13 @@ def _others(entry: Known, every: Sequence[Known], trace: Trace) -> list[str]:
     """Return the signatures of packaged traces of the same cause, which a trace's file name ends in, but its own."""
     same = [one for one in every if one == entry or (entry.text_path and one.text_path == entry.text_path)]
     files = [(Path(one.folder) / file, one) for one in same for file in one.traces]
-    other = [path.stem.rpartition("--")[2] for path, one in files if not _is_at(path, trace)]
+    other = [_signature(path.name) for path, one in files if not _is_at(path, trace)]
     return [*dict.fromkeys(other)]
+
+
+def _signature(name: str) -> str:
+    """Return the signature in which the file name of a packaged trace ends."""
+    return name.removesuffix(".json").rpartition("--")[2]
 
 
 def _is_at(path: Path, trace: Trace) -> bool:
@@ -87,16 +88,21 @@ def _is_at(path: Path, trace: Trace) -> bool:
 def other_fixes(target: str, version: str, but: str, signature: str) -> list[Known]:
     """Return the packaged known bugs of a release that have a patch, without `but`; first those whose signatures have
     most parts of this one."""
-    try:
-        every = fitting(read_fixes(BUILTIN, target), target, version, datetime.date.today())
-    except TraceError:
-        return []
+    every = _packaged(target, version)
     parts = set(signature.split("-"))
 
     def common(entry: Known) -> int:
         return max((len(parts & set(one.split("-"))) for one in entry.signatures), default=0)
 
     return sorted((one for one in every if one.patch and one.title != but), key=common, reverse=True)
+
+
+def _packaged(target: str, version: str) -> Sequence[Known]:
+    """Return the packaged known bugs of a release, none for a target without any."""
+    try:
+        return fitting(read_fixes(BUILTIN, target), target, version, datetime.date.today())
+    except TraceError:
+        return []
 
 
 def title_of(entry: Known) -> str:

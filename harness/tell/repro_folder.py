@@ -8,6 +8,7 @@ fixes/          patches that the engine has here, with the known.toml that `--fi
 REPORT.md       a bug report, to be checked, owned and pasted (`report`)
 timeline.svg    the lives of the blocks
 trace.json      the trace, for hybridfuzz
+given.json      the trace that was given, if the report is about the packaged one of the same known bug
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ from pathlib import Path
 
 from msgspec import structs
 
+from ...targets.base.trace import Trace
 from ..draw.trace_files import encode_trace, write_atomically
 from ..group.known.fixes import KNOWN_FILE
 from ..group.known.known_toml import take_over
 from .bug_report import FIXES, ReproCase, report
 
 REPORT = "REPORT.md"
+GIVEN = "given.json"
 PYTEST = '''\
 """Runs repro.py. Fails while the bug is present; skipped where the engine is not installed."""
 
@@ -44,11 +47,15 @@ def test_repro():
 '''
 
 
-def write_folder(folder: Path, case: ReproCase, *, has_report: bool = True) -> None:
-    """Write everything but the script, which was written when it was run. Raises OSError."""
+def write_folder(folder: Path, case: ReproCase, *, has_report: bool = True, given: Trace | None = None) -> None:
+    """Write everything but the script, which was written when it was run. `given`: the trace that was given, if the
+    case is about another one. Raises OSError."""
     from .timeline_svg import standalone, timeline_svg
 
     write_atomically(folder / "trace.json", encode_trace(structs.replace(case.trace, target=case.spec)))
+    (folder / GIVEN).unlink(missing_ok=True)  # of an earlier run
+    if given:
+        write_atomically(folder / GIVEN, encode_trace(given))
     if svg := timeline_svg(case.history):
         write_atomically(folder / "timeline.svg", standalone(svg).encode())
     if case.script:

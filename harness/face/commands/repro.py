@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from ...tell.related import RelatedEntry
     from ...tell.reproduce import Subject
 
-GIVEN = "given.json"
-"""The trace that was given, beside a report that is about another one."""
 EXAMPLES = """\
 DIR gets repro.py (needs only the target's package), test_repro.py, REPORT.md,
 timeline.svg, trace.json; a test of vLLM's scheduler, if that alone shows it.
@@ -71,14 +69,16 @@ def run(options: argparse.Namespace) -> int:
         return witness(options.target, load_trace(options.trace), options.out, line)
     several = options.trace.is_dir()
     found = findings_in(options.trace) if several else {options.trace: finding_of(options.trace)}
-    fixes, made = fixes_of(options), []
+    fixes, made = fixes_of(options), list[Reproduced]()
     for file, finding in found.items():
-        if one := reproduced(options, fixes, file, finding, options.out / file.stem if several else None):
+        place = options.out / file.stem if several else None
+        if one := reproduced(options, fixes, file, finding, place, reported(made)):
             made.append(one)
     if not made:
         raise runs_clean(options, "reproduce")
-    told, names = [], known_bugs(options, fixes, [one.case for one in made])
-    named = [with_known_bug(options, one, name) for one, name in zip(made, names, strict=True)]
+    told, named, names = [], list[Reproduced](), known_bugs(options, fixes, [one.case for one in made])
+    for one, name in zip(made, names, strict=True):
+        named.append(with_known_bug(options, one, name, reported([*made, *named])))
     for defect in by_cause(named):
         first, *others = defect
         first = first._replace(case=structs.replace(first.case, shown_as=shown_as([one.case for one in defect])))
@@ -94,8 +94,8 @@ def run(options: argparse.Namespace) -> int:
 
 class Reproduced(NamedTuple):
     """A failing trace, what was found out about it, why it has no script ("" if it has one), and its folder. `known` is
-    the known bug that a comparison recognized in it, "" for none; `is_packaged`: the trace is that of the known bug,
-    not the one that was given."""
+    the known bug that a comparison recognized in it, "" for none; `given`: the trace that was given, if this one is
+    that of the known bug instead."""
 
     file: Path
     trace: Trace
@@ -104,7 +104,12 @@ class Reproduced(NamedTuple):
     why: str
     folder: Path
     known: str = ""
-    is_packaged: bool = False
+    given: Trace | None = None
+
+
+def reported(made: Sequence[Reproduced]) -> set[str]:
+    """Return the known bugs whose packaged trace has a report: further findings of one keep their own traces."""
+    return {one.subject.known for one in made if one.given}
 
 
 def findings_in(folder: Path) -> dict[Path, Finding | None]:
@@ -120,10 +125,15 @@ def findings_in(folder: Path) -> dict[Path, Finding | None]:
 
 
 def reproduced(
-    options: argparse.Namespace, fixes: Fixes, file: Path, finding: Finding | None, place: Path | None
+    options: argparse.Namespace,
+    fixes: Fixes,
+    file: Path,
+    finding: Finding | None,
+    place: Path | None,
+    but: Collection[str] = (),
 ) -> Reproduced | None:
     """Return a failing trace with its script, which was run, None if it runs clean. `finding` is that of the trace, if
-    it is one; `place`: one folder of several."""
+    it is one; `place`: one folder of several; `but`: known bugs that have a report."""
     from msgspec import structs
 
     from ...draw.trace_files import load_trace
@@ -137,7 +147,7 @@ def reproduced(
     subject = subject_of(options, fixes, trace)
     if subject and finding and finding.cause:
         subject = structs.replace(subject, known=finding.cause.name)
-        if one := by_packaged_trace(options, file, trace, subject, finding.signature, folder):
+        if one := by_packaged_trace(options, file, trace, subject, finding.signature, folder, but):
             return one
     if subject and finding and finding.reproduced and not finding.reduced:
         trace = reduced(subject, trace, options.reduce)
@@ -154,37 +164,44 @@ def reproduced(
 
 
 def by_packaged_trace(
-    options: argparse.Namespace, file: Path, given: Trace, subject: Subject, signature: str, folder: Path
+    options: argparse.Namespace,
+    file: Path,
+    given: Trace,
+    subject: Subject,
+    signature: str,
+    folder: Path,
+    but: Collection[str] = (),
 ) -> Reproduced | None:
     """Return the packaged trace of the known bug that a failure is, with its script: a text and the trace that it is
     about belong together, and a trace that a campaign met may show something else of the same bug first.
 
-    None where that trace does not fail here as it should, where the given one is packaged itself, and where a fix was
-    named: then the report is about the given trace.
+    None where that trace does not fail here as it should, where the given one is packaged itself, where a fix was
+    named, and for a known bug in `but`: then the report is about the given trace.
     """
-    from ...draw.trace_files import encode_trace, write_atomically
     from ...tell.related import packaged_trace, related
     from ...tell.repro_folder import write_folder
     from ...tell.reproduce import reproduce, unwritable
 
     version = subject.launch.version
-    if options.own_trace or options.patch or options.fixes or related(options.target, version, given):
+    keeps_given = options.own_trace or options.patch or options.fixes or subject.known in but
+    if keeps_given or related(options.target, version, given):
         return None
     trace = packaged_trace(options.target, version, subject.known, signature)
     case, why = reproduce(subject, trace, folder) if trace else (None, "")
     if trace is None or case is None or not (case.verdict and case.verdict.promised):
         return None
     try:
-        write_folder(folder, case)
-        write_atomically(folder / GIVEN, encode_trace(given))
+        write_folder(folder, case, given=given)
     except OSError as error:
         raise unwritable(folder, error) from error
-    return Reproduced(file, trace, subject, case, why, folder, is_packaged=True)
+    return Reproduced(file, trace, subject, case, why, folder, given=given)
 
 
-def with_known_bug(options: argparse.Namespace, one: Reproduced, name: str | None) -> Reproduced:
+def with_known_bug(
+    options: argparse.Namespace, one: Reproduced, name: str | None, but: Collection[str] = ()
+) -> Reproduced:
     """Return a failing trace with the known bug `name` that a comparison recognized in it, "" if no single one accounts
-    for it; unchanged for None."""
+    for it; unchanged for None. `but`: known bugs that have a report."""
     from msgspec import structs
 
     from ...draw.trace_files import write_atomically
@@ -197,8 +214,9 @@ def with_known_bug(options: argparse.Namespace, one: Reproduced, name: str | Non
         return one._replace(case=structs.replace(one.case, is_explained=True))
     subject = structs.replace(one.subject, known=name)
     signature = one.case.violation.signature
-    if packaged := by_packaged_trace(options, one.file, one.trace, subject, signature, one.folder):
+    if packaged := by_packaged_trace(options, one.file, one.trace, subject, signature, one.folder, but):
         return packaged._replace(known=name)
+    (one.folder / SCRIPT).unlink(missing_ok=True)  # of a packaged trace that does not fail as it should
     if one.case.script:
         write_atomically(one.folder / SCRIPT, one.case.script.text.encode())
     entry = related(options.target, one.case.launch.version, one.trace, name)
@@ -218,14 +236,14 @@ def by_cause(made: Sequence[Reproduced]) -> list[list[Reproduced]]:
 
 
 def written(
-    options: argparse.Namespace, one: Reproduced, reported: Reproduced | None, line: Callable[[str], None]
+    options: argparse.Namespace, one: Reproduced, shared: Reproduced | None, line: Callable[[str], None]
 ) -> Mapping[str, object]:
-    """Write the folder of a failure, and return its part of the result. `reported` is the failure that has the report
+    """Write the folder of a failure, and return its part of the result. `shared` is the failure that has the report
     of the same cause, None if this one has it."""
     from msgspec import structs
 
     from ...group.findings.severity import severity_words
-    from ...tell.repro_folder import REPORT, write_folder
+    from ...tell.repro_folder import GIVEN, REPORT, write_folder
     from ...tell.reproduce import try_fix, unwritable, write_engine_test, write_unit_test
     from ...tell.usual_options import changes
     from ...units import plural
@@ -236,7 +254,7 @@ def written(
     if case.is_explained:
         line("the failure disappears with all packaged fixes, but no single known bug accounts for it")
     violation, script, verdict, test, tested, mended = case.violation, case.script, case.verdict, None, None, None
-    if one.is_packaged:
+    if one.given:
         line(f"the report is about the packaged trace of {subject.known}; {GIVEN} is yours (--own-trace: about that)")
     if changed := changes(trace, case.trace):
         line(f"the failure does not need other values than {', '.join(changed)}: the report has these")
@@ -258,7 +276,7 @@ def written(
         case = structs.replace(case, test=test, tested=tested)
         fix = try_fix(subject, folder, case, patch, source, mended) if patch else None
         case = structs.replace(case, fix=fix)
-        write_folder(folder, case, has_report=reported is None)
+        write_folder(folder, case, has_report=shared is None, given=one.given)
     except OSError as error:
         raise unwritable(folder, error) from error
     good = verdict is not None and verdict.promised
@@ -281,12 +299,12 @@ def written(
         results = [case.fix.result, *(f"{name}: exit status {one.status}" for name, one in ran.items() if one)]
         line(f"with the patch: {', '.join(results)}")
     line(f"wrote {folder}")
-    if reported:
-        line(f"the same defect as {reported.folder / REPORT}: it has no report of its own")
+    if shared:
+        line(f"the same defect as {shared.folder / REPORT}: it has no report of its own")
     seconds, lines = round(verdict.seconds, 1) if verdict else None, script.text.count("\n") if script else None
     reason = "promised" if good else "not-promised" if verdict else "no-script"
     result = {"exit_reason": reason, "signature": violation.signature, "folder": str(folder)}
-    result |= {"reported_in": str(reported.folder)} if reported else {}
+    result |= {"reported_in": str(shared.folder)} if shared else {}
     return {**result, "lines": lines, "seconds": seconds}
 
 

@@ -19,8 +19,9 @@ from support import of_release
 
 from hybridfuzz.harness.draw.grammar import draw_trace
 from hybridfuzz.harness.draw.trace_files import load_trace
-from hybridfuzz.harness.face.commands.repro import GIVEN, by_packaged_trace
+from hybridfuzz.harness.face.commands.repro import by_packaged_trace, reported
 from hybridfuzz.harness.group.known.fixes import BUILTIN, read_fixes
+from hybridfuzz.harness.tell.repro_folder import GIVEN, write_folder
 from hybridfuzz.harness.tell.reproduce import Subject
 from hybridfuzz.harness.workers.worker_client import WorkerClient
 from hybridfuzz.targets.base.environment import cache_folder
@@ -298,9 +299,13 @@ def test_a_finding_is_reported_by_the_packaged_trace_of_its_cause(tmp_path: Path
     subject = Subject(spec, prepare(spec, print), 60, 16 << 30, known="minimax-select-repeat")
     options = Namespace(target=spec, own_trace=False, patch=None, fixes=[])
     found = by_packaged_trace(options, Path("finding.json"), given, subject, path.stem.rpartition("--")[2], tmp_path)
-    assert found and found.is_packaged and found.case.verdict and found.case.verdict.promised
+    assert found and found.given == given and found.case.verdict and found.case.verdict.promised
     assert found.trace.events == packaged.events
     assert load_trace(tmp_path / GIVEN).events == given.events
+    write_folder(tmp_path, found.case)
+    assert not (tmp_path / GIVEN).exists(), "of an earlier run"
+    taken = by_packaged_trace(options, Path("again.json"), given, subject, "", tmp_path, reported([found]))
+    assert taken is None, "a further finding of this cause keeps its trace"
     own = Namespace(**{**vars(options), "own_trace": True})
     assert by_packaged_trace(own, Path("finding.json"), given, subject, "", tmp_path) is None
     assert by_packaged_trace(options, path, packaged, subject, "", tmp_path) is None, "it is packaged itself"
