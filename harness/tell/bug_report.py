@@ -86,8 +86,8 @@ SHOWN_BY: Mapping[str, str] = {
     "leak": "What shows the failure is memory that is in use, by the server's log or metrics, when no request runs.",
 }
 """By what a client gets."""
-INSIDE = "corrupt cache"
-"""What no client sees at once: a title has the cause alone."""
+UNSEEN_EFFECT = "corrupt cache"
+"""An effect that no client sees at once: a title then has the cause alone."""
 SHOWN_IN_COMMENT = ("Reproduction", "Expected and received")
 """Headings of a comment whose text is not collapsed."""
 RIGHT = "right"
@@ -246,7 +246,7 @@ class ReproCase(Struct, frozen=True):
 
     @property
     def has_server(self) -> bool:
-        """False also if no server takes the requests, or none is known with such a model."""
+        """True if a server can be named: one takes the requests, in its lengths, and a released model is like this."""
         return self.is_served and not self.server.unserved
 
     @property
@@ -300,7 +300,7 @@ class ReproCase(Struct, frozen=True):
             events = headline.events if _adds_words(headline.events, self.cause.title) else ""
             told = f"{' '.join(filter(None, (what, events)))}{where}"
             cause = self.cause.title
-            is_of_a_client = not self.severity or self.severity.effect != INSIDE or _shows_tokens(self)
+            is_of_a_client = not self.severity or self.severity.effect != UNSEEN_EFFECT or _shows_tokens(self)
             said = f"{told}: {_in_a_sentence(cause)}" if len(what) <= WHAT_MAX and is_of_a_client else f"{cause}{where}"
         last = ", ".join(filter(None, (kind, on)))
         whole = f"{said} ({last})" if last else said
@@ -444,7 +444,7 @@ ON_A_GPU = """\
 EXPLAINED = """\
 > - [ ] It passes with all packaged patches, and no single one accounts for it: is it one of these defects, or several?
 """
-SAME = "This is the defect that this {} is about, met in {}. What this comment adds: {}."
+SAME = "The defect that this {} is about also occurs in {}. This comment adds: {}."
 NOTHING_NEW = """\
 **Nothing to add.** This is the defect of {}, which says as much as this report: do not file it. What was run is below.
 """
@@ -535,14 +535,14 @@ def _bug(page: _Page) -> Iterator[str]:
     if case.crashes and case.engine_lives:
         impact = ""  # no other request is lost with it
     more = markdown_text(f"{'' if client and case.crashes else impact} {_shown(case)}".strip())
-    if client and case.severity and case.severity.effect == INSIDE and not _shows_tokens(case):
+    if client and case.severity and case.severity.effect == UNSEEN_EFFECT and not _shows_tokens(case):
         more, client = f"{more} By the source: {client}.".lstrip(), ""  # no client of this run has seen it
     if client.lower().startswith(told.lower()):
         told = f"{client[0].upper()}{client[1:]}"
-    elif client and ":" not in client:
-        told += f": {client}"
-    elif client:  # a list of what each kind of client gets
+    elif ":" in client and "; " in client:  # a list of what each kind of client gets
         more = f"{more} By the source: {client}.".lstrip()
+    elif client:
+        told += f". {client[0].upper()}{client[1:]}" if ":" in client else f": {client}"
     yield f"{told}. {more}".rstrip() + "\n"
     if when := list(_when(case)):
         yield "**When it happens**\n"
@@ -584,7 +584,7 @@ def _when(case: ReproCase) -> Iterator[str]:
         if words := " ".join(measured):
             yield words
     if case.deployment.reached:
-        yield f"Who calls it (read in the source): {'; '.join(case.deployment.reached)}."
+        yield f"Public functions that get there (read in the source): {'; '.join(case.deployment.reached)}."
     yield from _implementations(case)
     yield from _models(case)
     if gpu := case.gpu:
@@ -681,7 +681,7 @@ def _as_served(reach: Reach, server: Deployment) -> Reach:
 
 
 def _prints_tokens(case: ReproCase) -> bool:
-    """Return True if the script prints what clients receive: a run of other steps may have other tokens."""
+    """Return True if the script prints what clients receive: no tokens of another run, which may differ, are told."""
     return bool(case.verdict and any(map(RECEIVED.fullmatch, case.verdict.told)))
 
 
@@ -757,7 +757,7 @@ def _server(page: _Page) -> Iterator[str]:
         lines += ["", markdown_fence("\n".join(clients), "python")]
         if shows := SHOWN_BY.get(client_of(page.case.violation)):
             lines += ["", shows]
-    yield from _collapsed("Its numbers and clients" if clients else "About such a server", lines)
+    yield from _collapsed("Sizes and client script" if clients else "About such a server", lines)
 
 
 def _other_numbers(case: ReproCase, ran: str) -> Iterator[str]:
@@ -863,7 +863,10 @@ def _values(case: ReproCase) -> Iterator[str]:
         what = [f"hits {plural(row.hit, 'token')}"] if row.hit > 0 else []
         what += [f"is to load {plural(row.load, 'token')}"] if row.load else []
         chunks = " + ".join(map(str, row.chunks))
-        what += [f"computes its prompt in steps of {chunks} tokens"] if len(row.chunks) > 1 or (what and chunks) else []
+        if len(row.chunks) > 1:
+            what += [f"computes its prompt in steps of {chunks} tokens"]
+        elif what and chunks:
+            what += [f"computes {plural(row.chunks[0], 'token')} of its prompt"]
         if what:
             told.append(f"{row.name} {listed(what)}")
     if told:
@@ -963,7 +966,7 @@ def _part_test(case: ReproCase, test: EngineTest, tested: ScriptVerdict) -> Iter
         f"{with_patch}.\n"
     )
     yield markdown_fence(text.rstrip("\n"), "python") + "\n"
-    raised = [line for line in tested.told if not line[1:].strip().startswith("+")]  # where a value comes from
+    raised = [line for line in tested.told if not line[1:].strip().startswith("+")]  # without "where ..."
     yield markdown_fence("\n".join([f"$ pytest {test.path}", *raised[:OUTPUT_LINES_SHOWN]]), "console") + "\n"
 
 

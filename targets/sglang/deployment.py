@@ -320,8 +320,8 @@ def _client(trace: Trace) -> Client:
 
 
 def _fields(aborted: Collection[str], has_priorities: bool, event: Turn, samples: int) -> dict[str, object]:
-    """Return the fields of a request besides its prompt and length; those that are aborted have an id. A request
-    without a priority has the least important one, not 0."""
+    """Return the fields of a request besides its prompt and length; those that are aborted have an id. With priorities
+    each gets its own, also 0: SGLang ranks a request without one last."""
     in_session = isinstance(event, Resume) or event.session
     found: dict[str, object] = {"n": samples} if samples > 1 else {}
     found |= {"session_params": {"id": event.name}} if in_session else {}

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 EXAMPLES = """\
 DIR gets repro.py (needs only the target's package), test_repro.py, REPORT.md,
-timeline.svg, trace.json; a test of vLLM's scheduler, if that alone shows it.
+timeline.svg, trace.json, a test of vLLM's scheduler if that alone shows it.
 Of a campaign's folder each finding gets a folder; those of one cause share a
 report. A known bug is reported with its packaged trace (else: --own-trace).
-What was not reduced is. Options that are not needed get their usual values.
+An unreduced finding is reduced. Options that are not needed get usual values.
 The script is run, and with a patch (--patch, or the known bug's) again.
 A finding with fixes takes the same --fixes: DIR/fixes gets those it needs.
 Exit status: 0 the script fails as promised; 2 usage, the trace is clean, or
@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--reduce", type=duration, default=60.0, metavar="TIME",
         help="time limit for reducing a finding that its campaign did not reduce (default: 60s)",
     )  # fmt: skip
-    parser.add_argument("--own-trace", action="store_true", help="report this trace, though it is a known bug")
+    parser.add_argument("--own-trace", action="store_true", help="report the given trace, not that of the known bug")
     add_fixes(parser)
     parser.add_argument("-o", "--out", type=Path, required=True, metavar="DIR", help="folder to write")
     parser.add_argument("--json", action="store_true", help="end with one JSON object on standard output")
@@ -255,7 +255,7 @@ def written(
         line("the failure disappears with all packaged fixes, but no single known bug accounts for it")
     violation, script, verdict, test, tested, mended = case.violation, case.script, case.verdict, None, None, None
     if one.given:
-        line(f"the report is about the packaged trace of {subject.known}; {GIVEN} is yours (--own-trace: about that)")
+        line(f"the report is about the packaged trace of {subject.known}; yours is {GIVEN} (--own-trace reports it)")
     if changed := changes(trace, case.trace):
         line(f"the failure does not need other values than {', '.join(changed)}: the report has these")
     if len(case.trace.events) < len(trace.events):

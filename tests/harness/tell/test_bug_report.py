@@ -155,8 +155,8 @@ def test_a_defect_that_is_public_already_is_a_comment_there() -> None:
     added = report(structs.replace(case, related=more, fix=fix))
     assert "Nothing to add" not in added
     assert (
-        "This is the defect that this issue is about, met in hybrid (built into hybridfuzz). "
-        "What this comment adds: a script.\n"
+        "The defect that this issue is about also occurs in hybrid (built into hybridfuzz). "
+        "This comment adds: a script.\n"
     ) in added
     assert added.startswith("# Comment on #7: A key too early\n")
     assert "- [ ] Read #7: is it still open" in added and "Search the issues" not in added
@@ -463,7 +463,7 @@ def test_a_comment_shows_the_reproduction_and_folds_the_rest() -> None:
         known_case(same="#7", public="PR #7 (open)", adds="a script"), script=script, verdict=VERDICT
     )
     text = report(case)
-    assert "This is the defect that this pull request is about" in text
+    assert "The defect that this pull request is about also occurs in " in text
     shown = re.sub(r"<details>.*?\n</details>\n(?=\n*(<details>|## |$))", "", text, flags=re.DOTALL)
     assert "## Reproduction" in shown and "python repro.py" in shown
     assert "publishes before it writes" in text and "publishes before it writes" not in shown
@@ -596,9 +596,7 @@ def test_the_values_of_the_run_stand_beside_its_cause() -> None:
     case = structs.replace(case_of("null-id-not-zero"), trace=trace, history=record_history(CLEAN, trace)[1])
     script = Script(f"def reproduce():\n    pass\n\n\n{MACHINERY}\n", "x", "nothing")
     text = report(structs.replace(case, script=script, verdict=VERDICT))
-    values = (
-        "**In the reproduction.** r1 hits 24 tokens and computes its prompt in steps of 4 tokens. First deviation: "
-    )
+    values = "**In the reproduction.** r1 hits 24 tokens and computes 4 tokens of its prompt. First deviation: "
     assert f"Not known. {values}" in text
     cause = RelatedEntry("entry", "engine #9", cause=CauseText("A key too early", {}, "It publishes."))
     known = report(structs.replace(case, related=cause))
