@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from .emit import Emitter
-from .expressions import Expressions, Frame, assigned, returns, tree_of
+from .expressions import Expressions, Frame, assigned, reads, returns, tree_of
 from .operators import SYMBOLS, binary
 from .values import WEAK, Fails, Unsupported, Value, const, same_constant
 
@@ -249,7 +249,9 @@ class Compiler(Expressions):
         carried: dict[str, Value] = {}
         out.depth -= 1  # `move` writes one level deeper
         for name in changed:
-            if name in names:
+            if name in names and self._is_temporary(name, node):
+                del names[name]
+            elif name in names:
                 if names[name].type in WEAK:  # it would be weak in the first turn only
                     raise Unsupported(f"{name}: a Python number that a loop changes")
                 variable = out.fresh(f"v_{name}_")
@@ -275,6 +277,21 @@ class Compiler(Expressions):
                 self.frame.names[name] = carried[name]
             elif name in self.frame.names and (ended or name in bound):
                 del self.frame.names[name]
+
+    def _is_temporary(self, name: str, loop: ast.For | ast.While) -> bool:
+        """Whether each turn of a loop assigns a name before it reads it, and nothing behind the loop reads it: then its
+        type need not be that of its value before the loop."""
+        if self.frame.loops or (isinstance(loop, ast.While) and reads(loop.test, name)):
+            return False  # an outer loop's next turn may read it
+        end = loop.end_lineno or 0
+        behind = (one for one in ast.walk(tree_of(self.frame.fn)) if isinstance(one, ast.stmt) and one.lineno > end)
+        if any(reads(statement, name) for statement in behind):
+            return False
+        first = next(statement for statement in loop.body if name in assigned([statement]) or reads(statement, name))
+        match first:
+            case ast.Assign(targets=[ast.Name()], value=value):
+                return not reads(value, name)
+        return False
 
     def next_turn(self, carried: dict[str, Value], changed: list[str]) -> None:
         """End a loop's body: move changed values to the variables that the next iteration reads."""

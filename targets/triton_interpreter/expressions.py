@@ -67,6 +67,15 @@ def assigned(nodes: list[ast.stmt]) -> list[str]:
     return list(dict.fromkeys(n.id for n in found if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)))
 
 
+def reads(node: ast.AST, name: str) -> bool:
+    """Whether a statement or an expression reads a name; `name += 1` does."""
+    return any(
+        (isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load))
+        or (isinstance(n, ast.AugAssign) and isinstance(n.target, ast.Name) and n.target.id == name)
+        for n in ast.walk(node)
+    )
+
+
 def returns(nodes: list[ast.stmt]) -> bool:
     return any(isinstance(n, ast.Return) for node in nodes for n in ast.walk(node))
 

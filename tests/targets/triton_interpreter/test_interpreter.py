@@ -204,6 +204,60 @@ def test_control_flow(flag: bool) -> None:
 
 
 @triton.jit
+def reused(x, out, n, B: tl.constexpr):
+    """A name for a block before a loop, and for another one in each of its turns."""
+    part = tl.load(x + tl.arange(0, 4))
+    tl.store(out + tl.arange(0, 4), part)
+    if n > 0:
+        best = tl.full((), -100, tl.int64)
+        for i in range(0, n, B):
+            place = i + tl.arange(0, B)
+            part = tl.load(x + place, mask=place < n, other=-100)
+            part = part + 1
+            best = tl.maximum(best, tl.max(part, axis=0))
+        tl.store(out + 4, best)
+
+
+@pytest.mark.parametrize("n", [0, 1, 8, 20])
+def test_a_name_that_each_turn_of_a_loop_assigns_anew_may_change_its_type(n: int) -> None:
+    """vLLM's _bias_kernel reads logits of a few tokens, and then of all."""
+    x = ints(np.random.default_rng(n), 24, -50, 50, torch.int64)
+    both(reused, (2,), x, torch.zeros(8, dtype=torch.int64), n, B=8)
+
+
+@triton.jit
+def read_behind(x, out, n):
+    part = tl.load(x + tl.arange(0, 4))
+    for i in range(n):
+        part = tl.load(x + i + tl.arange(0, 8))
+    tl.store(out, tl.sum(part))
+
+
+@triton.jit
+def read_in_the_next_turn(x, out, n):
+    part = tl.load(x + tl.arange(0, 4))
+    for i in range(n):
+        tl.store(out + i, tl.sum(part))
+        part = tl.load(x + i + tl.arange(0, 8))
+
+
+@triton.jit
+def read_by_an_outer_loop(x, out, n):
+    part = tl.load(x + tl.arange(0, 4))
+    for i in range(n):
+        tl.store(out + i, tl.sum(part))
+        for j in range(n):
+            part = tl.load(x + j + tl.arange(0, 8))
+
+
+@pytest.mark.parametrize("jitted", [read_behind, read_in_the_next_turn, read_by_an_outer_loop])
+def test_a_type_that_a_loop_changes_for_a_later_reader_is_left_to_triton(jitted: Any) -> None:
+    x, name = torch.arange(24), jitted.fn.__name__
+    assert not ours(jitted, (1,), x, torch.zeros(8, dtype=torch.int64), 3)
+    assert launch.fallbacks.pop(name) == "part: int64, after a turn of the loop int64"
+
+
+@triton.jit
 def tables(pointers, places, out, n, B: tl.constexpr):
     g = tl.program_id(0)
     row = tl.cast(tl.load(pointers + g), tl.pointer_type(tl.int32))

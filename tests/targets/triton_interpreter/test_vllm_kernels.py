@@ -397,6 +397,45 @@ def test_grammar_bitmask(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     both(jitted, (masks, 2), **taken)
 
 
+@pytest.mark.parametrize("restores", [False, True])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_logit_bias(seed: int, restores: bool) -> None:
+    b = Batch(seed)
+    vocab, most = 100, 8
+    logits = b.floats(b.logits, vocab)
+    if restores:
+        logits[::2] = -float("inf")
+    ids = {
+        name: b.tensor(b.rng.permuted(np.tile(np.arange(vocab), (SLOTS, 1)), axis=1)[:, :most], torch.int32)
+        for name in "abs"
+    }
+    arguments = {
+        "logits_ptr": logits,
+        "logits_stride": vocab,
+        "vocab_size": vocab,
+        "expanded_idx_mapping_ptr": b.expanded,
+        "num_allowed_token_ids_ptr": b.ints(0, 3, SLOTS),
+        "allowed_token_ids_ptr": ids["a"],
+        "allowed_token_ids_stride": most,
+        "num_logit_bias_ptr": b.ints(0, 3, SLOTS),
+        "bias_token_ids_ptr": ids["b"],
+        "bias_token_ids_stride": most,
+        "bias_ptr": b.floats(SLOTS, most),
+        "bias_stride": most,
+        "pos_ptr": b.ints(0, 9, b.logits, dtype=torch.int64),
+        "min_lens_ptr": b.ints(0, 20, SLOTS),
+        "num_stop_token_ids_ptr": b.ints(0, 4, SLOTS),
+        "restore_when_all_masked_ptr": b.ints(0, 2, SLOTS),
+        "stop_token_ids_ptr": ids["s"],
+        "stop_token_ids_stride": most,
+        "BLOCK_SIZE": most,
+        "LOGITS_BLOCK_SIZE": 64,
+        "CHECK_ALL_MASKED_ROWS": restores,
+    }
+    jitted, taken = kernel(f"{WORKER}.gpu.sample.logit_bias", "_bias_kernel", arguments)
+    both(jitted, (b.logits,), **taken)
+
+
 @pytest.mark.parametrize("dtype", ["int64", "uint64"])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_batch_memcpy(seed: int, dtype: str) -> None:
