@@ -445,11 +445,11 @@ CHOICES = 8
 
 def ranked(tokens: Sequence[int]) -> torch.Tensor:
     """Return logits of a model whose first choices are `tokens`; the next ones count where those may not be sampled."""
-    choices: Any = torch.tensor(tokens, dtype=torch.int64)
     logits = torch.zeros((len(tokens), VOCABULARY))
+    choices = list(tokens)
     for logit in range(CHOICES, 0, -1):
-        logits.scatter_(1, choices[:, None], logit)
-        choices = other_token(choices)
+        logits.scatter_(1, torch.tensor(choices, dtype=torch.int64)[:, None], logit)
+        choices = [other_token(token) for token in choices]
     return logits
 
 

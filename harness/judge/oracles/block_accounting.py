@@ -197,7 +197,7 @@ class Leak(Oracle):
         layout = context.layout
         if not context.has_pool:
             return None
-        taken = layout.unowned | (view.published.keys() if layout.cache_owns else frozenset())
+        taken = layout.unowned | frozenset(view.published if layout.cache_owns else ())
         for what, ids in layout.pools.items():
             usable, free = sum(one not in taken for one in ids), sum(one in ids for one in view.free)
             if free != usable:

@@ -83,6 +83,7 @@ class ShadowAttention(nn.Module, AttentionLayerBase):
         self.layer_name = name
         self.head_size = head_size
         self.form = form
+        self._layout = form.layout()
         self.kv_cache = torch.tensor([])
         self.group = self.index = -1
         config.compilation_config.static_forward_context[name] = self
@@ -93,7 +94,7 @@ class ShadowAttention(nn.Module, AttentionLayerBase):
 
     def first(self, position: int) -> int:
         """Return the first position that the token at a position attends to."""
-        return first_attended(self.form, position)  # type: ignore[arg-type]
+        return first_attended(self._layout, position)
 
     def get_kv_cache_spec(self, vllm_config: Any) -> Any:
         """Return the spec of pages with `block_size` slots of one key and one value."""
