@@ -15,11 +15,12 @@ cause. DIR keeps what is measured: the same command continues.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 from vllm_campaign import fixes_of
@@ -103,9 +104,10 @@ class Measurement:
     launch: Launch
     record: Record
     seeds: Sequence[int]
+    jobs: int = 1
 
     def __post_init__(self) -> None:
-        self.fixes = fixes_of(self.launch.version)
+        self.fixes = fixes_of(self.launch.version, self.target.partition("@")[0])
         self.known = {(tried.cause, tried.seed, tried.index): tried for tried in self.record.tried()}
 
     def _start(self, live: Sequence[str]) -> WorkerClient:
@@ -117,21 +119,28 @@ class Measurement:
 
     def search(self, run: str, live: Sequence[str], steps_max: int) -> None:
         """Run the traces of each seed on the engine on which some causes are live."""
-        worker = None
-        for seed in self.seeds:
+
+        def of_seed(seed: int) -> None:
             known = self.record.traces(run, seed)
             index, steps = len(known), sum(met.steps for met in known)
-            while steps < steps_max:
-                worker = worker or self._start(live)
+            worker = self._start(live) if steps < steps_max else None
+            while worker and steps < steps_max:
                 for ran in worker.fuzz(Fuzz(seed, index, BATCH, {})):
                     if steps >= steps_max:
                         continue  # the worker runs its batch to the end
                     failing = ran.trace if ran.outcome.violation else None
                     self.record.add_trace(run, seed, Met(ran.outcome.steps, ran.seconds, failing))
                     index, steps = ran.index + 1, steps + ran.outcome.steps
+            if worker:
+                worker.__exit__()
             print(f"{run}: seed {seed}: {steps} steps, {index} traces", flush=True)
-        if worker:
-            worker.__exit__()
+
+        self._each(of_seed, self.seeds)
+
+    def _each(self, work: Callable[[Any], None], items: Sequence[Any]) -> None:
+        """Do work for each item, `jobs` at a time."""
+        with ThreadPoolExecutor(self.jobs) as pool:
+            list(pool.map(work, items))
 
     def attempt(self, run: str, cause: str, seeds: Sequence[int]) -> None:
         """Try the failing traces of seeds with a cause, up to the first that meets it."""
@@ -164,18 +173,22 @@ class Measurement:
     def run(self, causes: Sequence[str], known_rare: Sequence[str], steps: int, soon: int) -> None:
         """Run both passes of the module's docstring."""
         self.search("soon", list(self.fixes), soon)
-        for cause in causes:
-            if cause in known_rare:
-                continue
+
+        def try_soon(cause: str) -> None:
             self.attempt("soon", cause, self.seeds)
-            print(*(self.first(cause, seed) for seed in self.seeds), sep="\n", flush=True)
+            print("\n".join(str(self.first(cause, seed)) for seed in self.seeds), flush=True)
+
+        self._each(try_soon, [cause for cause in causes if cause not in known_rare])
         rare = [cause for cause in causes if not all(self.first(cause, seed).steps for seed in self.seeds)]
         if not rare:
             return
         self.search("late", rare, steps)
-        for cause in rare:
+
+        def try_late(cause: str) -> None:
             self.attempt("late", cause, [seed for seed in self.seeds if not self.first(cause, seed).steps])
-            print(*(self.first(cause, seed) for seed in self.seeds), sep="\n", flush=True)
+            print("\n".join(str(self.first(cause, seed)) for seed in self.seeds), flush=True)
+
+        self._each(try_late, rare)
 
 
 def table(causes: Sequence[str], firsts: Sequence[First], steps_max: int) -> Iterator[str]:
@@ -202,13 +215,14 @@ def main() -> None:
     parser.add_argument("--first-seed", type=int, default=1)
     parser.add_argument("--steps", type=int, default=STEPS_MAX, help="steps for each seed")
     parser.add_argument("--soon", type=int, default=STEPS_SOON, help="steps of each seed on the engine as released")
+    parser.add_argument("--jobs", type=int, default=1, help="workers at a time")
     parser.add_argument("--record", type=Path, required=True, help="folder of the measurement")
     options = parser.parse_args()
     launch = prepare(options.target, print)
     causes = [cause for cause in options.only.split(",") if cause] or list(fixes_of(launch.version))
     record = Record(options.record)
     seeds = range(options.first_seed, options.first_seed + options.seeds)
-    measurement = Measurement(options.target, launch, record, seeds)
+    measurement = Measurement(options.target, launch, record, seeds, options.jobs)
     measurement.run(causes, options.rare.split(","), options.steps, options.soon)
     firsts = [measurement.first(cause, seed) for cause in causes for seed in seeds]
     print("\n".join(table(causes, firsts, options.steps)))
