@@ -1,5 +1,5 @@
-"""What workers may take of this machine (`cores`, `memory_share`), and what its kernel counts: processes that it killed
-for want of memory (`oom_kills`), time in which a process waited for a processor (`queued_seconds`)."""
+"""What workers may take of this machine (`cores`, `memory_share`, `has_room`), and what its kernel counts: processes
+that it killed for want of memory (`oom_kills`), time in which a process waited for a processor (`queued_seconds`)."""
 
 from __future__ import annotations
 
@@ -33,9 +33,26 @@ def queued_seconds(pid: int | str = "self") -> float:
     return 0.0
 
 
+def has_room() -> bool:
+    """Return True if a third of the memory is left, for what may be kept and need not be; False where nothing tells."""
+    with suppress(OSError, KeyError, ValueError):
+        lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
+        left = {words[0]: 1024 * int(words[1]) for words in lines}["MemAvailable:"]
+        group = Path("/sys/fs/cgroup")
+        with suppress(OSError, ValueError):  # no control group, or one without a limit
+            left = min(left, int((group / "memory.max").read_text()) - int((group / "memory.current").read_text()))
+        return left >= _memory() // 3
+    return False
+
+
 def memory_share(workers: int = 1) -> int:
     """Return the bytes that each worker may take by default: so many that all together leave a fifth of the machine."""
+    return _memory() * 4 // 5 // workers
+
+
+def _memory() -> int:
+    """Return the bytes of this machine, or of our control group."""
     memory = PAGE * os.sysconf("SC_PHYS_PAGES")
     with suppress(OSError, ValueError):  # no control group, or one without a limit ("max")
         memory = min(memory, int(Path("/sys/fs/cgroup/memory.max").read_text()))
-    return memory * 4 // 5 // workers
+    return memory

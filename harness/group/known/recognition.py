@@ -14,8 +14,9 @@ many as its time allows, the test that most wait for first. A failure to which s
 few tests, one that each of several bugs shows in too many: both stay explained without a name. In a test an earlier
 failure of another bug may hide whether this one comes back; then the other tests decide, if they leave one bug.
 
-The engine with all patches is one more process, started at the first failure. Beside it live, for the time of a test
-each, processes that lack some patches: of several tests at once if there are workers for them.
+The engine with all patches is one more process, started at the first failure. Beside it live processes that lack some
+patches, one for each test that has begun: of several tests at once if there are workers for them. Between two tests
+they are kept while there is memory for them: failures of the next minutes need the same ones.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from ....targets.base.trace import Trace, TraceError
 from ...campaign_summary import Cause, Severity
 from ...draw.trace_files import read_json
 from ...judge.violation import Violation
+from ...workers.machine import has_room
 from ...workers.worker_client import WorkerClient
 from ..reduction.reduce import until
 from .cause_text import read_cause_text
@@ -71,8 +73,8 @@ class Explained:
 class Recognizer:
     """Recognizes the failures of one campaign as bugs of `fixes` that are among `entries`.
 
-    `open_worker` returns a worker for a launch; `most` tests run at once. Raises TraceError for severities that cannot
-    be read; its methods raise what a worker raises.
+    `open_worker` returns a worker for a launch; `most` tests run at once; engines are kept while it `has_room`.
+    Raises TraceError for severities that cannot be read; its methods raise what a worker raises.
     """
 
     def __init__(
@@ -82,6 +84,7 @@ class Recognizer:
         target: str,
         open_worker: Callable[[Launch], WorkerClient],
         most: int = 1,
+        has_room: Callable[[], bool] = has_room,
     ) -> None:
         self._fixes = fixes
         self._causes = {entry.title: cause_of(entry) for entry in entries}
@@ -90,9 +93,13 @@ class Recognizer:
         self._target = target
         self._open_worker = open_worker
         self._most = most
+        # Processes that share a device take its memory, too.
+        self._has_room = has_room if fixes.launch.service is None else lambda: False
         self._all = open_worker(fixes.launch)
         self._running: dict[int, WorkerClient | None] = {}
         """The tests that run; None until its engine is patched."""
+        self._kept: dict[int, WorkerClient] = {}
+        """Engines of tests that have run, and wait."""
         self.tests = 0
         """How many tests have begun."""
         self._has_started = self._is_stopped = False
@@ -125,17 +132,24 @@ class Recognizer:
             if not waiting:
                 return []
             test = max(waiting, key=lambda each: sum(FINDING_WEIGHT if one.is_finding else 1 for one in waiting[each]))
-            self._running[test] = None
+            worker = self._running[test] = self._kept.pop(test, None)
             self.tests += 1
         found: dict[Explained, bool | None] = {}
         try:
             begun()
-            found = _run_test(self._worker_of(test), waiting[test])
+            is_new, worker = worker is None, worker or self._worker_of(test)
+            found = _run_test(worker, waiting[test], starts=is_new)
         finally:
             with self._lock:
                 for one, back in found.items():
                     one.came_back[test] = back
                 del self._running[test]
+                if worker and found and not self._is_stopped:
+                    self._kept[test] = worker
+                    worker = None
+            self._end([worker] if worker else [])
+        if not self._has_room():
+            self._end(self._taken())
         with self._lock:
             return [(one, cause) for one in failures if (cause := self._settled(one))]
 
@@ -170,34 +184,44 @@ class Recognizer:
             return None
         return self._causes[bugs[0]] if len(bugs) == 1 and any(clear.values()) else Cause("")
 
+    def _taken(self) -> list[WorkerClient]:
+        """Return the engines that are kept, which are kept no more."""
+        with self._lock:
+            kept, self._kept = list(self._kept.values()), {}
+        return kept
+
+    def _end(self, workers: Sequence[WorkerClient]) -> None:
+        for worker in workers:
+            with worker:
+                pass
+
     def stop(self) -> None:
         """End its processes; methods then raise Stopped."""
         with self._lock:
             self._is_stopped = True
-            for worker in (self._all, *self._running.values()):
+            for worker in (self._all, *self._running.values(), *self._kept.values()):
                 if worker:
                     worker.stop()
 
     def close(self) -> None:
         """Wait until its processes have ended."""
-        with self._all:
-            pass
+        self._end([self._all, *self._taken()])
 
 
-def _run_test(worker: WorkerClient, failures: Sequence[Explained]) -> dict[Explained, bool | None]:
+def _run_test(worker: WorkerClient, failures: Sequence[Explained], *, starts: bool) -> dict[Explained, bool | None]:
     """Return which failures come back on an engine that lacks some patches.
 
     Findings run first. Further failures of a symptom get as long again as the start and the findings took, at least
     `FURTHER_SECONDS`; the rest wait for another run. Where each needs an engine of its own, names would wait for them.
     """
     began = time.monotonic()
-    with worker:
+    if starts:
         worker.start()
-        found = {one: _comes_back(worker, one) for one in failures if one.is_finding}
-        until_then = time.monotonic() - began
-        for one in failures:
-            if one not in found and time.monotonic() - began <= until_then + max(until_then, FURTHER_SECONDS):
-                found[one] = _comes_back(worker, one)
+    found = {one: _comes_back(worker, one) for one in failures if one.is_finding}
+    until_then = time.monotonic() - began
+    for one in failures:
+        if one not in found and time.monotonic() - began <= until_then + max(until_then, FURTHER_SECONDS):
+            found[one] = _comes_back(worker, one)
     return found
 
 

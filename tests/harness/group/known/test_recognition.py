@@ -22,6 +22,7 @@ from hybridfuzz.harness.judge.outcome import Outcome
 from hybridfuzz.harness.judge.violation import Violation
 from hybridfuzz.targets.base.launch import Launch
 from hybridfuzz.targets.base.patches import Patch
+from hybridfuzz.targets.base.protocol import TargetError
 from hybridfuzz.targets.base.registry import prepare
 from hybridfuzz.targets.base.trace import Trace
 
@@ -42,6 +43,7 @@ class Engines:
     def __init__(self, bugs: dict[str, set[str]], monkeypatch: pytest.MonkeyPatch) -> None:
         self.bugs = bugs
         self.started: list[str] = []
+        self.ended: list[str] = []
         self.runs = 0
         monkeypatch.setattr(
             recognition, "patched", lambda launch, patches: Launch(",".join(p.name for p in patches), {})
@@ -50,10 +52,10 @@ class Engines:
     def open(self, launch: Launch) -> Any:
         return FakeWorker(self, set(launch.python.split(",")))
 
-    def recognizer(self, most: int = 1) -> Recognizer:
+    def recognizer(self, most: int = 1, *, keeps: bool = False) -> Recognizer:
         entries = tuple(Known(name=name, reason="r", signature="S3-*", patch=f"{name}.patch") for name in NAMES)
         fixes = Fixes(Launch(",".join(NAMES), {}), Launch("", {}), entries, patches=tuple(Patch(n, ()) for n in NAMES))
-        return Recognizer(fixes, entries, "hybrid", self.open, most)
+        return Recognizer(fixes, entries, "hybrid", self.open, most, lambda: keeps)
 
 
 def name_of(one: Trace) -> str:
@@ -67,10 +69,15 @@ class FakeWorker:
     def __enter__(self) -> "FakeWorker":
         return self
 
-    def __exit__(self, *_: object) -> None: ...
+    def __exit__(self, *_: object) -> None:
+        self._engines.ended.append(self._lacks)
+
+    @property
+    def _lacks(self) -> str:
+        return ",".join(sorted(set(NAMES) - self._fixed))
 
     def start(self) -> None:
-        self._engines.started.append(",".join(sorted(set(NAMES) - self._fixed)))
+        self._engines.started.append(self._lacks)
 
     def stop(self) -> None: ...
 
@@ -127,17 +134,21 @@ def test_each_bug_has_its_own_combination_of_few_tests(bugs: int, tests: int) ->
     assert frozenset().union(*found) == frozenset(range(tests))
 
 
-def test_a_test_runs_once_for_all_failures(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("keeps", [False, True])
+def test_a_test_runs_once_for_all_failures(keeps: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     engines = Engines({"a": {"two"}, "b": {"two"}, "c": {"one"}, "late": {"three"}}, monkeypatch)
-    recognizer = engines.recognizer()
+    recognizer = engines.recognizer(keeps=keeps)
     failures = explained(recognizer, ["a", "b", "c"])
     assert prove(recognizer, failures) == {}
     failures += explained(recognizer, ["late"])
     assert prove(recognizer, failures) == {}
     assert prove(recognizer, failures) == {"a": "two", "b": "two", "c": "one"}
     assert prove(recognizer, failures[3:]) == {"late": "three"}, "it lacked the first one"
-    assert engines.started == ["", "one", "two", "three", "one"]
+    assert engines.started == ["", "one", "two", "three", *([] if keeps else ["one"])]
+    assert engines.ended == ([] if keeps else ["one", "two", "three", "one"])
     assert engines.runs == 4 + 3 + 4 + 4 + 1
+    recognizer.close()
+    assert sorted(set(engines.ended)) == ["", "one", "three", "two"], "none is left"
 
 
 @pytest.mark.parametrize(("most", "started"), [(1, ["one", "two", "three"]), (2, ["two", "one", "three"])])
@@ -154,6 +165,23 @@ def test_other_tests_run_meanwhile_as_far_as_they_may(
     assert settled == {"a": "two", "b": "one"}
     assert engines.started == ["", *started]
     assert recognizer.prove(failures) == [], "nothing waits any more"
+
+
+def test_an_engine_that_fails_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    engines = Engines({"a": {"two"}}, monkeypatch)
+    recognizer = engines.recognizer(keeps=True)
+    failures = explained(recognizer, ["a"])
+
+    def fails(*_: object) -> None:
+        raise TargetError("no")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(FakeWorker, "run", fails)
+        with pytest.raises(TargetError):
+            recognizer.prove(failures)
+    assert engines.ended == ["one"]
+    recognizer.prove(failures)
+    assert engines.started == ["", "one", "one"]
 
 
 def test_the_test_that_findings_wait_for_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
