@@ -87,7 +87,7 @@ SERVING = {
     "conservativeness": ("1", "1", "0.14", "0"),
     "prefill_interval": ("0", "0", "0", "2"),
     "drafter": ("eagle", "ngram"),
-    "breadth": ("1", "1", "1", "2", "3"),
+    "breadth": ("1", "1", "1", "1", "1", "1", "1", "2", "3"),
     "window_ratio": ("1", "0.5"),
     "early_unlock": ("no", "no", "no", "yes"),
     "state_layers": ("gdn", "gdn", "mamba2"),
