@@ -469,7 +469,8 @@ class ReachedStates:
         if row.parents:
             # Nothing follows the last one that was accepted: other paths end elsewhere.
             complete = accepted > 0 and len(path) == accepted and path[-1] not in row.parents
-            counts["tree of drafts verified"] += list(row.parents) != list(range(-1, row.drafts - 1))
+            proposed = list(row.parents[: row.drafts - row.fillers])
+            counts["tree of drafts verified"] += proposed != list(range(-1, len(proposed) - 1))
             later = [index for index, draft in enumerate(path) if row.parents.index(row.parents[draft]) < draft]
             counts["draft accepted that is not the first behind its token"] += bool(later)
             counts["draft accepted behind one that is not the first"] += bool(later) and later[0] + 1 < len(path)

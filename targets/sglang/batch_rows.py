@@ -28,11 +28,13 @@ class Tree(NamedTuple):
     parents   of the drafts, as the drafter made the tree (`reference.draft_trees`)
     visible   by token: those of the row to which it attends, itself included; None if it does not see the whole prefix
     positions by token
+    fillers   how many of the last drafts are padding
     """
 
     parents: tuple[int, ...]
     visible: tuple[tuple[int, ...] | None, ...]
     positions: tuple[int, ...]
+    fillers: int = 0
 
 
 class Links(NamedTuple):

@@ -407,3 +407,5 @@ def _scaled(config: Config) -> Iterator[str]:
     if config.num_speculative_tokens:
         source = "n-gram corpus" if sizes_of(config).drafter == "ngram" else "draft model"
         yield f"how many drafts are right is the scenario's choice; a server's come from its {source}"
+    if sizes_of(config).short:
+        yield "the corpus fills up short matches with any token; a server's with token 0, which a model may say as well"

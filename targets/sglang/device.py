@@ -312,7 +312,14 @@ class Device:
         """Record the forward, with the tokens that each row sampled."""
         rows = [
             ForwardRow(
-                row.name, row.prefix, tokens, row.drafts, said, row.guessed, row.tree.parents if row.tree else ()
+                row.name,
+                row.prefix,
+                tokens,
+                row.drafts,
+                said,
+                row.guessed,
+                row.tree.parents if row.tree else (),
+                row.tree.fillers if row.tree else 0,
             )
             for row, tokens, said in zip(launch.rows, launch.inputs, sampled, strict=True)
         ]

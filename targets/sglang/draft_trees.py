@@ -26,20 +26,21 @@ PADDING = 0
 
 
 class Proposal(NamedTuple):
-    """Drafts, and the parents of each."""
+    """Drafts, and the parents of each; the last `fillers` are padding."""
 
     tokens: list[int]
     parents: tuple[int, ...]
+    fillers: int = 0
 
 
-def grow(truth: Truth, known: int, count: int, breadth: int, right: int) -> Proposal:
+def grow(truth: Truth, known: int, count: int, breadth: int, right: int, is_short: bool = False) -> Proposal:
     """Return a tree of `count` drafts behind the first `known` tokens, of which a path of `right` is right if one is as
-    long. The last drafts of some trees are padding.
+    long. With `is_short` a corpus may have found less: the rest is padding, right or wrong.
 
     What the tree looks like and where the right path leads follows from the tokens, so that a trace repeats it.
     """
     seed = truth.tag(known)
-    padding = mix(seed, 1) % (count // 2 + 1) if mix(seed, 2) % 4 == 0 else 0
+    padding = mix(seed, 1) % count if is_short else 0
     parents = shape(count - padding, breadth, seed)
     paths = [path_to(draft, parents) for draft in range(len(parents))]
     length = min(right, max((len(path) for path in paths), default=0))
@@ -58,7 +59,9 @@ def grow(truth: Truth, known: int, count: int, breadth: int, right: int) -> Prop
             token = other_token(token)
         tokens.append(token)
         tags[draft] = mix(tags[parent], token + truth.key)
-    return Proposal(tokens + [PADDING] * padding, (*parents, *[ROOT] * padding))
+    # A model may say the token that is padding. Here it never says 0: another one stands for it.
+    filler = said[0] if not path and mix(seed, 2) % 2 else PADDING
+    return Proposal(tokens + [filler] * padding, (*parents, *[ROOT] * padding), padding)
 
 
 def mask(parents: Sequence[int]) -> Any:
@@ -84,21 +87,25 @@ def linked_parents(children: Sequence[int], siblings: Sequence[int]) -> tuple[in
     return tuple(parents)
 
 
-def drafted_parents(spec_info: Any, row: int) -> tuple[int, ...]:
-    """Return the parents of a row's drafts, as a draft model's tree was built."""
-    children, siblings = spec_info.retrieve_next_token[row].tolist(), spec_info.retrieve_next_sibling[row].tolist()
-    return tuple([parent - 1 for parent in linked_parents(children, siblings)[1:]])
+def drafted(spec_info: Any, rows: int) -> list[Proposal]:
+    """Return the trees of a draft model, as they were built."""
+    trees = []
+    for row in range(rows):
+        children, siblings = spec_info.retrieve_next_token[row].tolist(), spec_info.retrieve_next_sibling[row].tolist()
+        parents = tuple([parent - 1 for parent in linked_parents(children, siblings)[1:]])
+        trees.append(Proposal(spec_info.draft_token.reshape(rows, -1)[row, 1:].tolist(), parents))
+    return trees
 
 
-def seen_by_attention(spec_info: Any, prefixes: Sequence[int], parents: Sequence[tuple[int, ...]]) -> list[Tree]:
+def seen_by_attention(spec_info: Any, prefixes: Sequence[int], proposals: Sequence[Proposal]) -> list[Tree]:
     """Return, by row, what attention reads of the trees of a verification: the mask of each token, and its position.
 
     The mask has a line for each token, and in it a column for each token before the row, then for each one of the row.
     """
     flat, positions = spec_info.custom_mask, spec_info.positions
     trees, first, token = [], 0, 0
-    for prefix, drafts in zip(prefixes, parents, strict=True):
-        count = len(drafts) + 1
+    for prefix, proposal in zip(prefixes, proposals, strict=True):
+        count = len(proposal.parents) + 1
         size = count * (prefix + count)
         if first + size > flat.numel() or token + count > positions.numel():
             raise OutOfBounds(f"kernel of attention: {flat.numel()} entries of a mask, {first + size} are read")
@@ -107,7 +114,8 @@ def seen_by_attention(spec_info: Any, prefixes: Sequence[int], parents: Sequence
             [tuple([one for one in range(count) if line[prefix + one]]) if all(line[:prefix]) else None
              for line in lines]
         )  # fmt: skip
-        trees.append(Tree(drafts, visible, tuple(positions[token : token + count].tolist())))
+        places = tuple(positions[token : token + count].tolist())
+        trees.append(Tree(proposal.parents, visible, places, proposal.fillers))
         first, token = first + size, token + count
     return trees
 

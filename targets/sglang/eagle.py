@@ -169,7 +169,7 @@ class EagleWorker(EAGLEWorkerV2):
     ) -> GenerationBatchResult:
         """Launch a batch. Drafts are made at once: the forward before, from which they follow, was waited for."""
         batch = copy.copy(batch)
-        staged, guessed, parents = batch, list[int](), list[tuple[int, ...]]()
+        staged, guessed, trees = batch, list[int](), list[draft_trees.Proposal]()
         if batch.forward_mode.is_decode_or_idle():
             most = self.speculative_num_steps
             guessed = [min(self.wanted.right_of(request.client_name), most) for request in batch.reqs]
@@ -178,12 +178,12 @@ class EagleWorker(EAGLEWorkerV2):
                 batch.spec_info = self._idle_input()
             batch.spec_info = self._draft_worker.draft(batch)
             if self.topk > 1:
-                parents = [draft_trees.drafted_parents(batch.spec_info, row) for row in range(len(guessed))]
+                trees = draft_trees.drafted(batch.spec_info, len(guessed))
             staged = copy.copy(batch)
             prepared = eagle_prepare_for_verify(staged.spec_info, self.req_to_token_pool, staged, self._target_worker)
             batch.launched = vars(staged), prepared
         forward = partial(super().forward_batch_generation, batch, on_publish, grammar_barrier)
-        return self._target_worker.launch(staged, EagleDraftInput(), forward, guessed, parents)
+        return self._target_worker.launch(staged, EagleDraftInput(), forward, guessed, trees)
 
     def _idle_input(self) -> EagleDraftInput:
         """Return the draft model's input for a batch without rows, as `EAGLEWorkerV2` makes it."""

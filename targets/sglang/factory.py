@@ -88,6 +88,7 @@ SERVING = {
     "prefill_interval": ("0", "0", "0", "2"),
     "drafter": ("eagle", "ngram"),
     "breadth": ("1", "1", "1", "1", "1", "1", "1", "2", "3"),
+    "matches": ("full", "full", "full", "short"),
     "window_ratio": ("1", "0.5"),
     "early_unlock": ("no", "no", "no", "yes"),
     "state_layers": ("gdn", "gdn", "mamba2"),
@@ -99,7 +100,8 @@ SERVING = {
 `--mamba-max-states-per-path`, `--enable-session-radix-cache`, `ignore_eos` of requests, the share of an answer that
 admission reserves (`--schedule-conservativeness`: after 600 decodes a server with 1 is where one with 0.14 begins),
 `--prefill-decode-interval`, what makes drafts (`--speculative-algorithm`), how many of them may follow the same token
-(`--speculative-eagle-topk`, `--speculative-ngram-max-bfs-breadth`), `--swa-full-tokens-ratio`,
+(`--speculative-eagle-topk`, `--speculative-ngram-max-bfs-breadth`), whether a match of n-grams is shorter than the
+drafts, so that the rest is padding, `--swa-full-tokens-ratio`,
 `SGLANG_OPT_RELEASE_PREFILL_SWA`, what the model's state layers are, whether keys, values and states share one memory
 (`--enable-unified-memory`; "eager" with `SGLANG_DISABLE_LAZY_COMPACTION`: each free moves pages), what requests have
 beside token ids, and the entries of the ring with which a decode does not store its state

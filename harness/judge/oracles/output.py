@@ -56,7 +56,11 @@ class Output(Oracle):
                 guesses = guesses if row.parents else list(drafts[: row.guessed])
                 return self._differs(context, life, "guess", Tokens(tuple(wanted)), Tokens(tuple(guesses)))
         if row.sampled and not life.ends_before(end) and not context.may_read_anything(life):
-            wanted, sampled = life.sampled_truth(end, row.tokens[known:], row.parents), list(row.sampled)
+            proposed = len(row.tokens) - row.fillers
+            drafts, parents = row.tokens[known:proposed], row.parents[: proposed - known]
+            wanted, sampled = life.sampled_truth(end, drafts, parents), list(row.sampled)
+            if row.fillers and len(sampled) > len(wanted):
+                wanted = truth.tokens[end : end + len(sampled)]
             last = life.total_length - end
             if truth.free_from >= life.total_length:
                 # Stop tokens that were held back up to the end may be held back behind it, where nothing counts.

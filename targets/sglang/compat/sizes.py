@@ -67,6 +67,7 @@ class Sizes:
     mamba2       True if state layers are Mamba 2, else they are gated delta nets
     drafts       tokens of one verification, 0 without speculation
     breadth      most drafts that follow the same token: above 1 they form a tree (`speculative_eagle_topk`)
+    short        True if n-grams that match are shorter than the drafts, and the rest is padding
     drafter      what proposes them (`speculative_algorithm`): "ngram", or "eagle", a draft model
     mixed        True if decodes join the batch of a prefill (`enable_mixed_chunk`)
     order        how waiting requests are sorted (`schedule_policy`)
@@ -117,6 +118,7 @@ class Sizes:
     drafts: int
     drafter: str = "ngram"
     breadth: int = 1
+    short: bool = False
     mamba2: bool = False
     mixed: bool = False
     graphs: tuple[int, ...] = ()
@@ -341,6 +343,7 @@ def sizes_of(config: Config) -> Sizes:
         drafts=drafts,
         drafter=drafter,
         breadth=breadth,
+        short=options.get("matches") == "short" and drafter == "ngram" and drafts > 0,
         mamba2=options.get("state_layers") == "mamba2",
         mixed=options.get("mixed_chunk") == "yes",
         graphs=config.graph_sizes,
