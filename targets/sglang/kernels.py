@@ -122,7 +122,10 @@ def build_tree_kernel_efficient_func(
 
 def fill_bonus_tokens_func(tokens: Any, counts: Any, bonus: Any, stride: int, batch: int) -> None:
     """Copy the last accepted token of each request."""
-    bonus.copy_(tokens.flatten()[torch.arange(batch) * stride + counts - 1])
+    places, flat = torch.arange(batch) * stride + counts - 1, tokens.flatten()
+    if batch and not 0 <= int(places.min()) <= int(places.max()) < len(flat):
+        raise OutOfBounds(f"kernel fill_bonus_tokens: token {int(places.max())} of {len(flat)}")
+    bonus.copy_(flat[places])
 
 
 def gather_spec_extras(indices: Any, *buffers: Any) -> tuple[Any, ...]:

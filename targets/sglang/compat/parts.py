@@ -117,6 +117,16 @@ def state_parameters(sizes: Sizes, layers: list[int]) -> Any:
     return Mamba2CacheParams(shape=shape, layers=layers, dtype=Mamba2StateDType(conv=torch.int64, temporal=torch.int64))
 
 
+def row_columns(sizes: Sizes) -> int:
+    """Return the columns of a request's row: as many as on a server whose longest request is that of the trace."""
+    try:
+        from sglang.srt.mem_cache.allocation_sizing import get_req_to_token_extra_context_len
+    except ImportError:
+        return sizes.context + sizes.extra_context
+    # A server's answers end two tokens before its context does (`init_req_max_new_tokens`).
+    return sizes.context + 2 + int(get_req_to_token_extra_context_len())
+
+
 def make_row_pool(sizes: Sizes, layers: list[int]) -> Any:
     """Return the pool of request rows and state slots."""
     from sglang.srt.mem_cache.memory_pool import HybridReqToTokenPool
@@ -126,7 +136,7 @@ def make_row_pool(sizes: Sizes, layers: list[int]) -> Any:
         HybridReqToTokenPool,
         size=sizes.rows,
         mamba_spec_state_size=sizes.rows,
-        max_context_len=sizes.context + sizes.extra_context,
+        max_context_len=row_columns(sizes),
         device="cpu",
         enable_memory_saver=False,
         cache_params=state_parameters(sizes, layers),
