@@ -118,11 +118,11 @@ def state_parameters(sizes: Sizes, layers: list[int]) -> Any:
 
 
 def row_columns(sizes: Sizes) -> int:
-    """Return the columns of a request's row: as many as on a server whose longest request is that of the trace."""
-    try:
-        from sglang.srt.mem_cache.allocation_sizing import get_req_to_token_extra_context_len
-    except ImportError:
+    """Return the columns of a row: with drafts as many as on a server whose longest request is that of the trace."""
+    if not sizes.drafts:
         return sizes.context + sizes.extra_context
+    from sglang.srt.mem_cache.allocation_sizing import get_req_to_token_extra_context_len
+
     # A server's answers end two tokens before its context does (`init_req_max_new_tokens`).
     return sizes.context + 2 + int(get_req_to_token_extra_context_len())
 
