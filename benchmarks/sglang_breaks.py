@@ -24,6 +24,8 @@ OVERLAP = {"strategy": "extra_buffer", "async_depth": "1"}
 DRAFTS = {"num_speculative_tokens": "3", "mamba_cache_mode": "slots", "track": "2"}
 VERIFIED = {"num_speculative_tokens": "3"}
 MODEL_DRAFTS = {**VERIFIED, "drafter": "eagle"}
+GUESSED = {"num_speculative_tokens": "2", "breadth": "2", "drafter": "ngram"}
+MODEL_TREES = {**GUESSED, "drafter": "eagle"}
 PRIORITIES, DECODES = {"policy": "priority"}, {"strategy": "extra_buffer", "num_speculative_tokens": "0"}
 MIXED = {"mixed_chunk": "yes", "num_speculative_tokens": "0"}
 HOST = {"hicache": "write_through", "tree_core": "python", "num_speculative_tokens": "0"}
@@ -287,6 +289,49 @@ SERVED = (
         "the token behind the accepted drafts is that of the first one",
         "            accept_tokens,\n            accept_lens,\n            bonus_tokens,\n",
         "            accept_tokens,\n            torch.ones_like(accept_lens),\n            bonus_tokens,\n"),
+    # Trees of drafts
+    Break("tree-computed-as-a-chain", BACKEND, GUESSED,
+        "state layers compute each draft of a tree behind the one before it",
+        "                if self.topk > 1:\n                    retrieve_next_token = ",
+        "                if self.topk > 99:\n                    retrieve_next_token = "),
+    Break("links-of-an-earlier-tree", BACKEND, GUESSED,
+        "a captured graph keeps which draft follows which of the step before",
+        "                self.retrieve_next_token_list[bs - 1][:bs_without_pad].copy_(\n"
+        "                    spec_info.retrieve_next_token\n                )\n"
+        "                self.retrieve_next_sibling_list[bs - 1][:bs_without_pad].copy_(\n"
+        "                    spec_info.retrieve_next_sibling\n                )\n            return",
+        "                pass\n            return"),
+    Break("state-of-the-accepted-count", VERIFY, GUESSED,
+        "the state of as many drafts in the row is taken, not that of the accepted draft",
+        "        accept_index[req_idx, (accept_lens - 1).to(torch.int64)] - accept_indices_offset\n",
+        "        accept_lens - 1\n"),
+    Break("snapshot-of-the-accepted-count", VERIFY, {**GUESSED, "strategy": "extra_buffer"},
+        "a snapshot takes the state of as many drafts in the row, not that of the accepted draft",
+        "    candidate_track_steps = accept_index[req_idx, to_track_ith] - accept_indices_offset\n",
+        "    candidate_track_steps = to_track_ith.to(accept_index.dtype)\n"),
+    Break("accepted-path-not-moved", VERIFY, GUESSED,
+        "keys and values of accepted drafts stay where their siblings come before them",
+        "        tgt_cache_loc, accept_out_cache_loc\n    )\n\n\ndef prepare_mamba_track",
+        "        tgt_cache_loc, tgt_cache_loc\n    )\n\n\ndef prepare_mamba_track"),
+    Break("siblings-see-each-other", "srt/speculative/ngram_worker.py", GUESSED,
+        "the mask of attention lets each draft see all before it",
+        "                        torch.from_numpy(mask[i]).to(\n",
+        "                        torch.from_numpy(np.tril(np.ones_like(mask[i]))).to(\n"),
+    Break("rejected-sibling-keeps-its-place", "srt/mem_cache/common.py", GUESSED,
+        "the first place behind what a request has committed is not given back",
+        "    if start_p < end_p:\n        # start_p is aligned to the allocator's page above",
+        "    start_p += get_spec().speculative_eagle_topk - 1\n"
+        "    if start_p < end_p:\n        # start_p is aligned to the allocator's page above"),
+    Break("path-relayed-with-the-width-of-the-tree", "srt/speculative/eagle_worker_common.py", MODEL_TREES,
+        "the last accepted token of a request is sought with as many tokens to a request as its tree has",
+        "            bonus_tokens,\n            accept_index.shape[1],\n            bs,\n",
+        "            bonus_tokens,\n            num_draft_tokens,\n            bs,\n"),
+    Break("hidden-states-not-moved", "srt/speculative/eagle_worker_common.py", MODEL_TREES,
+        "the draft model gets the hidden states of the first drafts, not of the accepted ones",
+        "    if logits_output.hidden_states is not None:\n"
+        "        logits_output.hidden_states = _compact_accept_to_front(\n",
+        "    if logits_output.hidden_states is None:\n"
+        "        logits_output.hidden_states = _compact_accept_to_front(\n"),
     # Stop strings
     Break("string-sought-in-last-tokens", BATCH, VERIFIED, "a stop string before the last accepted tokens is missed",
         "            max_len_tail_str + max(new_accepted_len - 1, 0), len(self.output_ids)\n",

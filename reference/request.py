@@ -44,6 +44,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .batch import stops_of_copy, truth_of_copy
+from .draft_trees import longest_path
 from .tokens import Truth
 
 
@@ -248,12 +249,14 @@ class Life:
         """Forget all computed tokens."""
         self.settled = 0
 
-    def sampled_truth(self, end: int, drafts: Sequence[int]) -> list[int]:
+    def sampled_truth(self, end: int, drafts: Sequence[int], parents: Sequence[int] = ()) -> list[int]:
         """Return the tokens that a step must sample whose last known token is at `end - 1` and that verifies
-        `drafts`."""
+        `drafts`: a chain, or a tree with these parents."""
         accepted, tokens = 0, self.truth.tokens
         if end + len(drafts) >= len(tokens):
             self.truth.reach(end + len(drafts) + 1)
+        if parents:
+            return tokens[end : end + len(longest_path(drafts, parents, tokens[end:])) + 1]
         while accepted < len(drafts) and drafts[accepted] == tokens[end + accepted]:
             accepted += 1
         return tokens[end : end + accepted + 1]

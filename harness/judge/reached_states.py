@@ -9,6 +9,7 @@ import sys
 from collections import Counter
 
 from ...reference.batch import original_name
+from ...reference.draft_trees import longest_path
 from ...reference.layout import Layout
 from ...reference.prefix_cache import Key, has_key, longest_hit
 from ...reference.request import Life
@@ -453,14 +454,28 @@ class ReachedStates:
                 continue
             counts["model's first choice forbidden by a grammar"] += 1
             if index < row.drafts:
-                is_forbidden = row.tokens[known + index] == truth.first(position)
+                drafts = row.tokens[known:]
+                path = [-1, *_accepted(row)] if row.parents else []
+                there = [one for one, parent in enumerate(row.parents) if index < len(path) and parent == path[index]]
+                forbidden = [drafts[one] for one in there] if row.parents else [drafts[index]]
+                is_forbidden = truth.first(position) in forbidden
                 counts["draft forbidden by a grammar is the model's first choice"] += is_forbidden
                 counts["draft accepted is what a grammar leaves"] += index + 1 < len(row.sampled)
 
     def _verified(self, row: ForwardRow, life: Life, context: Context) -> None:
         counts, accepted = self.counts, len(row.sampled) - 1
-        counts["all drafts accepted"] += accepted == row.drafts
-        counts["draft rejected"] += accepted < row.drafts
+        complete = accepted == row.drafts
+        path = _accepted(row) if row.parents else []
+        if row.parents:
+            # Nothing follows the last one that was accepted: other paths end elsewhere.
+            complete = accepted > 0 and len(path) == accepted and path[-1] not in row.parents
+            proposed = list(row.parents[: row.drafts - row.fillers])
+            counts["tree of drafts verified"] += proposed != list(range(-1, len(proposed) - 1))
+            later = [index for index, draft in enumerate(path) if row.parents.index(row.parents[draft]) < draft]
+            counts["draft accepted that is not the first behind its token"] += bool(later)
+            counts["draft accepted behind one that is not the first"] += bool(later) and later[0] + 1 < len(path)
+        counts["all drafts accepted"] += complete
+        counts["draft rejected"] += not complete
         counts["ended in the middle of accepted drafts"] += life.known + len(row.sampled) > life.total_length
         room = max(life.foreseen_length - (row.position + len(row.tokens) - row.drafts), 0)
         counts["stop token accepted behind the longest answer"] += room > 0 and not set(life.stops).isdisjoint(
@@ -477,8 +492,10 @@ class ReachedStates:
             for group in context.layout.groups
             if group.kind == "mamba"
         ):
-            counts["boundary crossed in a step with a rejection"] += accepted < row.drafts
-            counts["boundary crossed in a step without a rejection"] += accepted == row.drafts
+            counts["boundary crossed in a step with a rejection"] += not complete
+            counts["boundary crossed in a step without a rejection"] += complete
+            moved = path != list(range(len(path)))
+            counts["boundary crossed by a draft that is not in the place of a chain's"] += moved
 
     def _read_back(self, context: Context, view: View) -> None:
         """Count content that was loaded, not computed, although neither the pool nor what is outside had it: into the
@@ -628,3 +645,8 @@ class ReachedStates:
             )
             counts["preempted during prefill"] += life.settled < life.truth.prompt_length
             counts["preempted between drafts"] += life.speculated
+
+
+def _accepted(row: ForwardRow) -> list[int]:
+    """Return the drafts of a tree that were accepted, by what was sampled."""
+    return longest_path(row.tokens[len(row.tokens) - row.drafts :], row.parents, row.sampled[:-1])

@@ -257,6 +257,9 @@ class ForwardRow(Struct, frozen=True, gc=False, array_like=True):
     drafts    how many of `tokens` are drafts
     sampled   tokens that the sampler accepted, () for an unfinished prefill
     guessed   how many of the first drafts a stand-in for the drafter guesses right from what the engine gives it
+    parents   of a tree of drafts: by draft, the index of the one that it follows, -1 for the last known token; () for a
+              chain. As the drafter made the tree, whatever the engine makes of it
+    fillers   how many of the last drafts only fill up the row: an engine need not accept them where they are right
     """
 
     request: str | None
@@ -265,6 +268,8 @@ class ForwardRow(Struct, frozen=True, gc=False, array_like=True):
     drafts: int
     sampled: Sequence[int]
     guessed: int = 0
+    parents: Sequence[int] = ()
+    fillers: int = 0
 
 
 class Forward(Struct, frozen=True, gc=False):

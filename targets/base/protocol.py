@@ -49,7 +49,7 @@ Feature = Literal[
     "async-loads", "failing-loads", "held-for-transfer", "sync-loads", "images", "adapters", "reset-when-idle",
     "stop-tokens", "loads-back", "prompt-logprobs", "structured-output", "samples",
     "stop-strings", "min-tokens", "failing-grammars", "overlaps", "storage", "drafts-past-length",
-    "chosen-loads", "evicts-stored", "logprobs-from", "reasoning", "aborted-turns",
+    "chosen-loads", "evicts-stored", "logprobs-from", "reasoning", "aborted-turns", "draft-trees",
 ]  # fmt: skip
 """Words of `Capabilities.features` (docs/reference/capabilities.md)."""
 

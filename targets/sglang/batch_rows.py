@@ -22,6 +22,32 @@ class Replay(NamedTuple):
     flushes: bool
 
 
+class Tree(NamedTuple):
+    """What attention reads of a row's tree of drafts.
+
+    parents   of the drafts, as the drafter made the tree (`reference.draft_trees`)
+    visible   by token: those of the row to which it attends, itself included; None if it does not see the whole prefix
+    positions by token
+    fillers   how many of the last drafts are padding
+    """
+
+    parents: tuple[int, ...]
+    visible: tuple[tuple[int, ...] | None, ...]
+    positions: tuple[int, ...]
+    fillers: int = 0
+
+
+class Links(NamedTuple):
+    """By token of a row: the one behind which a kernel of state layers computes it. That of the first is not read.
+
+    window  of the convolution
+    state   of the recurrence
+    """
+
+    window: tuple[int, ...]
+    state: tuple[int, ...]
+
+
 class Row(NamedTuple):
     """One row of a batch.
 
@@ -59,6 +85,10 @@ class Row(NamedTuple):
     """Where the contents of these are."""
     replay: Replay | None = None
     """The ring of inputs since the stored state, where decodes replay it."""
+    tree: Tree | None = None
+    """Of its drafts, None for a chain."""
+    links: Links | None = None
+    """Of its tokens for layers with states, None if each comes behind the one before it."""
 
     @property
     def end(self) -> int:

@@ -269,12 +269,15 @@ def _flags(trace: Trace) -> Iterator[str]:
     yield from ("--page-size", str(page))
     if config.num_speculative_tokens:
         # A verification has the last token and the drafts.
-        steps, drafts = str(config.num_speculative_tokens), str(config.num_speculative_tokens + 1)
-        yield from ("--speculative-algorithm", sizes.drafter.upper(), "--speculative-num-draft-tokens", drafts)
+        yield from ("--speculative-algorithm", sizes.drafter.upper())
+        yield from ("--speculative-num-draft-tokens", str(sizes.drafts))
+        breadth = str(sizes.breadth)
         if sizes.drafter == "ngram":
-            yield from ("--speculative-ngram-max-bfs-breadth", "1")  # a chain of drafts
+            yield from ("--speculative-ngram-max-bfs-breadth", breadth)
         else:
-            yield from ("--speculative-num-steps", steps, "--speculative-eagle-topk", "1")
+            yield from ("--speculative-num-steps", str(sizes.draft_steps), "--speculative-eagle-topk", breadth)
+        if sizes.breadth > 1 and page > 1:
+            yield from ("--attention-backend", "flashinfer")  # others refuse trees of drafts with such pages
     if any(group.window for group in config.groups):
         yield from ("--swa-full-tokens-ratio", options.get("window_ratio", "1"))
     if options.get("inputs") in ("adapters", "tenants"):
@@ -404,3 +407,5 @@ def _scaled(config: Config) -> Iterator[str]:
     if config.num_speculative_tokens:
         source = "n-gram corpus" if sizes_of(config).drafter == "ngram" else "draft model"
         yield f"how many drafts are right is the scenario's choice; a server's come from its {source}"
+    if sizes_of(config).short:
+        yield "the corpus fills up short matches with any token; a server's with token 0, which a model may say as well"

@@ -311,7 +311,16 @@ class Device:
     def conclude(self, launch: KernelLaunch, sampled: Sequence[tuple[int, ...]]) -> None:
         """Record the forward, with the tokens that each row sampled."""
         rows = [
-            ForwardRow(row.name, row.prefix, tokens, row.drafts, said, row.guessed)
+            ForwardRow(
+                row.name,
+                row.prefix,
+                tokens,
+                row.drafts,
+                said,
+                row.guessed,
+                row.tree.parents if row.tree else (),
+                row.tree.fillers if row.tree else 0,
+            )
             for row, tokens, said in zip(launch.rows, launch.inputs, sampled, strict=True)
         ]
         if self.tier is not None:
@@ -358,6 +367,10 @@ class Device:
                 accesses.append(StateRead(index, STATES, layer, 0, slot, read, window))
             if not reads_state:
                 start = EMPTY
+            if row.tree or row.links:
+                hidden[index] = join(hidden[index], self._state_tree(layer, index, row, start, window, inputs[index]))
+                chains.append((start, ()))
+                continue
             tags = run_chain(start, inputs[index])
             chains.append((start, tags))
             if scan is None:
@@ -384,6 +397,32 @@ class Device:
             for index, tags in enumerate(scan.outputs(chains, inputs)):
                 hidden[index] = join(hidden[index], tags)
         self.tracker.store(layer, launch.tracks, chains, scan)
+
+    def _state_tree(
+        self, layer: int, index: int, row: Row, start: int, window: Any, inputs: tuple[int, ...]
+    ) -> tuple[int, ...]:
+        """Compute a row with a tree of drafts: each token behind the one that the links name. Return the outputs.
+
+        The working window advances by all tokens in the order of the row, as in a chain.
+        """
+        states, width = self.states, self.sizes.window + 1
+        before = tuple(range(-1, len(inputs) - 1))
+        window_parents, state_parents = row.links or (before, before)
+        tags, outputs, seen = list[int](), list[int](), list[tuple[int, ...]]()
+        for token, content in enumerate(inputs):
+            state = tags[state_parents[token]] if token else start
+            history = seen[window_parents[token]] if token else (*(window or ()),)
+            [tag] = run_chain(state, (content,))
+            output = tag
+            if history and history[-1] != state:
+                [output] = run_chain(combine(history[-1], state), (content,))
+            tags.append(tag)
+            outputs.append(output)
+            seen.append((*history, tag))
+            states.scratch_temporal[layer, index, token] = tag
+            states.scratch_window[layer, index, token] = window_of(seen[-1], width)
+        states.window[layer, row.place] = window_of((*(window or ()), *tags), width)
+        return tuple(outputs)
 
     def _snapshot(self, launch: KernelLaunch) -> None:
         """Record the snapshots that SGLang's code has stored beside the working states."""
@@ -425,7 +464,7 @@ class Device:
         inside = [(index, row, *ids[index]) for index, row in enumerate(launch.rows) if not row.outside]
         for index, row, _, written, reads, writes in inside:
             start = int(keys[reads[row.prefix - 1]]) if row.prefix else EMPTY
-            tags = run_chain(start, inputs[index])
+            tags = _attended(start, row, inputs[index]) if row.tree else run_chain(start, inputs[index])
             hidden[index] = join(hidden[index], tags)
             for place, tag in zip(writes, tags, strict=True):
                 keys[place] = values[place] = tag
@@ -437,6 +476,19 @@ class Device:
             pages = [first + location // page for location in locations[column * page :: page]]
             content = keys[reads[column * page :]].tolist()
             launch.accesses.append(SlotRead(index, group, layer, pages, content, column))
+
+
+def _attended(start: int, row: Row, inputs: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the tag of each token of a row with a tree of drafts, behind all that it attends to."""
+    assert row.tree is not None
+    tags = []
+    for visible, position in zip(row.tree.visible, row.tree.positions, strict=True):
+        if visible is None:
+            tags.append(POISON)
+            continue
+        tag = run_chain(start, tuple([inputs[token] for token in visible]))[-1] if visible else start
+        tags.append(tag if position == row.prefix + len(visible) - 1 else combine(tag, position))
+    return tuple(tags)
 
 
 CHOICES = 8

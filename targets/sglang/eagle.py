@@ -31,11 +31,15 @@ from sglang.srt.speculative.eagle_worker_v2 import EagleDraftWorker, EAGLEWorker
 
 from ...reference.tokens import VOCABULARY, mix, other_token
 from ..base.shadow import POISON, sample
+from . import draft_trees
 from .compat import scheduler_api
 from .compat.engine import SglangEngine
 from .device import Device
 from .speculation import TargetModel, Wanted
 from .stubs import OFF
+
+SURE, UNSURE = 0.95, 0.05
+"""Probability of all guesses of the draft model together, behind what it takes for right and behind all else."""
 
 
 class TokenMap:
@@ -51,16 +55,22 @@ class TokenMap:
 
     def __getitem__(self, tokens: Any) -> Any:
         step, self._step = self._step, self._step + 1
-        rows = zip(tokens.flatten().tolist(), self.right, strict=True)
+        each = tokens.numel() // max(len(self.right), 1)
+        rights = [right for right in self.right for _ in range(each)]
+        rows = zip(tokens.flatten().tolist(), rights, strict=True)
         chosen = [token if step < right else other_token(token) for token, right in rows]
-        return torch.tensor(chosen, dtype=torch.int64)[:, None]
+        return torch.tensor(chosen, dtype=torch.int64).reshape(tokens.shape)
 
 
 class DraftModel:
-    """Guesses the next token from the hidden state at a position and the token behind it."""
+    """Guesses the next token from the hidden state at a position and the token behind it.
 
-    def __init__(self, wanted: Wanted) -> None:
-        self.wanted = wanted
+    With a breadth above 1 it has several guesses. Which of them is the model's own token follows from the tag. It is
+    sure of them behind a token that it takes for right itself, so that SGLang's choice among all has the right path.
+    """
+
+    def __init__(self, wanted: Wanted, breadth: int) -> None:
+        self.wanted, self.breadth = wanted, breadth
 
     def forward(self, batch: Any) -> Any:
         """Return logits and hidden states: of a prefill behind each prompt, else behind each token."""
@@ -68,17 +78,45 @@ class DraftModel:
         keys = [self.wanted.truths[name.removesuffix(".")].key for name in batch.rids]
         keys = [key for key, count in zip(keys, counts, strict=True) for _ in range(count)]
         hidden, tokens = batch.spec_info.hidden_states[:, 0].tolist(), batch.input_ids.tolist()
+        branches = len(tokens) // max(len(keys), 1)  # of a tree, in a step behind the first
+        keys = [key for key in keys for _ in range(branches)]
+        sure = [token == sample(tag) for tag, token in zip(hidden, tokens, strict=True)]
         tags = [
             POISON if tag == POISON else mix(tag, token + key)
             for tag, token, key in zip(hidden, tokens, keys, strict=True)
         ]
         if batch.forward_mode.is_extend():
             ends = torch.tensor(counts).cumsum(0) - 1
-            tags = [tags[end] for end in ends.tolist()]
-        guesses = torch.tensor([sample(tag) for tag in tags], dtype=torch.int64)
-        logits = torch.nn.functional.one_hot(guesses, VOCABULARY).float()
+            tags, sure = [tags[end] for end in ends.tolist()], [sure[end] for end in ends.tolist()]
+        if self.breadth == 1:
+            guesses = torch.tensor([sample(tag) for tag in tags], dtype=torch.int64)
+            logits = torch.nn.functional.one_hot(guesses, VOCABULARY).float()
+        else:
+            logits = _branching(tags, sure, self.breadth)
         states = torch.tensor(tags, dtype=torch.int64)[:, None]
         return SimpleNamespace(logits_output=LogitsProcessorOutput(next_token_logits=logits, hidden_states=states))
+
+
+def _branching(tags: list[int], sure: list[bool], breadth: int) -> torch.Tensor:
+    """Return logits of a draft model that has `breadth` guesses behind each tag, nearly equally likely."""
+    likely = torch.empty((len(tags), VOCABULARY))
+    for row, tag in enumerate(tags):
+        guesses = [sample(tag)]
+        while len(guesses) < breadth:
+            guesses.append(other_token(guesses[-1]))
+        turn = mix(tag, breadth) % breadth
+        both = SURE if sure[row] else UNSURE
+        likely[row], share = (1 - both) / VOCABULARY, both / breadth
+        for place, guess in enumerate(guesses[turn:] + guesses[:turn]):
+            likely[row, guess] = share * (1 - 0.05 * place)
+    return likely.log()
+
+
+class NoPool:
+    """The pool of the draft model's keys and values, which are left out."""
+
+    def move_kv_cache(self, targets: Any, sources: Any) -> None:
+        """Do nothing: pages of branches begin with a copy of the prefix's last keys and values."""
 
 
 class Drafter(EagleDraftWorker):
@@ -86,8 +124,8 @@ class Drafter(EagleDraftWorker):
 
     def __init__(self, engine: SglangEngine, target: TargetModel, runner: Any) -> None:
         sizes = engine.sizes
-        self.device, self.topk, self.server_args = "cpu", 1, engine.arguments
-        self.speculative_num_steps, self.speculative_num_draft_tokens = sizes.drafts - 1, sizes.drafts
+        self.device, self.topk, self.server_args = "cpu", sizes.breadth, engine.arguments
+        self.speculative_num_steps, self.speculative_num_draft_tokens = sizes.draft_steps, sizes.drafts
         self.speculative_algorithm = runner.spec_algorithm
         self.parallel_layout = SimpleNamespace(tp_group=None)
         self.target_worker, self.draft_runner = target, runner
@@ -115,11 +153,12 @@ class EagleWorker(EAGLEWorkerV2):
         self._target_worker = target = TargetModel(engine, device, scheduler)
         common = scheduler_api.model_runner(engine, scheduler.spec_algorithm)
         vars(target.model_runner).update(vars(common) | vars(target.model_runner))
-        common.forward, common.is_draft_worker = DraftModel(self.wanted).forward, True
+        common.token_to_kv_pool = NoPool()
+        common.forward, common.is_draft_worker = DraftModel(self.wanted, sizes.breadth).forward, True
         self._draft_worker = Drafter(engine, target, common)
         self.req_to_token_pool, self.token_to_kv_pool_allocator = engine.rows, engine.allocator
-        self.topk, self.page_size, self.device = 1, sizes.page, "cpu"
-        self.speculative_num_steps = sizes.drafts - 1
+        self.topk, self.page_size, self.device = sizes.breadth, sizes.page, "cpu"
+        self.speculative_num_steps = sizes.draft_steps
         self.speculative_num_draft_tokens = self.draft_token_num = sizes.drafts
         self.speculative_algorithm = scheduler.spec_algorithm
         self.adaptive_controller, self.enable_dp_spec_prefill_coordination = None, False
@@ -130,7 +169,7 @@ class EagleWorker(EAGLEWorkerV2):
     ) -> GenerationBatchResult:
         """Launch a batch. Drafts are made at once: the forward before, from which they follow, was waited for."""
         batch = copy.copy(batch)
-        staged, guessed = batch, list[int]()
+        staged, guessed, trees = batch, list[int](), list[draft_trees.Proposal]()
         if batch.forward_mode.is_decode_or_idle():
             most = self.speculative_num_steps
             guessed = [min(self.wanted.right_of(request.client_name), most) for request in batch.reqs]
@@ -138,11 +177,13 @@ class EagleWorker(EAGLEWorkerV2):
             if batch.spec_info is None:
                 batch.spec_info = self._idle_input()
             batch.spec_info = self._draft_worker.draft(batch)
+            if self.topk > 1:
+                trees = draft_trees.drafted(batch.spec_info, len(guessed))
             staged = copy.copy(batch)
             prepared = eagle_prepare_for_verify(staged.spec_info, self.req_to_token_pool, staged, self._target_worker)
             batch.launched = vars(staged), prepared
         forward = partial(super().forward_batch_generation, batch, on_publish, grammar_barrier)
-        return self._target_worker.launch(staged, EagleDraftInput(), forward, guessed)
+        return self._target_worker.launch(staged, EagleDraftInput(), forward, guessed, trees)
 
     def _idle_input(self) -> EagleDraftInput:
         """Return the draft model's input for a batch without rows, as `EAGLEWorkerV2` makes it."""

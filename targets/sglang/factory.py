@@ -73,6 +73,8 @@ BEHIND_HOST = (
 POLICIES = ("write_through", "write_through_selective", "write_back")
 ASKED = frozenset({"images", "adapters", "structured-output", "failing-grammars", "prompt-logprobs", "logprobs-from"})
 """Features of requests that are driven since the same release as `MIXED`."""
+TREES = frozenset({"draft-trees"})
+"""Feature of drafts more than one of which may follow the same token."""
 HOST, STORED = frozenset({"stores", "loads-back"}), frozenset({"storage"})
 """Features with HiCache, and with a storage behind it."""
 SERVING = {
@@ -85,6 +87,8 @@ SERVING = {
     "conservativeness": ("1", "1", "0.14", "0"),
     "prefill_interval": ("0", "0", "0", "2"),
     "drafter": ("eagle", "ngram"),
+    "breadth": ("1", "1", "1", "1", "1", "1", "1", "2", "3"),
+    "matches": ("full", "full", "full", "short"),
     "window_ratio": ("1", "0.5"),
     "early_unlock": ("no", "no", "no", "yes"),
     "state_layers": ("gdn", "gdn", "mamba2"),
@@ -95,7 +99,9 @@ SERVING = {
 """Options of such releases: `--enable-mixed-chunk`, `--schedule-policy`, `--radix-eviction-policy`,
 `--mamba-max-states-per-path`, `--enable-session-radix-cache`, `ignore_eos` of requests, the share of an answer that
 admission reserves (`--schedule-conservativeness`: after 600 decodes a server with 1 is where one with 0.14 begins),
-`--prefill-decode-interval`, what makes drafts (`--speculative-algorithm`), `--swa-full-tokens-ratio`,
+`--prefill-decode-interval`, what makes drafts (`--speculative-algorithm`), how many of them may follow the same token
+(`--speculative-eagle-topk`, `--speculative-ngram-max-bfs-breadth`), whether a match of n-grams is shorter than the
+drafts, so that the rest is padding, `--swa-full-tokens-ratio`,
 `SGLANG_OPT_RELEASE_PREFILL_SWA`, what the model's state layers are, whether keys, values and states share one memory
 (`--enable-unified-memory`; "eager" with `SGLANG_DISABLE_LAZY_COMPACTION`: each free moves pages), what requests have
 beside token ids, and the entries of the ring with which a decode does not store its state
@@ -198,7 +204,7 @@ class SglangFactory:
             features=features
             | {"pool", "reset-when-idle", "stop-tokens"}
             | host
-            | (ASKED if mixes else frozenset())
+            | (ASKED | TREES if mixes else frozenset())
             | (frozenset({"aborted-turns"}) if sessions else frozenset()),
             documents={"inputs": DOCUMENTS} if mixes else {},
             features_with=_features_with(mixes, host, tree_core),
@@ -245,6 +251,8 @@ def _features_with(mixes: bool, host: frozenset[str], tree_core: str) -> dict[st
     """Return the features that depend on options: `host`, those of the host tier, and windows."""
     windows = frozenset({"sliding-window"}) if mixes and tree_core != "rust" else frozenset[str]()
     found = {
+        "breadth": {value: TREES for value in SERVING["breadth"] if mixes and value != "1"},
+        "unified_memory": {"no": TREES if mixes else frozenset[str]()},
         "hicache": dict.fromkeys(POLICIES, host),
         "storage": {"file": host & STORED},
         "host_mode": {"cache": host},

@@ -16,12 +16,17 @@ from sglang.srt.constrained.base_grammar_backend import BaseGrammarBackend, Base
 
 from ...reference.tokens import Truth
 from ..base.grammars import WORD, AnswerGrammar, Compiler
+from ..base.protocol import EngineError
 from .compat import scheduler_api
 
 DOES_NOT_COMPILE = "("
 """Specification of a grammar that is none."""
 TICK = 1.0
 """Seconds that a poll of the queue may take."""
+
+
+class NotAllowed(EngineError, ValueError):
+    """A grammar is advanced by a token that it does not allow. SGLang's backends raise ValueError, too."""
 
 
 class TokenGrammar(AnswerGrammar, BaseGrammarObject):
@@ -38,7 +43,7 @@ class TokenGrammar(AnswerGrammar, BaseGrammarObject):
         if self.is_terminated():
             return
         if not self.allows([token]):
-            raise ValueError(f"token {token} is not allowed at place {len(self.tokens)}")
+            raise NotAllowed(f"token {token} is not allowed at place {len(self.tokens)}")
         self.tokens.append(token)
 
     def is_terminated(self) -> bool:

@@ -38,6 +38,9 @@ def replace_kernels() -> None:
         for function in functions:
             assert hasattr(module, function.__name__), f"{module.__name__} has no {function.__name__}"
             setattr(module, function.__name__, function)
+    # Compiled for any size of a batch; here each trace would wait for it.
+    select = spec_utils._select_top_k_tokens_later
+    spec_utils._select_top_k_tokens_later = getattr(select, "_torchdynamo_orig_callable", select)
     mamba_state_scatter_triton.fused_mamba_state_scatter_with_mask = scatter
     mamba_state_scatter_triton.fused_conv_window_scatter_with_mask = scatter
 
@@ -85,18 +88,44 @@ def build_tree_kernel_efficient_func(
     parents: Any, scores: Any, lengths: Any, mask: Any, positions: Any, index: Any, next_token: Any,
     next_sibling: Any, topk: int, steps: int, count: int, mode: Any,
 ) -> None:  # fmt: skip
-    """Fill position, index and links of every draft of a chain."""
-    assert topk == 1, "trees of drafts"
+    """Fill position, index, links and, but for a chain, the whole mask of every draft.
+
+    `scores` has the places of the drafts in all that was proposed, `topk` behind each one that was followed; `parents`
+    the places of those, ROOT first.
+    """
     batch = len(lengths)
-    positions.copy_((lengths[:, None] + torch.arange(count)).flatten())
     index.copy_(torch.arange(batch * count).reshape(batch, count))
-    next_token.copy_(torch.arange(1, count + 1).expand(batch, count))
-    next_token[:, -1] = next_sibling[...] = -1
+    if topk == 1:
+        positions.copy_((lengths[:, None] + torch.arange(count)).flatten())
+        next_token.copy_(torch.arange(1, count + 1).expand(batch, count))
+        next_token[:, -1] = next_sibling[...] = -1
+        return
+    assert mode == 0, "a mask of all tokens"
+    first = 0
+    for row, length in enumerate(lengths.tolist()):
+        chosen, followed = scores[row].tolist(), parents[row].tolist()
+        lines = mask[first : first + count * (length + count)].reshape(count, length + count)
+        first += lines.numel()
+        lines[:, length:] = torch.eye(count, dtype=torch.bool)
+        positions[row * count] = length
+        for token in range(1, count):
+            place = chosen[token - 1] // topk
+            parent = chosen.index(followed[place]) + 1 if place else 0
+            lines[token, length:] |= lines[parent, length:]
+            positions[row * count + token] = length + int(lines[token, length:].sum()) - 1
+        for token in range(count - 1, 0, -1):
+            place = chosen[token - 1] // topk
+            parent = chosen.index(followed[place]) + 1 if place else 0
+            next_sibling[row, token] = next_token[row, parent]
+            next_token[row, parent] = token
 
 
 def fill_bonus_tokens_func(tokens: Any, counts: Any, bonus: Any, stride: int, batch: int) -> None:
     """Copy the last accepted token of each request."""
-    bonus.copy_(tokens.flatten()[torch.arange(batch) * stride + counts - 1])
+    places, flat = torch.arange(batch) * stride + counts - 1, tokens.flatten()
+    if batch and not 0 <= int(places.min()) <= int(places.max()) < len(flat):
+        raise OutOfBounds(f"kernel fill_bonus_tokens: token {int(places.max())} of {len(flat)}")
+    bonus.copy_(flat[places])
 
 
 def gather_spec_extras(indices: Any, *buffers: Any) -> tuple[Any, ...]:

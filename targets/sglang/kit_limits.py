@@ -62,6 +62,7 @@ class Case(NamedTuple):
                 "tree_core": "",
                 "mixed_chunk": "no",
                 "drafter": "ngram",
+                "breadth": "1",
                 "order": "fcfs",
                 "hicache": "no",
                 "storage": "no",
@@ -73,6 +74,7 @@ class Case(NamedTuple):
                 "state_layers": "gdn",
                 "unified_memory": "no",
                 "replay": "0",
+                "track": "1",
                 **self.config.options,
             }
         )
@@ -91,6 +93,21 @@ class Case(NamedTuple):
     def caches(self) -> bool:
         """True with a radix tree: without one neither strategies nor grids matter."""
         return self.config.mamba_cache_mode != "none"
+
+    @property
+    def has_trees(self) -> bool:
+        """True if several drafts may follow the same token."""
+        return self.config.num_speculative_tokens > 0 and self.options.breadth != "1"
+
+    @property
+    def verified(self) -> int:
+        """Tokens of a verification."""
+        return self.config.num_speculative_tokens * int(self.options.breadth) + 1
+
+    @property
+    def track(self) -> int:
+        """Tokens between two decode snapshots."""
+        return max(self.sizes.values()) * int(self.options.track)
 
     @property
     def tree_core(self) -> str:
@@ -140,6 +157,13 @@ ROWS: tuple[Row[Case], ...] = (
     Row("shadow", "num_speculative_tokens",
         lambda c: c.caches and c.config.num_speculative_tokens >= c.sizes["mamba"],
         "num_speculative_tokens must be less than the mamba block size"),
+    Row("shadow", "breadth", lambda c: c.has_trees and c.caches and c.verified > c.track,
+        "breadth={options.breadth} has too many drafts: the server wants no more tokens in a verification than between "
+        "two decode snapshots"),
+    Row("shadow", "breadth", lambda c: c.has_trees and bool(c.windows),
+        "breadth={options.breadth} is not driven beside windows: models with both have convolutions that know chains"),
+    Row("shadow", "breadth", lambda c: c.has_trees and c.options.unified_memory != "no",
+        "breadth={options.breadth} excludes unified memory: the server refuses trees of drafts with it"),
     Row("shadow", "mixed_chunk",
         lambda c: c.options.mixed_chunk == "yes"
         and c.config.num_speculative_tokens > 0 and c.options.drafter == "ngram",

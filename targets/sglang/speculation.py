@@ -24,9 +24,10 @@ from sglang.srt.managers.utils import GenerationBatchResult
 from sglang.srt.speculative.ngram_info import NgramVerifyInput
 from sglang.srt.speculative.ngram_worker import NGRAMWorker
 
+from ...reference.draft_trees import path_to
 from ...reference.tokens import Truth
 from ..base.observe import OutOfRange, StateWrite
-from . import kernels
+from . import draft_trees, kernels
 from .compat import parts, scheduler_api
 from .compat.engine import STATES, SglangEngine
 from .device import Device, KernelLaunch, penalized, ranked
@@ -52,23 +53,32 @@ class Wanted:
 class Corpus:
     """Proposes the trace's drafts, in place of a corpus of n-grams."""
 
-    def __init__(self, drafts: int, wanted: Wanted) -> None:
-        self.drafts = drafts
+    def __init__(self, drafts: int, breadth: int, is_short: bool, wanted: Wanted) -> None:
+        self.drafts, self.breadth, self.is_short = drafts, breadth, is_short
         self.wanted = wanted
+        self.trees: list[draft_trees.Proposal] = []
+        """What was proposed last; none for chains."""
         self.lengths: list[int] = []
         """Tokens of each request of the batch that have been computed; one more is known."""
 
     def batch_get(self, names: list[str], contexts: list[list[int]], totals: list[int]) -> tuple[Any, Any]:
         """Return, per request, its last token and the drafts after it, and the attention mask between them."""
         tokens: list[int] = []
+        self.trees = []
         for marked, context, length in zip(names, contexts, self.lengths, strict=True):
             name = marked.removesuffix(".")
             truth = self.wanted.truths[name]
-            right = self.wanted.right_of(name)
-            drafts = truth.drafts(length + 1, self.drafts - 1, right)
+            right, count = self.wanted.right_of(name), self.drafts - 1
+            if self.breadth > 1 or self.is_short:
+                tree = draft_trees.grow(truth, length + 1, count, self.breadth, right, self.is_short)
+                self.trees.append(tree)
+                drafts = tree.tokens
+            else:
+                drafts = truth.drafts(length + 1, count, right)
             tokens += [context[-1], *drafts]
         chain = np.tril(np.ones((self.drafts, self.drafts), dtype=bool))
-        return np.array(tokens, dtype=np.int64), np.tile(chain.flatten(), len(names))
+        masks = [draft_trees.mask(tree.parents) for tree in self.trees] or [chain] * len(names)
+        return np.array(tokens, dtype=np.int64), np.concatenate([mask.flatten() for mask in masks])
 
     def synchronize(self) -> None:
         """Do nothing: the corpus works synchronously."""
@@ -118,7 +128,8 @@ class Commit(HybridLinearAttnBackend):
         for layer in range(self.layers):
             temporal = int(self.states.temporal[layer, place])
             window = tuple(self.states.window[layer, place].tolist())
-            depth = row.prefix + step + 1
+            path = path_to(step - 1, row.tree.parents) if row.tree and step else range(step)
+            depth = row.prefix + len(path) + 1
             self.launch.accesses.append(StateWrite(index, STATES, layer, column, slot, depth, temporal, window))
 
 
@@ -137,13 +148,19 @@ class TargetModel:
         )
 
     def launch(
-        self, staged: Any, promised: Any, forward: Callable[[], Any], guessed: Sequence[int] = ()
+        self,
+        staged: Any,
+        promised: Any,
+        forward: Callable[[], Any],
+        guessed: Sequence[int] = (),
+        trees: Sequence[draft_trees.Proposal] = (),
     ) -> GenerationBatchResult:
         """Launch a batch as it is staged.
 
         promised  placeholders for the inputs of the next verification, which the relay fills in
         forward   runs the batch by SGLang's own code
         guessed   how many drafts of each row a stand-in for a draft model guesses right
+        trees     of drafts, by row; none for chains
         """
         result = GenerationBatchResult(next_draft_input=promised)
         launch = self.device.prepare(
@@ -153,6 +170,8 @@ class TargetModel:
             launch.rows[index] = launch.rows[index]._replace(guessed=count)
         verify = scheduler_api.verify_batch(staged) if staged.forward_mode.is_target_verify() else None
         metadata = launch.metadata or (verify and self.commit.linear_attn_backend._forward_metadata(verify))
+        if verify and trees:
+            self._note_trees(launch, staged.spec_info, metadata, trees)
         result.delay_sample_func = partial(self._run, result, launch, metadata, forward)
         masked = scheduler_api.has_grammar(staged)
         if masked and staged.forward_mode.is_extend() and verify is None:
@@ -165,6 +184,16 @@ class TargetModel:
             result.delay_sample_func()
             result.delay_sample_func = None
         return result
+
+    def _note_trees(
+        self, launch: KernelLaunch, spec_info: Any, metadata: Any, trees: Sequence[draft_trees.Proposal]
+    ) -> None:
+        """Note what kernels read of the trees of a verification."""
+        rows = launch.rows[: len(trees)]
+        seen = draft_trees.seen_by_attention(spec_info, [row.prefix for row in rows], trees)
+        links = draft_trees.linked(metadata, len(rows))
+        for index, row in enumerate(rows):
+            launch.rows[index] = row._replace(tree=seen[index], links=links[index])
 
     def _run(self, result: Any, launch: KernelLaunch, metadata: Any, forward: Callable[[], Any]) -> Any:
         """Run forward, acceptance and commit."""
@@ -208,12 +237,12 @@ class Worker(NGRAMWorker):
         self.model_runner = self._target_worker.model_runner
         self.req_to_token_pool, self.token_to_kv_pool_allocator = engine.rows, engine.allocator
         self.draft_token_num = self.speculative_num_draft_tokens = sizes.drafts
-        self.page_size, self.max_trie_depth, self.topk = sizes.page, 1, 1
+        self.page_size, self.max_trie_depth, self.topk = sizes.page, 1, sizes.breadth
         self.device, self.max_batch_size = "cpu", sizes.rows
         self.adaptive_controller = self.grammar_tree_host = None
         self._prev_decode_rids: set[str] = set()
         self.wanted = Wanted()
-        self.ngram_corpus = Corpus(sizes.drafts, self.wanted)
+        self.ngram_corpus = Corpus(sizes.drafts, sizes.breadth, sizes.short, self.wanted)
         self._init_preallocated_tensors()
 
     def forward_batch_generation(
@@ -228,4 +257,5 @@ class Worker(NGRAMWorker):
             draft_token_num=self.draft_token_num, new_seq_lens=nothing, accept_tokens=nothing, accept_lens=nothing
         )
         forward = partial(super().forward_batch_generation, pinned, on_publish)
-        return self._target_worker.launch(pinned, promised, forward)
+        trees = self.ngram_corpus.trees if pinned.forward_mode.is_target_verify() else ()
+        return self._target_worker.launch(pinned, promised, forward, trees=trees)

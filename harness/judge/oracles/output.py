@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ....reference.draft_trees import longest_path
 from ....reference.request import Life
 from ....reference.tokens import draft_tokens
 from ....targets.base.observe import Delivered, ForwardRow
@@ -49,11 +50,17 @@ class Output(Oracle):
         if row.guessed:
             # The model's first choices: a drafter does not know which tokens are withheld.
             wanted = draft_tokens(truth.tag(end), row.guessed, row.guessed, truth.key)
-            guesses = list(row.tokens[known:][: row.guessed])
+            drafts = row.tokens[known:]
+            guesses = [drafts[index] for index in longest_path(drafts, row.parents, wanted)]
             if guesses != wanted:
+                guesses = guesses if row.parents else list(drafts[: row.guessed])
                 return self._differs(context, life, "guess", Tokens(tuple(wanted)), Tokens(tuple(guesses)))
         if row.sampled and not life.ends_before(end) and not context.may_read_anything(life):
-            wanted, sampled = life.sampled_truth(end, row.tokens[known:]), list(row.sampled)
+            proposed = len(row.tokens) - row.fillers
+            drafts, parents = row.tokens[known:proposed], row.parents[: proposed - known]
+            wanted, sampled = life.sampled_truth(end, drafts, parents), list(row.sampled)
+            if row.fillers and len(sampled) > len(wanted):
+                wanted = truth.tokens[end : end + len(sampled)]
             last = life.total_length - end
             if truth.free_from >= life.total_length:
                 # Stop tokens that were held back up to the end may be held back behind it, where nothing counts.

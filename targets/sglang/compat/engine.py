@@ -53,7 +53,7 @@ def layout_of(sizes: Sizes) -> Layout:
         state_ids=sizes.first_page,
         window_ids=sizes.first_window_page if sizes.sliding else 0,
         zeroed_start=True,
-        overallocation=2 * sizes.drafts + sizes.page,
+        overallocation=2 * sizes.decode_tokens + sizes.page,
     )
 
 

@@ -75,15 +75,14 @@ def publish(sizes: Sizes) -> Any:
     if sizes.priorities:
         given |= {"schedule_low_priority_values_first": True, "priority_scheduling_preemption_threshold": 0}
     if sizes.drafts:
-        # A chain of drafts: trees have branches that a trace cannot name.
         given |= {
             "speculative_algorithm": sizes.drafter.upper(),
             "speculative_num_draft_tokens": sizes.drafts,
-            "speculative_num_steps": sizes.drafts - (sizes.drafter == "eagle"),
-            "speculative_eagle_topk": 1,
+            "speculative_num_steps": sizes.draft_steps,
+            "speculative_eagle_topk": sizes.breadth,
         }
         if sizes.drafter == "ngram":
-            given["speculative_ngram_max_bfs_breadth"] = 1
+            given["speculative_ngram_max_bfs_breadth"] = sizes.breadth
     if sizes.strips:
         given |= {"strip_thinking_cache": True, "reasoning_parser": "qwen3"}
     if sizes.sliding:
@@ -118,6 +117,16 @@ def state_parameters(sizes: Sizes, layers: list[int]) -> Any:
     return Mamba2CacheParams(shape=shape, layers=layers, dtype=Mamba2StateDType(conv=torch.int64, temporal=torch.int64))
 
 
+def row_columns(sizes: Sizes) -> int:
+    """Return the columns of a row: with drafts as many as on a server whose longest request is that of the trace."""
+    if not sizes.drafts:
+        return sizes.context + sizes.extra_context
+    from sglang.srt.mem_cache.allocation_sizing import get_req_to_token_extra_context_len
+
+    # A server's answers end two tokens before its context does (`init_req_max_new_tokens`).
+    return sizes.context + 2 + int(get_req_to_token_extra_context_len())
+
+
 def make_row_pool(sizes: Sizes, layers: list[int]) -> Any:
     """Return the pool of request rows and state slots."""
     from sglang.srt.mem_cache.memory_pool import HybridReqToTokenPool
@@ -127,7 +136,7 @@ def make_row_pool(sizes: Sizes, layers: list[int]) -> Any:
         HybridReqToTokenPool,
         size=sizes.rows,
         mamba_spec_state_size=sizes.rows,
-        max_context_len=sizes.context + sizes.extra_context,
+        max_context_len=row_columns(sizes),
         device="cpu",
         enable_memory_saver=False,
         cache_params=state_parameters(sizes, layers),
@@ -135,6 +144,8 @@ def make_row_pool(sizes: Sizes, layers: list[int]) -> Any:
         enable_mamba_extra_buffer=sizes.strategy != "no_buffer",
         enable_mamba_extra_buffer_lazy=sizes.strategy == "extra_buffer_lazy",
         speculative_num_draft_tokens=sizes.drafts or None,
+        # Convolution windows of the tokens of a chain overlap in memory, those of a tree do not.
+        speculative_eagle_topk=sizes.breadth if sizes.drafts else None,
         enable_overlap_schedule=sizes.overlap,
         enable_linear_replayssm=sizes.ring > 0,
         linear_replayssm_cache_len=sizes.ring,
@@ -288,7 +299,7 @@ def make_backend(rows: Any, sizes: Sizes, mamba2: bool = False) -> Any:
     """Return the linear-attention backend without its kernels: it plans the sources of snapshots and stores them."""
     backend = object.__new__(mamba2_backend() if mamba2 else old_releases.backend_class())
     backend.device = "cpu"
-    backend.topk = 0
+    backend.topk = sizes.breadth
     backend.req_to_token_pool = rows
     backend.conv_states_shape = (1, sizes.window)
     backend._mamba_chunk_size = sizes.chunk

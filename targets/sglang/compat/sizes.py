@@ -66,6 +66,8 @@ class Sizes:
     window       inputs that a convolution remembers
     mamba2       True if state layers are Mamba 2, else they are gated delta nets
     drafts       tokens of one verification, 0 without speculation
+    breadth      most drafts that follow the same token: above 1 they form a tree (`speculative_eagle_topk`)
+    short        True if n-grams that match are shorter than the drafts, and the rest is padding
     drafter      what proposes them (`speculative_algorithm`): "ngram", or "eagle", a draft model
     mixed        True if decodes join the batch of a prefill (`enable_mixed_chunk`)
     order        how waiting requests are sorted (`schedule_policy`)
@@ -115,6 +117,8 @@ class Sizes:
     window: int
     drafts: int
     drafter: str = "ngram"
+    breadth: int = 1
+    short: bool = False
     mamba2: bool = False
     mixed: bool = False
     graphs: tuple[int, ...] = ()
@@ -245,7 +249,7 @@ class Sizes:
     @property
     def extra_context(self) -> int:
         """Columns of a request's row behind its longest context."""
-        return 4 * self.drafts + 2 * self.page + 8
+        return 2 * max(2 * self.drafts, self.decode_tokens) + 2 * self.page + 8
 
     @cached_property
     def window_pages(self) -> int:
@@ -260,7 +264,17 @@ class Sizes:
     @property
     def longest(self) -> int:
         """Most pages of one request, with those that admission reserves."""
-        return cdiv(self.context + 2 * self.drafts, self.page) + SPARE_PAGES
+        return cdiv(self.context + 2 * self.decode_tokens, self.page) + SPARE_PAGES
+
+    @property
+    def draft_steps(self) -> int:
+        """Drafts behind one another (`speculative_num_steps`). The server computes those of n-grams so."""
+        return self.drafts // self.breadth if self.drafter == "ngram" else (self.drafts - 1) // self.breadth
+
+    @property
+    def decode_tokens(self) -> int:
+        """Tokens for which a verification of one request may need room (`get_alloc_len_per_decode`)."""
+        return decode_tokens(self.drafts, self.breadth, self.drafter, self.page)
 
     @property
     def eviction_interval(self) -> int:
@@ -286,6 +300,15 @@ def slots_with(strategy: str, tracks: int) -> int:
     return BASE_SLOTS + {"no_buffer": 0, "extra_buffer": tracks, "extra_buffer_lazy": 1}[strategy]
 
 
+def decode_tokens(drafts: int, breadth: int, drafter: str, page: int) -> int:
+    """Return the tokens for which a verification of `drafts` tokens may need room; of a draft model's tree, each branch
+    has pages of its own."""
+    if breadth == 1 or page == 1 or drafter == "ngram":
+        return drafts
+    steps = (drafts - 1) // breadth
+    return max(cdiv(page - 1 + steps, page) * page * breadth, drafts)
+
+
 def sizes_of(config: Config) -> Sizes:
     """Return the sizes of an engine for a configuration."""
     states = [group for group in config.groups if group.kind == "mamba"]
@@ -296,7 +319,10 @@ def sizes_of(config: Config) -> Sizes:
     page, chunk = attention[0].block_size, states[0].block_size
     hicache = options.get("hicache", "no") if caching else "no"
     unified = options.get("unified_memory", "no")
-    drafts = config.num_speculative_tokens + 1 if config.num_speculative_tokens else 0
+    breadth = int(options.get("breadth", "1")) if config.num_speculative_tokens else 1
+    drafts = breadth * config.num_speculative_tokens + 1 if config.num_speculative_tokens else 0
+    drafter = options.get("drafter", "ngram") if drafts else "ngram"
+    room = decode_tokens(drafts, breadth, drafter, page)
     # A common pool of blocks includes those of one request's state.
     state_blocks = 0 if caching else 1 + config.num_speculative_tokens
     return Sizes(
@@ -309,13 +335,15 @@ def sizes_of(config: Config) -> Sizes:
         track=max(chunk, page) * int(options.get("track", "1")),
         rows=config.max_num_seqs,
         spare_slots=int(options.get("spare_states", "0")),
-        pages=config.num_blocks - 1 - state_blocks + SPARE_PAGES + cdiv(2 * drafts, page),
+        pages=config.num_blocks - 1 - state_blocks + SPARE_PAGES + cdiv(2 * room, page),
         context=config.max_model_len,
         state_layers=states[0].layers,
         attention_layers=attention[0].layers,
         window=config.conv_width - 1,
         drafts=drafts,
-        drafter=options.get("drafter", "ngram") if drafts else "ngram",
+        drafter=drafter,
+        breadth=breadth,
+        short=options.get("matches") == "short" and drafter == "ngram" and drafts > 0,
         mamba2=options.get("state_layers") == "mamba2",
         mixed=options.get("mixed_chunk") == "yes",
         graphs=config.graph_sizes,

@@ -270,6 +270,7 @@ ELSEWHERE = {
     "cut-drafts",
     "stop-strings",
     "drafts-past-length",
+    "draft-trees",
     "samples",
     "reasoning",
     "images",

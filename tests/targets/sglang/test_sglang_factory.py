@@ -168,6 +168,45 @@ def test_a_server_mixes_chunks_beside_a_draft_model_but_not_beside_n_grams(draft
     assert ("the server switches it off" in MIXES.supports(drafts)) == (drafter == "ngram")
 
 
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({}, ""),
+        ({"options": {"drafter": "eagle"}}, ""),
+        ({"options": {"unified_memory": "lazy", "drafter": "eagle"}}, "refuses trees of drafts"),
+        ({"options": {"breadth": "3"}}, "too many drafts"),
+        ({"options": {"breadth": "3", "track": "2"}}, ""),
+        ({"groups": WINDOWS}, "not driven beside windows"),
+    ],
+)
+def test_trees_of_drafts_are_taken_where_a_server_takes_them(changes: dict[str, Any], reason: str) -> None:
+    options = {"strategy": "extra_buffer", "breadth": "2", "tree_core": "python", **changes.get("options", {})}
+    drafts = {"num_speculative_tokens": 1 if options["breadth"] == "2" else 2}
+    wanted = msgspec.structs.replace(PLAIN, **{**drafts, **changes, "options": options})
+    answer = MIXES.supports(wanted)
+    assert reason in answer
+    assert bool(answer) == bool(reason)
+    without = msgspec.structs.replace(wanted, options={**options, "breadth": "1"})
+    assert not MIXES.supports(without)
+
+
+@pytest.mark.parametrize(("drafter", "page"), [("eagle", 1), ("eagle", 4), ("ngram", 1), ("ngram", 4)])
+def test_a_server_is_told_the_breadth_of_a_tree_and_how_long_it_is(drafter: str, page: int) -> None:
+    groups = Group("mamba", 8), Group("attention", page)
+    options = {"strategy": "extra_buffer", "breadth": "2", "drafter": drafter}
+    wanted = msgspec.structs.replace(PLAIN, groups=groups, num_speculative_tokens=3, options=options)
+    assert not MIXES.supports(wanted)
+    flags = list(pairwise(deployment("", Trace(wanted, ()), "0.5.23").flags))
+    assert ("--speculative-num-draft-tokens", "7") in flags
+    assert (("--speculative-eagle-topk", "2") in flags) == (drafter == "eagle")
+    assert (("--speculative-num-steps", "3") in flags) == (drafter == "eagle")
+    assert (("--speculative-ngram-max-bfs-breadth", "2") in flags) == (drafter == "ngram")
+    assert (("--attention-backend", "flashinfer") in flags) == (page > 1)
+    assert sizes_of(wanted).drafts == 7
+    # Pages of its own for each branch of a draft model's tree: 2 of 4 tokens for 3 drafts.
+    assert sizes_of(wanted).decode_tokens == (16 if (drafter, page) == ("eagle", 4) else 7)
+
+
 def test_prompts_alone_are_kept_where_that_is_asked_for() -> None:
     """It is taken and not drawn; the server is told both that answers are reasoning, and not to keep them."""
     asked = msgspec.structs.replace(PLAIN, options={"strip_thinking": "yes"}, max_model_len=24)
@@ -208,7 +247,7 @@ def test_a_ring_of_inputs_is_taken_where_it_has_an_effect(changes: dict[str, Any
 
 
 def test_a_ring_of_inputs_is_drawn_now_and_then_and_the_server_is_told() -> None:
-    drawn = [draw_trace(MIXES.capabilities, 1, index, {}, MIXES.supports).config for index in range(300)]
+    drawn = [draw_trace(MIXES.capabilities, 2, index, {}, MIXES.supports).config for index in range(300)]
     rings = [one for one in drawn if one.options["replay"] != "0"]
     assert 0 < len(rings) < 30 and {sizes_of(one).ring for one in rings} == {3, 6}
     for one in (rings[0], msgspec.structs.replace(rings[0], mamba_cache_mode="none", enable_prefix_caching=False)):

@@ -48,6 +48,25 @@ def test_each_draft_of_a_chain_follows_the_one_before() -> None:
     assert (index, child, sibling) == ([[0, 1, 2], [3, 4, 5]], [[1, 2, NONE]] * 2, [[NONE] * 3] * 2)
 
 
+def test_a_tree_of_a_draft_model_is_built_as_its_kernel_does() -> None:
+    """Two guesses behind each token. Of the first request 0 and 1 are behind the root, 2 and 3 behind draft 1; of the
+    second also draft 4, behind 1, and 6 behind that one. Places of what was followed: `parents`, the root first."""
+    count, lengths = 5, torch.tensor([2, 1])
+    chosen = torch.tensor([[0, 1, 4, 5], [0, 1, 4, 6]])
+    parents = torch.tensor([[NONE, 0, 1, 4, 5], [NONE, 0, 1, 4, 2]])
+    mask = torch.ones(count * (2 + count) + count * (1 + count), dtype=torch.bool)
+    positions, links = torch.zeros(10, dtype=torch.int64), torch.full((3, 2, count), NONE)
+    kernels.build_tree_kernel_efficient_func(parents, chosen, lengths, mask, positions, *links, 2, 3, count, 0)
+    index, child, sibling = links.tolist()
+    assert index == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
+    assert child == [[1, NONE, 3, NONE, NONE], [1, NONE, 3, 4, NONE]]
+    assert sibling == [[NONE, 2, NONE, 4, NONE], [NONE, 2, NONE, NONE, NONE]]
+    assert positions.tolist() == [2, 3, 3, 4, 4, 1, 2, 2, 3, 4]
+    first, second = mask[:35].reshape(5, 7).int().tolist(), mask[35:].reshape(5, 6).int().tolist()
+    assert first[1:] == [[1, 1, 1, 1, 0, 0, 0], [1, 1, 1, 0, 1, 0, 0], [1, 1, 1, 0, 1, 1, 0], [1, 1, 1, 0, 1, 0, 1]]
+    assert second[3:] == [[1, 1, 0, 1, 1, 0], [1, 1, 0, 1, 1, 1]]
+
+
 def test_the_last_accepted_token_of_each_request_is_relayed() -> None:
     bonus = torch.zeros(2, dtype=torch.int64)
     kernels.fill_bonus_tokens_func(torch.tensor([[5, 6, 0], [7, 0, 0]]), torch.tensor([2, 1]), bonus, 3, 2)

@@ -204,6 +204,29 @@ def test_a_draft_model_guesses_beside_arrivals_ends_and_an_idle_batch(
     assert bool(outcome.reached.get("prompts and decodes in one step")) == (mixed == "yes")
 
 
+TREE_STATES = ("tree of drafts verified", "draft accepted that is not the first behind its token",
+    "draft accepted behind one that is not the first", "all drafts accepted", "draft rejected")  # fmt: skip
+
+
+@pytest.mark.parametrize("graphs", [(), (4,)])
+@pytest.mark.parametrize("depth", [0, 1])
+@pytest.mark.parametrize("drafter", ["ngram", "eagle"])
+def test_a_path_down_a_tree_of_drafts_is_accepted(
+    workers: dict[str, WorkerClient], drafter: str, depth: int, graphs: tuple[int, ...]
+) -> None:
+    """Its states are computed behind their parents, and its keys and values moved behind the prefix."""
+    config = config_of(3, depth)
+    options = {**config.options, "drafter": drafter, "breadth": "2"}
+    groups = Group("mamba", 8), Group("attention", 4)
+    config = msgspec.structs.replace(config, options=options, groups=groups, max_model_len=40, graph_sizes=graphs)
+    arrivals = [Arrive(name, ((name[0], length),), 24) for name, length in (("a0", 3), ("b0", 6), ("c0", 9))]
+    events = (*arrivals, *(Step(drafts=3, right=3), Step(drafts=3, right=2), Step(drafts=3, right=1)) * 5)
+    outcome = worker_of(workers, LATEST).run(Trace(config, events))
+    assert outcome.violation is None, outcome.violation.message
+    for state in TREE_STATES:
+        assert outcome.reached[state], state
+
+
 @pytest.mark.parametrize(("drafts", "depth"), [(0, 0), (0, 1), (2, 0), (2, 1)])
 def test_an_answer_ends_with_its_stop_token(workers: dict[str, WorkerClient], drafts: int, depth: int) -> None:
     """The second token of three ends it; the third is never sent, also where a step computes it."""
