@@ -38,6 +38,7 @@ MIXED = (
     Setting("--prefill-decode-interval", {"prefill_interval": "0"}, is_rare=True),
     Setting("--radix-eviction-policy", {"eviction": "lru"}, is_rare=True),
     Setting("--enable-linear-replayssm", {"replay": "0"}, is_rare=True),
+    Setting("--enable-int8-mamba-checkpoint", {"int8_checkpoints": "no"}, is_rare=True),
     Setting("--mamba-max-states-per-path", {"path_states": "-1"}, is_rare=True),
     Setting("SGLANG_OPT_RELEASE_PREFILL_SWA", {"early_unlock": "no"}, is_rare=True),
     Setting("--enable-session-radix-cache", {"session_tags": "no"}, is_rare=True),
@@ -73,6 +74,8 @@ BEHIND_HOST = (
 POLICIES = ("write_through", "write_through_selective", "write_back")
 ASKED = frozenset({"images", "adapters", "structured-output", "failing-grammars", "prompt-logprobs", "logprobs-from"})
 """Features of requests that are driven since the same release as `MIXED`."""
+COPIED = frozenset({"copied-states"})
+"""Features with int8 checkpoints."""
 HOST, STORED = frozenset({"stores", "loads-back"}), frozenset({"storage"})
 """Features with HiCache, and with a storage behind it."""
 SERVING = {
@@ -91,6 +94,7 @@ SERVING = {
     "unified_memory": ("no", "lazy", "no", "lazy", "eager"),
     "inputs": ("tokens", "tokens", "tokens", "tokens", "images", "adapters", "tenants"),
     "replay": ("0", "0", "0", "0", "0", "0", "0", "3", "0", "0", "0", "0", "0", "0", "0", "6"),
+    "int8_checkpoints": ("no", "few", "no", "default"),
 }
 """Options of such releases: `--enable-mixed-chunk`, `--schedule-policy`, `--radix-eviction-policy`,
 `--mamba-max-states-per-path`, `--enable-session-radix-cache`, `ignore_eos` of requests, the share of an answer that
@@ -98,8 +102,9 @@ admission reserves (`--schedule-conservativeness`: after 600 decodes a server wi
 `--prefill-decode-interval`, what makes drafts (`--speculative-algorithm`), `--swa-full-tokens-ratio`,
 `SGLANG_OPT_RELEASE_PREFILL_SWA`, what the model's state layers are, whether keys, values and states share one memory
 (`--enable-unified-memory`; "eager" with `SGLANG_DISABLE_LAZY_COMPACTION`: each free moves pages), what requests have
-beside token ids, and the entries of the ring with which a decode does not store its state
-(`--linear-replayssm-cache-len` with `--enable-linear-replayssm`; 16 on a server)."""
+beside token ids, the entries of the ring with which a decode does not store its state
+(`--linear-replayssm-cache-len` with `--enable-linear-replayssm`; 16 on a server), and whether the tree keeps states in
+int8, in slots of their own (`--enable-int8-mamba-checkpoint`; "few": `--int8-mamba-ckpt-size`)."""
 TAKEN = {"strip_thinking": ("no", "yes")}
 """Options that are not drawn: `--strip-thinking-cache` beside answers that are reasoning alone. With it SGLang frees
 what the tree owns (docs/explanation/sglang.md)."""
@@ -198,7 +203,7 @@ class SglangFactory:
             features=features
             | {"pool", "reset-when-idle", "stop-tokens"}
             | host
-            | (ASKED if mixes else frozenset())
+            | (ASKED | COPIED if mixes else frozenset())
             | (frozenset({"aborted-turns"}) if sessions else frozenset()),
             documents={"inputs": DOCUMENTS} if mixes else {},
             features_with=_features_with(mixes, host, tree_core),
@@ -249,6 +254,7 @@ def _features_with(mixes: bool, host: frozenset[str], tree_core: str) -> dict[st
         "storage": {"file": host & STORED},
         "host_mode": {"cache": host},
         "tree_core": {tree_core or "python": host | windows},
+        "int8_checkpoints": dict.fromkeys(("default", "few"), COPIED if mixes else frozenset[str]()),
         "strategy": {strategy: windows for strategy in STRATEGIES if strategy != "no_buffer"},
     }
     return {option: values for option, values in found.items() if any(values.values())}

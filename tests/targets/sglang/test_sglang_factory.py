@@ -208,14 +208,56 @@ def test_a_ring_of_inputs_is_taken_where_it_has_an_effect(changes: dict[str, Any
 
 
 def test_a_ring_of_inputs_is_drawn_now_and_then_and_the_server_is_told() -> None:
-    drawn = [draw_trace(MIXES.capabilities, 1, index, {}, MIXES.supports).config for index in range(300)]
+    drawn = [draw_trace(MIXES.capabilities, 1, index, {}, MIXES.supports).config for index in range(600)]
     rings = [one for one in drawn if one.options["replay"] != "0"]
-    assert 0 < len(rings) < 30 and {sizes_of(one).ring for one in rings} == {3, 6}
+    assert 0 < len(rings) < 60 and {sizes_of(one).ring for one in rings} == {3, 6}
     for one in (rings[0], msgspec.structs.replace(rings[0], mamba_cache_mode="none", enable_prefix_caching=False)):
         flags = deployment("", Trace(one, ()), "0.5.23").flags
         assert "--enable-linear-replayssm" in flags and "--mamba-track-interval" in flags
         assert ("--linear-replayssm-cache-len", one.options["replay"]) in pairwise(flags)
     assert "--enable-linear-replayssm" not in deployment("", Trace(PLAIN, ()), "0.5.23").flags
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({}, ""),
+        ({"async_depth": 1, "num_speculative_tokens": 2, "options": {"strategy": "extra_buffer"}}, ""),
+        ({"options": {"tree_core": "rust"}}, ""),
+        ({"options": {"replay": "3", "mixed_chunk": "yes"}}, ""),
+        ({"mamba_cache_mode": "none", "enable_prefix_caching": False}, "needs prefix caching"),
+        ({"options": {"hicache": "write_through", "tree_core": "python"}}, "the server refuses both"),
+        ({"options": {"unified_memory": "lazy"}}, "has no such pool"),
+        ({"groups": WINDOWS, "async_depth": 1, "options": {"strategy": "extra_buffer"}}, "excludes windows"),
+    ],
+)
+@pytest.mark.parametrize("size", ["few", "default"])
+def test_int8_checkpoints_are_taken_where_a_server_takes_them(size: str, changes: dict[str, Any], reason: str) -> None:
+    options = {"strategy": "no_buffer", **changes.get("options", {})}
+    without = msgspec.structs.replace(PLAIN, **{**changes, "options": options})
+    assert not MIXES.supports(without)
+    answer = MIXES.supports(msgspec.structs.replace(without, options={**options, "int8_checkpoints": size}))
+    assert reason in answer
+    assert bool(answer) == bool(reason)
+
+
+def test_int8_checkpoints_are_drawn_now_and_then_and_the_server_is_told() -> None:
+    drawn = [draw_trace(MIXES.capabilities, 1, index, {}, MIXES.supports).config for index in range(900)]
+    able = [
+        one
+        for one in drawn
+        if not MIXES.supports(msgspec.structs.replace(one, options={**one.options, "int8_checkpoints": "few"}))
+    ]
+    some = {size: [one for one in able if one.options["int8_checkpoints"] == size] for size in ("few", "default")}
+    assert 0.06 < sum(map(len, some.values())) / len(able) < 0.15
+    for size, chosen in some.items():
+        sizes, flags = sizes_of(chosen[0]), deployment("", Trace(chosen[0], ()), "0.5.23").flags
+        assert "--enable-int8-mamba-checkpoint" in flags
+        assert (("--int8-mamba-ckpt-size", str(sizes.checkpoints)) in pairwise(flags)) == (size == "few")
+        assert sizes.checkpoints == (sizes.rows + 1 if size == "few" else 2 * sizes.slots)
+        assert sizes.first_page == sizes.first_checkpoint + sizes.checkpoints + 1
+    assert "--enable-int8-mamba-checkpoint" not in deployment("", Trace(PLAIN, ()), "0.5.23").flags
+    assert sizes_of(PLAIN).first_page == sizes_of(PLAIN).slots + 1
 
 
 def test_all_strategies_and_pages_are_drawn() -> None:
