@@ -188,7 +188,9 @@ class Sizes:
 
         Source of the default: `maybe_init_int8_mamba_checkpoint_pool`.
         """
-        return {"default": 2 * self.slots, "few": self.rows + 1}.get(self.int8, 0)
+        if self.int8 == "few":
+            return self.rows + 1
+        return 2 * self.slots if self.int8 == "default" else 0
 
     @cached_property
     def first_window_page(self) -> int:

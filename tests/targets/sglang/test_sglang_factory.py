@@ -251,13 +251,20 @@ def test_int8_checkpoints_are_drawn_now_and_then_and_the_server_is_told() -> Non
     some = {size: [one for one in able if one.options["int8_checkpoints"] == size] for size in ("few", "default")}
     assert 0.06 < sum(map(len, some.values())) / len(able) < 0.15
     for size, chosen in some.items():
-        sizes, flags = sizes_of(chosen[0]), deployment("", Trace(chosen[0], ()), "0.5.23").flags
+        flags = deployment("", Trace(chosen[0], ()), "0.5.23").flags
         assert "--enable-int8-mamba-checkpoint" in flags
-        assert (("--int8-mamba-ckpt-size", str(sizes.checkpoints)) in pairwise(flags)) == (size == "few")
-        assert sizes.checkpoints == (sizes.rows + 1 if size == "few" else 2 * sizes.slots)
-        assert sizes.first_page == sizes.first_checkpoint + sizes.checkpoints + 1
+        given = "--int8-mamba-ckpt-size", str(chosen[0].max_num_seqs + 1)
+        assert (given in pairwise(flags)) == ("--int8-mamba-ckpt-size" in flags) == (size == "few")
     assert "--enable-int8-mamba-checkpoint" not in deployment("", Trace(PLAIN, ()), "0.5.23").flags
-    assert sizes_of(PLAIN).first_page == sizes_of(PLAIN).slots + 1
+
+
+@pytest.mark.parametrize(("size", "checkpoints"), [("few", 3), ("default", 20), ("no", 0)])
+def test_checkpoints_are_numbered_between_working_slots_and_pages(size: str, checkpoints: int) -> None:
+    """Two requests run; a server has five working slots for each. Number 0 of each pool is reserved."""
+    options = {"strategy": "extra_buffer", "int8_checkpoints": size}
+    sizes = sizes_of(msgspec.structs.replace(PLAIN, options=options, async_depth=1, max_num_seqs=2))
+    assert (sizes.slots, sizes.checkpoints, sizes.first_checkpoint) == (10, checkpoints, 11)
+    assert sizes.first_page == 11 + (checkpoints + 1 if checkpoints else 0)
 
 
 def test_all_strategies_and_pages_are_drawn() -> None:
