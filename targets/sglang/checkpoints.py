@@ -40,6 +40,7 @@ class Checkpoints:
     def __init__(self, rows: Any, sizes: Sizes) -> None:
         self.pool, self.first = rows.mamba_ckpt_pool, sizes.first_checkpoint
         assert self.pool.num_slots == sizes.checkpoints
+        self._ids, self._outside = range(sizes.num_checkpoints), sizes.num_blocks
         store = self.pool.temporal
         store.quantize, store.dequantize = quantize, dequantize
         # Random contents: zeroed memory hides bugs.
@@ -49,7 +50,11 @@ class Checkpoints:
 
     def free(self) -> list[int]:
         """Return the free checkpoints, as blocks."""
-        return [self.first + slot for slot in self.pool.allocator.free_slots.tolist()]
+        return [self.block_of(slot) for slot in self.pool.allocator.free_slots.tolist()]
+
+    def block_of(self, slot: int) -> int:
+        """Return the block of a checkpoint. One that the pool does not have is no block: behind them is a page."""
+        return (self.first if slot in self._ids else self._outside) + slot
 
     def read(self, layer: int, block: int) -> StateContent:
         """Return the content of a checkpoint."""
@@ -64,6 +69,6 @@ class Checkpoints:
         def stored(states: Any, slots: Any, checkpoints: Any) -> None:
             fence()
             store(states, slots, checkpoints)
-            note(list(zip(slots.tolist(), (checkpoints + self.first).tolist(), strict=True)))
+            note(list(zip(slots.tolist(), map(self.block_of, checkpoints.tolist()), strict=True)))
 
         self.pool.store_from_active = stored

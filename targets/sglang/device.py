@@ -253,10 +253,8 @@ class Device:
             return
         launch.clears = clears.tolist() if clears is not None else []
         if sources is not None:
-            first = self.checkpoints.first if self.checkpoints is not None else 0
-            launch.copies = [
-                (first + source, slot) for source, slot in zip(sources.tolist(), destinations.tolist(), strict=True)
-            ]
+            cached = map(self.engine.cached_state, sources.tolist())
+            launch.copies = list(zip(cached, destinations.tolist(), strict=True))
         cleared, copied, into = (self.memory.translated(slots) for slots in (clears, sources, destinations))
 
         def moves() -> None:

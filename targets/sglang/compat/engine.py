@@ -86,6 +86,10 @@ class SglangEngine:
         self.checkpoints = Checkpoints(self.rows, sizes) if sizes.checkpoints else None
         self.inputs = Inputs()
 
+    def cached_state(self, slot: int) -> int:
+        """Return the block of a state that the tree has: its working slot, or with int8 its checkpoint."""
+        return slot if self.checkpoints is None else self.checkpoints.block_of(slot)
+
 
 class Storage:
     """Views of SGLang's tensors as arrays over the same memory.

@@ -11,7 +11,7 @@ from hybridfuzz.targets.sglang.checkpoints import Checkpoints, dequantize, quant
 from hybridfuzz.targets.sglang.device import Device
 
 TAGS = (0, 1, 127, 128, 255, 256, (1 << 61) + 77, (1 << 62) - 1, -1, -129)
-LAYERS, SLOTS, FIRST = 2, 3, 10
+LAYERS, SLOTS, FIRST, BLOCKS = 2, 3, 10, 40
 
 
 class Pool:
@@ -34,7 +34,9 @@ class Pool:
 
 
 def checkpoints_of(pool: Pool) -> Checkpoints:
-    sizes: Any = SimpleNamespace(first_checkpoint=FIRST, checkpoints=SLOTS)
+    sizes: Any = SimpleNamespace(
+        first_checkpoint=FIRST, checkpoints=SLOTS, num_checkpoints=SLOTS + 1, num_blocks=BLOCKS
+    )
     return Checkpoints(SimpleNamespace(mamba_ckpt_pool=pool), sizes)
 
 
@@ -62,6 +64,12 @@ def test_a_checkpoint_is_read_from_values_scale_and_window() -> None:
     pool.conv[0][1, 2] = 55
     assert checkpoints.read(1, FIRST + 2) == StateContent(77777, (55,))
     assert checkpoints.free() == [FIRST + 3, FIRST + 1]
+
+
+def test_a_checkpoint_that_the_pool_lacks_is_not_taken_for_a_page() -> None:
+    checkpoints = checkpoints_of(Pool())
+    assert [checkpoints.block_of(slot) for slot in range(SLOTS + 1)] == [10, 11, 12, 13]
+    assert checkpoints.block_of(SLOTS + 1) == BLOCKS + SLOTS + 1
 
 
 def test_a_store_comes_behind_the_fence_and_is_noted_as_blocks() -> None:
