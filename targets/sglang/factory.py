@@ -247,14 +247,16 @@ class SglangFactory:
 
 
 def _features_with(mixes: bool, host: frozenset[str], tree_core: str) -> dict[str, dict[str, frozenset[str]]]:
-    """Return the features that depend on options: `host`, those of the host tier, and windows."""
+    """Return the features that depend on options: `host`, those of the host tier, windows, and copied states."""
     windows = frozenset({"sliding-window"}) if mixes and tree_core != "rust" else frozenset[str]()
+    copied = COPIED if mixes else frozenset[str]()
     found = {
-        "hicache": dict.fromkeys(POLICIES, host),
+        "hicache": {**dict.fromkeys(POLICIES, host), "no": copied if host else frozenset[str]()},
         "storage": {"file": host & STORED},
         "host_mode": {"cache": host},
         "tree_core": {tree_core or "python": host | windows},
-        "int8_checkpoints": dict.fromkeys(("default", "few"), COPIED if mixes else frozenset[str]()),
+        "int8_checkpoints": {"no": host | windows, "few": copied, "default": copied},
+        "unified_memory": {"no": copied},
         "strategy": {strategy: windows for strategy in STRATEGIES if strategy != "no_buffer"},
     }
     return {option: values for option, values in found.items() if any(values.values())}
