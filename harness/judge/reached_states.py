@@ -98,6 +98,8 @@ class ReachedStates:
         """Blocks of the cache with content that neither the pool nor what is outside had when they got it."""
         self._once_stored: set[Key] = set()
         """Content that was outside the pool once."""
+        self._stored_to: set[int] = set()
+        """Blocks of the cache that a state was copied into."""
         self._by_string: dict[str, int] = {}
         """Requests whose answer ends by a stop string, if it does not end before -> its tokens, at most."""
 
@@ -373,6 +375,13 @@ class ReachedStates:
     def _copied(self, copied: Copied) -> None:
         if copied.shift:
             self.counts["convolution window shifted by accepted drafts"] += 1
+        if copied.destination_column < 0 and copied.source_column < 0:
+            self.counts["state copied into the cache"] += 1
+            self.counts["state copied into the cache in place of another one"] += (
+                copied.destination in self._stored_to and not copied.layer
+            )
+            self._stored_to.add(copied.destination)
+            return
         if copied.destination_column < 0:
             self.counts["state kept in the cache after its request advanced"] += 1
         if copied.source_column < 0:

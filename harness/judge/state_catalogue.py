@@ -148,6 +148,8 @@ REQUIRES: dict[str, str] = {
     "state copied to the request's current column": "align",
     "state copied back to its boundary block": "speculation align",
     "state copied out of the cache": "slots",
+    "state copied into the cache": "copied-states caching",
+    "state copied into the cache in place of another one": "copied-states caching",
     "snapshot written beside the working state": "snapshots caching",
     "blocks to the left of a sliding window freed": "sliding-window",
     "hit behind a sliding window": "sliding-window caching",

@@ -85,7 +85,7 @@ def clause(mark: Mark, status: Status, history: History) -> str:
     column = f"column {mark.column} of {kind} group {mark.group}"
     known = who in status.holders or mark.block == history.null_block or not history.num_blocks
     foreign = "" if known else status.describe()
-    content = _own(mark.content, who)
+    content, whose = _own(mark.content, who), f"{who}'s" if who else "the"
     differs = status.key and status.content and status.content != status.key
     holds = f" (it holds {status.content})" if differs else ""
     match mark.what:
@@ -108,9 +108,9 @@ def clause(mark: Mark, status: Status, history: History) -> str:
         case "read":
             return f"{who} reads {content} from {block} (column {mark.column}){foreign}"
         case "load":
-            return f"{who}'s {mark.content} is loaded into {block} from outside the pool"
+            return f"{whose} {mark.content} is loaded into {block} from outside the pool"
         case "copy":
-            return f"{who}'s {mark.content} is copied from block {mark.other} to {block}"
+            return f"{whose} {mark.content} is copied from block {mark.other} to {block}"
         case _:
             return ""
 

@@ -49,7 +49,8 @@ Feature = Literal[
     "async-loads", "failing-loads", "held-for-transfer", "sync-loads", "images", "adapters", "reset-when-idle",
     "stop-tokens", "loads-back", "prompt-logprobs", "structured-output", "samples",
     "stop-strings", "min-tokens", "failing-grammars", "overlaps", "storage", "drafts-past-length",
-    "chosen-loads", "evicts-stored", "logprobs-from", "reasoning", "aborted-turns", "draft-trees",
+    "chosen-loads", "evicts-stored", "logprobs-from", "reasoning", "aborted-turns", "copied-states",
+    "draft-trees",
 ]  # fmt: skip
 """Words of `Capabilities.features` (docs/reference/capabilities.md)."""
 
@@ -107,6 +108,7 @@ class Capabilities(Struct, frozen=True):
                  "sync-loads", "loads-back" (the cache keeps content outside the pool and loads it back), "storage" (and
                  reads back what it does not hold there any more), "chosen-loads" (the trace chooses what is loaded, and
                  which loads break off), "evicts-stored" (content outside the pool is evicted), "images",
+                 "copied-states" (a state that is cached is copied into a block of the cache's own),
                  "overlaps" and "failing-loads" make reached states required; so does "async-loads", which also makes
                  the workload draw delays of loads; "chunks" makes it draw chunk limits for single requests
     notes        what a reader should know of this version, one clause each

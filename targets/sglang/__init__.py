@@ -19,6 +19,7 @@ SGLang's own state and KV tensors. See docs/explanation/sglang.md.
     batch_rows   the rows of a launched batch
     bounds       checks their indices
     ring         decodes that replay a ring of inputs (ReplaySSM)
+    checkpoints  states of the tree in int8, in slots of their own
     graphs       captured decode graphs: padded batches, from the buffers that a replay reads
     snapshots    snapshots beside the working state
     trees        reads the radix tree

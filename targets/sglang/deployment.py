@@ -226,6 +226,10 @@ def _flags(trace: Trace) -> Iterator[str]:
         yield from ("--enable-linear-replayssm", "--linear-replayssm-cache-len", str(sizes.ring))
         if not config.enable_prefix_caching:
             yield from ("--mamba-track-interval", str(sizes.track))
+    if sizes.int8 != "no":
+        yield "--enable-int8-mamba-checkpoint"
+    if sizes.int8 == "few":
+        yield from ("--int8-mamba-ckpt-size", str(sizes.checkpoints))
     if config.enable_prefix_caching:
         yield from ("--mamba-radix-cache-strategy", options.get("strategy", "no_buffer"))
         track = max(blocks.values()) * int(options.get("track", "1"))

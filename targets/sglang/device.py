@@ -103,6 +103,9 @@ class Device:
         self.memory.fence_writes(self)
         self.tracker = snapshots.Tracker(engine)
         self.bounds = Bounds(engine)
+        self.checkpoints = engine.checkpoints
+        if self.checkpoints is not None:
+            self.checkpoints.watch(self.fence, self._report_stores)
         self.graphs = graphs
         self.records: list[Record] = []
         self.pending: deque[KernelLaunch] = deque()
@@ -110,6 +113,8 @@ class Device:
         self.tier: Any = None
         """The `HostTier`, None without HiCache."""
         self.step = -1
+        self.executed = -1
+        """The step of the last forward."""
         self.pad_to = 0
         self._relay: dict[int, int] = {}
         """Request row -> token that its last forward sampled."""
@@ -248,7 +253,8 @@ class Device:
             return
         launch.clears = clears.tolist() if clears is not None else []
         if sources is not None:
-            launch.copies = list(zip(sources.tolist(), destinations.tolist(), strict=True))
+            cached = map(self.engine.cached_state, sources.tolist())
+            launch.copies = list(zip(cached, destinations.tolist(), strict=True))
         cleared, copied, into = (self.memory.translated(slots) for slots in (clears, sources, destinations))
 
         def moves() -> None:
@@ -327,6 +333,7 @@ class Device:
             self.records.extend(self.tier.loaded(launch.step))
         is_dummy = not launch.sampled.numel()  # the batch of an idle data-parallel rank
         self.records.append(Forward(launch.step, tuple(rows), launch.accesses, dummy=is_dummy))
+        self.executed = launch.step
         if self.tier is not None:
             self.tier.settle()
 
@@ -338,6 +345,16 @@ class Device:
                 self.records.append(
                     Copied(launch.step, name, STATES, -1, source, 0, destination, 0, True, True, layer=layer)
                 )
+
+    def _report_stores(self, stores: list[tuple[int, int]]) -> None:
+        """Record states that go to checkpoints, with the step that was executed last.
+
+        A checkpoint belongs to no request: its content is checked by the key under which the tree has it.
+        """
+        for slot, block in stores:
+            for layer in range(self.sizes.state_layers):
+                copied = Copied(self.executed, "", STATES, -1, slot, -1, block, 0, True, True, layer=layer)
+                self.records.append(copied)
 
     def _state_layer(self, layer: int, launch: KernelLaunch, inputs: Any, hidden: list[Any]) -> None:
         """Compute one state layer, as SGLang's GDN backend does, or its Mamba 2 mixer.

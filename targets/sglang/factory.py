@@ -38,6 +38,7 @@ MIXED = (
     Setting("--prefill-decode-interval", {"prefill_interval": "0"}, is_rare=True),
     Setting("--radix-eviction-policy", {"eviction": "lru"}, is_rare=True),
     Setting("--enable-linear-replayssm", {"replay": "0"}, is_rare=True),
+    Setting("--enable-int8-mamba-checkpoint", {"int8_checkpoints": "no"}, is_rare=True),
     Setting("--mamba-max-states-per-path", {"path_states": "-1"}, is_rare=True),
     Setting("SGLANG_OPT_RELEASE_PREFILL_SWA", {"early_unlock": "no"}, is_rare=True),
     Setting("--enable-session-radix-cache", {"session_tags": "no"}, is_rare=True),
@@ -75,6 +76,8 @@ ASKED = frozenset({"images", "adapters", "structured-output", "failing-grammars"
 """Features of requests that are driven since the same release as `MIXED`."""
 TREES = frozenset({"draft-trees"})
 """Feature of drafts more than one of which may follow the same token."""
+COPIED = frozenset({"copied-states"})
+"""Features with int8 checkpoints."""
 HOST, STORED = frozenset({"stores", "loads-back"}), frozenset({"storage"})
 """Features with HiCache, and with a storage behind it."""
 SERVING = {
@@ -95,6 +98,7 @@ SERVING = {
     "unified_memory": ("no", "lazy", "no", "lazy", "eager"),
     "inputs": ("tokens", "tokens", "tokens", "tokens", "images", "adapters", "tenants"),
     "replay": ("0", "0", "0", "0", "0", "0", "0", "3", "0", "0", "0", "0", "0", "0", "0", "6"),
+    "int8_checkpoints": ("no", "few", "no", "default"),
 }
 """Options of such releases: `--enable-mixed-chunk`, `--schedule-policy`, `--radix-eviction-policy`,
 `--mamba-max-states-per-path`, `--enable-session-radix-cache`, `ignore_eos` of requests, the share of an answer that
@@ -104,8 +108,9 @@ admission reserves (`--schedule-conservativeness`: after 600 decodes a server wi
 drafts, so that the rest is padding, `--swa-full-tokens-ratio`,
 `SGLANG_OPT_RELEASE_PREFILL_SWA`, what the model's state layers are, whether keys, values and states share one memory
 (`--enable-unified-memory`; "eager" with `SGLANG_DISABLE_LAZY_COMPACTION`: each free moves pages), what requests have
-beside token ids, and the entries of the ring with which a decode does not store its state
-(`--linear-replayssm-cache-len` with `--enable-linear-replayssm`; 16 on a server)."""
+beside token ids, the entries of the ring with which a decode does not store its state
+(`--linear-replayssm-cache-len` with `--enable-linear-replayssm`; 16 on a server), and whether the tree keeps states in
+int8, in slots of their own (`--enable-int8-mamba-checkpoint`; "few": `--int8-mamba-ckpt-size`)."""
 TAKEN = {"strip_thinking": ("no", "yes")}
 """Options that are not drawn: `--strip-thinking-cache` beside answers that are reasoning alone. With it SGLang frees
 what the tree owns (docs/explanation/sglang.md)."""
@@ -204,7 +209,7 @@ class SglangFactory:
             features=features
             | {"pool", "reset-when-idle", "stop-tokens"}
             | host
-            | (ASKED | TREES if mixes else frozenset())
+            | (ASKED | TREES | COPIED if mixes else frozenset())
             | (frozenset({"aborted-turns"}) if sessions else frozenset()),
             documents={"inputs": DOCUMENTS} if mixes else {},
             features_with=_features_with(mixes, host, tree_core),
@@ -248,15 +253,18 @@ class SglangFactory:
 
 
 def _features_with(mixes: bool, host: frozenset[str], tree_core: str) -> dict[str, dict[str, frozenset[str]]]:
-    """Return the features that depend on options: `host`, those of the host tier, and windows."""
+    """Return the features that depend on options: `host`, those of the host tier, windows, and copied states."""
     windows = frozenset({"sliding-window"}) if mixes and tree_core != "rust" else frozenset[str]()
+    copied = COPIED if mixes else frozenset[str]()
     found = {
         "breadth": {value: TREES for value in SERVING["breadth"] if mixes and value != "1"},
         "unified_memory": {"no": TREES if mixes else frozenset[str]()},
-        "hicache": dict.fromkeys(POLICIES, host),
+        "hicache": {**dict.fromkeys(POLICIES, host), "no": copied if host else frozenset[str]()},
         "storage": {"file": host & STORED},
         "host_mode": {"cache": host},
         "tree_core": {tree_core or "python": host | windows},
+        "int8_checkpoints": {"no": host | windows, "few": copied, "default": copied},
+        "unified_memory": {"no": copied},
         "strategy": {strategy: windows for strategy in STRATEGIES if strategy != "no_buffer"},
     }
     return {option: values for option, values in found.items() if any(values.values())}

@@ -88,6 +88,7 @@ class Host:
         tables = self._tables(owned)
         free = engine.memory.free_slots() + [sizes.first_page + page for page in engine.memory.free_pages()]
         free += [sizes.first_window_page + page for page in engine.memory.free_window_pages()]
+        free += engine.checkpoints.free() if engine.checkpoints is not None else []
         pins = self._pins(owned)
         return View(
             free=free,

@@ -75,6 +75,7 @@ class Case(NamedTuple):
                 "unified_memory": "no",
                 "replay": "0",
                 "track": "1",
+                "int8_checkpoints": "no",
                 **self.config.options,
             }
         )
@@ -209,6 +210,16 @@ ROWS: tuple[Row[Case], ...] = (
         "replay={options.replay} excludes unified memory, whose pool has no rings: the flag has no effect"),
     Row("shadow", "replay", lambda c: c.options.replay != "0" and c.options.state_layers != "gdn",
         "replay={options.replay} needs state_layers=gdn: other layers have no kernel that replays"),
+    Row("shadow", "int8_checkpoints", lambda c: c.options.int8_checkpoints != "no" and not c.caches,
+        "int8_checkpoints={options.int8_checkpoints} needs prefix caching: nothing else stores a checkpoint"),
+    Row("shadow", "int8_checkpoints", lambda c: c.options.int8_checkpoints != "no" and c.options.hicache != "no",
+        "int8_checkpoints={options.int8_checkpoints} excludes HiCache: the server refuses both"),
+    Row("shadow", "int8_checkpoints", lambda c: c.options.int8_checkpoints != "no" and c.options.unified_memory != "no",
+        "int8_checkpoints={options.int8_checkpoints} excludes unified memory, which has no such pool: the flag has no "
+        "effect"),
+    Row("shadow", "int8_checkpoints", lambda c: c.options.int8_checkpoints != "no" and bool(c.windows),
+        "int8_checkpoints={options.int8_checkpoints} excludes windows: the only model that has both has no recurrent "
+        "state, of which `Int8CheckpointStore.quantize` wants the largest value"),
     # ---- Scripts.
     Row("script", "tree_core", lambda c: c.options.tree_core == BOTH, "two tree cores side by side"),
     Row("script", "assertions", lambda c: not shown(c.failure), "{failure.oracle} ({failure.field}) on SGLang yet"),

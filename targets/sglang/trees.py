@@ -76,7 +76,9 @@ class NodeTree:
                 yield Owned(first + location // self.page, Key(group, depth + end, tags[end - 1]), locks, node.id)
         if state is not None:
             for slot in state.tolist():
-                yield Owned(slot, Key(STATES, depth + len(tags), tags[-1]), state_locks, node.id)
+                yield Owned(
+                    self.engine.cached_state(slot), Key(STATES, depth + len(tags), tags[-1]), state_locks, node.id
+                )
 
 
 class NoTree:
@@ -91,7 +93,7 @@ class OpaqueTree:
     """A tree that shows only which slots it owns."""
 
     def __init__(self, engine: SglangEngine) -> None:
-        self.core, self.inputs = engine.cache.tree_core, engine.inputs
+        self.core, self.inputs, self.cached_state = engine.cache.tree_core, engine.inputs, engine.cached_state
         self.page, self.first_page = engine.sizes.page, engine.sizes.first_page
         self._pages: dict[int, Key] = {}
         self._states: dict[int, tuple[Key, Any]] = {}
@@ -126,4 +128,4 @@ class OpaqueTree:
             yield Owned(page, self._pages.get(page, Key(ATTENTION, -1, 0)), 0 if page in unlocked else SOME, None)
         for slot in self.core.all_mamba_values_flatten().tolist():
             key, node = self._states.get(slot, (Key(STATES, -1, 0), None))
-            yield Owned(slot, key, HIDDEN, node)
+            yield Owned(self.cached_state(slot), key, HIDDEN, node)

@@ -1,8 +1,8 @@
 """Assembles SGLang's own pools, allocator and tree cache for the configuration of one trace.
 
 Sizes are those that the server computes (`_calculate_mamba_ratio`: state slots per running request), so that a pool
-that runs dry is SGLang's fault and not the adapter's. The reference numbers state slots and KV pages together: slots
-first, then pages; number 0 of each is SGLang's padding sink.
+that runs dry is SGLang's fault and not the adapter's. The reference numbers state slots, checkpoints of states and KV
+pages together, in this order; number 0 of each is reserved, and of slots and pages SGLang's padding sink.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ....reference.layout import Group, Layout
+from ..checkpoints import Checkpoints
 from ..inputs import Inputs
 from . import old_releases, parts
 from .sizes import Sizes
@@ -29,6 +30,7 @@ def layout_of(sizes: Sizes) -> Layout:
     ]
     sinks = [0, sizes.first_page]
     reserved = [*range(1, sizes.reserved_slots), *range(sizes.first_page, sizes.first_page + sizes.reserved_pages)]
+    reserved += [sizes.first_checkpoint] if sizes.checkpoints else []
     if sizes.sliding:
         # The window behind the last checkpoint is kept for the next hit, slots are given back in batches of pages, and
         # the window of the hit that a request began with stays locked until it ends.
@@ -81,7 +83,12 @@ class SglangEngine:
         self.rows, self.kv, self.allocator = self.memory.pools
         self.cache = parts.make_cache(sizes, self.rows, self.allocator)
         self.states = Storage(self.rows, self.kv, sizes)
+        self.checkpoints = Checkpoints(self.rows, sizes) if sizes.checkpoints else None
         self.inputs = Inputs()
+
+    def cached_state(self, slot: int) -> int:
+        """Return the block of a state that the tree has: its working slot, or with int8 its checkpoint."""
+        return slot if self.checkpoints is None else self.checkpoints.block_of(slot)
 
 
 class Storage:

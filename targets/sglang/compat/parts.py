@@ -53,6 +53,11 @@ def publish(sizes: Sizes) -> Any:
             # Its boundaries count without a prefix cache, too.
             "mamba_track_interval": sizes.track,
         }
+    if sizes.int8 != "no":
+        given |= {
+            "enable_int8_mamba_checkpoint": True,
+            "int8_mamba_ckpt_size": None if sizes.int8 == "default" else sizes.checkpoints,
+        }
     if sizes.hicache != "no":
         given |= {
             "enable_hierarchical_cache": True,

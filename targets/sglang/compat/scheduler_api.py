@@ -406,6 +406,10 @@ def deferred(batch: Any) -> tuple[Any, Any, Any]:
 
 def copy_states(rows: Any, sources: Any, destinations: Any) -> None:
     """Copy the states of a batch's pairs, as the model runner does."""
+    checkpoints = getattr(rows, "mamba_ckpt_pool", None)
+    if checkpoints is not None:
+        checkpoints.load_to_active(rows.mamba_pool, sources, destinations)
+        return
     copy = getattr(rows, "copy_mamba_state", None) or rows.mamba_pool.copy_from
     copy(sources, destinations)
 

@@ -99,6 +99,8 @@ class Sizes:
     strips       True if all answers are reasoning, and the tree keeps the prompts alone (`strip_thinking_cache`)
     early_unlock  True if a request unlocks the windows and the state of its prefix once its own window is behind them
     ring         inputs that a decode may leave out of the stored state (`linear_replayssm_cache_len`), 0 for none
+    int8         slots for checkpoints of states in int8 (`enable_int8_mamba_checkpoint`): "default", as many as a
+                 server has, "few", or "no"
     """
 
     caching: bool
@@ -149,6 +151,7 @@ class Sizes:
     strips: bool = False
     unified: str = "no"
     ring: int = 0
+    int8: str = "no"
 
     @cached_property
     def tree_core(self) -> str:
@@ -171,7 +174,27 @@ class Sizes:
     @cached_property
     def first_page(self) -> int:
         """Number of KV page 0."""
+        return self.num_slots + self.num_checkpoints
+
+    @property
+    def first_checkpoint(self) -> int:
+        """Number of checkpoint 0: with int8 the tree keeps states in a pool of their own."""
         return self.num_slots
+
+    @property
+    def num_checkpoints(self) -> int:
+        """Number of ids of checkpoints."""
+        return self.checkpoints + 1 if self.checkpoints else 0
+
+    @cached_property
+    def checkpoints(self) -> int:
+        """Slots for checkpoints in int8, 0 without them. A few: each running request locks one while it stores another.
+
+        Source of the default: `maybe_init_int8_mamba_checkpoint_pool`.
+        """
+        if self.int8 == "few":
+            return self.rows + 1
+        return 2 * self.slots if self.int8 == "default" else 0
 
     @cached_property
     def first_window_page(self) -> int:
@@ -375,4 +398,5 @@ def sizes_of(config: Config) -> Sizes:
         strips=options.get("strip_thinking") == "yes",
         unified=unified,
         ring=int(options.get("replay", "0")),
+        int8=options.get("int8_checkpoints", "no") if caching else "no",
     )

@@ -148,7 +148,7 @@ class Engine:
                 tier.finish()
             if sizes.caching:
                 windows = sizes.window_pages * sizes.page
-                tree_api.evict(engine.cache, sizes.pages * sizes.page, sizes.slots, windows)
+                tree_api.evict(engine.cache, sizes.pages * sizes.page, max(sizes.slots, sizes.checkpoints), windows)
 
     def finish(self):
         """Run until every request has ended, or until nothing is scheduled any more."""
@@ -169,6 +169,8 @@ class Engine:
             "state slots": sizes.num_slots - sizes.reserved_slots - len(memory.free_slots()),
             "KV pages": sizes.num_pages - sizes.reserved_pages - len(memory.free_pages()),
         }
+        if engine.checkpoints is not None:
+            missing["checkpoints of states"] = sizes.checkpoints - len(engine.checkpoints.free())
         if sizes.sliding:
             windows = sizes.num_window_pages - sizes.reserved_window_pages
             missing["KV pages of windows"] = windows - len(memory.free_window_pages())

@@ -267,6 +267,7 @@ ELSEWHERE = {
     "loads-back",
     "chosen-loads",
     "evicts-stored",
+    "copied-states",
     "cut-drafts",
     "stop-strings",
     "drafts-past-length",

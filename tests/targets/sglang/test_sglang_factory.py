@@ -247,14 +247,63 @@ def test_a_ring_of_inputs_is_taken_where_it_has_an_effect(changes: dict[str, Any
 
 
 def test_a_ring_of_inputs_is_drawn_now_and_then_and_the_server_is_told() -> None:
-    drawn = [draw_trace(MIXES.capabilities, 2, index, {}, MIXES.supports).config for index in range(300)]
+    drawn = [draw_trace(MIXES.capabilities, 2, index, {}, MIXES.supports).config for index in range(600)]
     rings = [one for one in drawn if one.options["replay"] != "0"]
-    assert 0 < len(rings) < 30 and {sizes_of(one).ring for one in rings} == {3, 6}
+    assert 0 < len(rings) < 60 and {sizes_of(one).ring for one in rings} == {3, 6}
     for one in (rings[0], msgspec.structs.replace(rings[0], mamba_cache_mode="none", enable_prefix_caching=False)):
         flags = deployment("", Trace(one, ()), "0.5.23").flags
         assert "--enable-linear-replayssm" in flags and "--mamba-track-interval" in flags
         assert ("--linear-replayssm-cache-len", one.options["replay"]) in pairwise(flags)
     assert "--enable-linear-replayssm" not in deployment("", Trace(PLAIN, ()), "0.5.23").flags
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({}, ""),
+        ({"async_depth": 1, "num_speculative_tokens": 2, "options": {"strategy": "extra_buffer"}}, ""),
+        ({"options": {"tree_core": "rust"}}, ""),
+        ({"options": {"replay": "3", "mixed_chunk": "yes"}}, ""),
+        ({"mamba_cache_mode": "none", "enable_prefix_caching": False}, "needs prefix caching"),
+        ({"options": {"hicache": "write_through", "tree_core": "python"}}, "the server refuses both"),
+        ({"options": {"unified_memory": "lazy"}}, "has no such pool"),
+        ({"groups": WINDOWS, "async_depth": 1, "options": {"strategy": "extra_buffer"}}, "excludes windows"),
+    ],
+)
+@pytest.mark.parametrize("size", ["few", "default"])
+def test_int8_checkpoints_are_taken_where_a_server_takes_them(size: str, changes: dict[str, Any], reason: str) -> None:
+    options = {"strategy": "no_buffer", **changes.get("options", {})}
+    without = msgspec.structs.replace(PLAIN, **{**changes, "options": options})
+    assert not MIXES.supports(without)
+    answer = MIXES.supports(msgspec.structs.replace(without, options={**options, "int8_checkpoints": size}))
+    assert reason in answer
+    assert bool(answer) == bool(reason)
+
+
+def test_int8_checkpoints_are_drawn_now_and_then_and_the_server_is_told() -> None:
+    drawn = [draw_trace(MIXES.capabilities, 1, index, {}, MIXES.supports).config for index in range(900)]
+    able = [
+        one
+        for one in drawn
+        if not MIXES.supports(msgspec.structs.replace(one, options={**one.options, "int8_checkpoints": "few"}))
+    ]
+    some = {size: [one for one in able if one.options["int8_checkpoints"] == size] for size in ("few", "default")}
+    assert 0.06 < sum(map(len, some.values())) / len(able) < 0.15
+    for size, chosen in some.items():
+        flags = deployment("", Trace(chosen[0], ()), "0.5.23").flags
+        assert "--enable-int8-mamba-checkpoint" in flags
+        given = "--int8-mamba-ckpt-size", str(chosen[0].max_num_seqs + 1)
+        assert (given in pairwise(flags)) == ("--int8-mamba-ckpt-size" in flags) == (size == "few")
+    assert "--enable-int8-mamba-checkpoint" not in deployment("", Trace(PLAIN, ()), "0.5.23").flags
+
+
+@pytest.mark.parametrize(("size", "checkpoints"), [("few", 3), ("default", 20), ("no", 0)])
+def test_checkpoints_are_numbered_between_working_slots_and_pages(size: str, checkpoints: int) -> None:
+    """Two requests run; a server has five working slots for each. Number 0 of each pool is reserved."""
+    options = {"strategy": "extra_buffer", "int8_checkpoints": size}
+    sizes = sizes_of(msgspec.structs.replace(PLAIN, options=options, async_depth=1, max_num_seqs=2))
+    assert (sizes.slots, sizes.checkpoints, sizes.first_checkpoint) == (10, checkpoints, 11)
+    assert sizes.first_page == 11 + (checkpoints + 1 if checkpoints else 0)
 
 
 def test_all_strategies_and_pages_are_drawn() -> None:

@@ -164,6 +164,69 @@ def test_a_hit_follows_an_answer_that_ended_with_an_empty_ring(
     assert outcome.reached["prefix hit"]
 
 
+@pytest.mark.parametrize("core", ["python", "rust"])
+@pytest.mark.parametrize(("strategy", "depth"), [("no_buffer", 0), ("extra_buffer", 1), ("extra_buffer_lazy", 1)])
+def test_states_are_copied_into_few_checkpoints_and_back(
+    workers: dict[str, WorkerClient], strategy: str, depth: int, core: str
+) -> None:
+    """There are two of them: a third prefix takes the place of another one. The flush gives back all."""
+    options = {"strategy": strategy, "tree_core": core, "int8_checkpoints": "few"}
+    config = msgspec.structs.replace(config_of(0, depth), options=options, max_num_seqs=1)
+    config = msgspec.structs.replace(config, groups=(Group("mamba", 4, layers=2), Group("attention", 1)))
+    asked = [(("a", 9),), (("b", 9),), (("c", 9),), (("c", 9), ("d", 2))]
+    events: list[Arrive | Step | ResetPrefixCache] = []
+    for index, prompt in enumerate([*asked, *asked]):
+        reset = [ResetPrefixCache()] if index == len(asked) else []
+        events += [*reset, Arrive(f"r{index}", prompt, 2), *(Step(),) * 6]
+    outcome = worker_of(workers, LATEST).run(Trace(config, tuple(events)))
+    assert outcome.violation is None, outcome.violation.message
+    assert outcome.reached["state copied into the cache in place of another one"]
+    assert outcome.reached["state copied out of the cache"] and outcome.reached["prefix hit"]
+    assert outcome.reached["prefix cache reset"] == 1
+
+
+BREAKS = {
+    "reserved": (
+        "M1",
+        """--- a/sglang/srt/mem_cache/mamba_checkpoint_pool.py
++++ b/sglang/srt/mem_cache/mamba_checkpoint_pool.py
+@@ -224,3 +224,4 @@
+             for shape in conv_shapes
+         ]
+         self.allocator = MambaSlotAllocator(size=num_slots, device=device)
++        self.allocator.free_slots = torch.arange(0, num_slots, dtype=torch.int64)
+""",
+    ),
+    "window": (
+        "S1",
+        """--- a/sglang/srt/mem_cache/mamba_checkpoint_pool.py
++++ b/sglang/srt/mem_cache/mamba_checkpoint_pool.py
+@@ -249,4 +249,4 @@
+         cache = active_mamba_pool.mamba_cache
+         self.temporal.store_from_pool(cache.temporal, active_slots, ckpt_slots)
+         for i, c in enumerate(self.conv):
+-            c[:, ckpt_slots] = cache.conv[i][:, active_slots]
++            pass
+""",
+    ),
+}
+"""Breaks of the pool of checkpoints, and the oracle that says so."""
+
+
+@pytest.mark.parametrize("name", BREAKS)
+def test_a_broken_pool_of_checkpoints_shows(name: str) -> None:
+    oracle, patch = BREAKS[name]
+    broken = patched(prepare(f"sglang@{LATEST}", print), [parse_patch(patch, name)])
+    target = f"sglang@{broken.tree}"
+    options = {"strategy": "extra_buffer", "int8_checkpoints": "default"}
+    config = msgspec.structs.replace(config_of(0, 1), options=options)
+    trace = Trace(config, (Arrive("r0", (("a", 9),), 2), *(Step(),) * 6))
+    with WorkerClient(target, prepare(target, print), trace_seconds=300) as worker:
+        worker.start()
+        violation = worker.run(trace).violation
+    assert violation is not None and violation.oracle == oracle
+
+
 @pytest.mark.parametrize("core", ["python", "both"])
 @pytest.mark.parametrize("depth", [0, 1])
 def test_a_hit_behind_an_image_and_a_window_follows_an_idle_batch(
