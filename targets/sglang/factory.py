@@ -253,18 +253,18 @@ class SglangFactory:
 
 
 def _features_with(mixes: bool, host: frozenset[str], tree_core: str) -> dict[str, dict[str, frozenset[str]]]:
-    """Return the features that depend on options: `host`, those of the host tier, windows, and copied states."""
+    """Return the features that depend on options: `host`, those of the host tier, windows, trees of drafts, and copied
+    states."""
     windows = frozenset({"sliding-window"}) if mixes and tree_core != "rust" else frozenset[str]()
-    copied = COPIED if mixes else frozenset[str]()
+    copied, trees = (COPIED, TREES) if mixes else (frozenset[str](), frozenset[str]())
     found = {
-        "breadth": {value: TREES for value in SERVING["breadth"] if mixes and value != "1"},
-        "unified_memory": {"no": TREES if mixes else frozenset[str]()},
+        "breadth": {value: trees for value in SERVING["breadth"] if value != "1"},
         "hicache": {**dict.fromkeys(POLICIES, host), "no": copied if host else frozenset[str]()},
         "storage": {"file": host & STORED},
         "host_mode": {"cache": host},
         "tree_core": {tree_core or "python": host | windows},
         "int8_checkpoints": {"no": host | windows, "few": copied, "default": copied},
-        "unified_memory": {"no": copied},
+        "unified_memory": {"no": copied | trees},
         "strategy": {strategy: windows for strategy in STRATEGIES if strategy != "no_buffer"},
     }
     return {option: values for option, values in found.items() if any(values.values())}
