@@ -560,7 +560,7 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
     async_depth: Annotated[int, Meta(ge=0, le=2)] = 0
     graph_sizes: Annotated[tuple[Rows, ...], Meta(max_length=64)] = (1, 2, 4, 8)
     policy: Literal["fcfs", "priority"] = "fcfs"
-    options: Annotated[dict[Name, Name], Meta(max_length=32)] = field(default_factory=dict)
+    options: Annotated[dict[Name, Name], Meta(max_length=64)] = field(default_factory=dict)
 
     def layout_groups(self) -> tuple[LayoutGroup, ...]:
         """Return the groups as the reference's `Group`."""

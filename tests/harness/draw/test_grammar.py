@@ -477,6 +477,19 @@ def test_a_storage_is_switched_behind_steps_where_there_is_one() -> None:
     assert not any(isinstance(event, SwitchStorage) for trace in bare for event in trace.events)
 
 
+def test_a_detached_storage_is_attached_again_at_the_next_idle_moment_that_is_drawn_for_it() -> None:
+    able = CLEAN.capabilities
+    able = msgspec.structs.replace(able, events=able.events | {"switch_storage"}, features=able.features | {"storage"})
+    counts = []
+    for percent in (0, 100):
+        workload = Workload(switch_back=percent)
+        drawn = [draw_trace(able, 1, index, {}, CLEAN.supports, workload=workload) for index in range(60)]
+        found = [sum(isinstance(event, SwitchStorage) for event in trace.events) for trace in drawn]
+        counts.append(sum(count >= 2 for count in found))
+        assert percent == 0 or count_behind_steps(drawn, SwitchStorage)
+    assert counts[0] < counts[1], counts
+
+
 def test_the_encoder_cache_is_reset_where_prompts_have_images() -> None:
     able = CLEAN.capabilities
     documents = {"inputs": {"images": ("a", "image.b")}}
