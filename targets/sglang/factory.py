@@ -152,6 +152,9 @@ PRESSURE = {
 """Values with which memory is short: few state slots for a request and none beyond those of the server, an admission
 that reserves little or nothing for what answers still need, and a host to which what is published is copied, mostly at
 once, by copies that last and lock it. Without a storage, with which what is evicted leaves the host, too."""
+TOGETHER = (("window", "unified_memory"), ("window", "unified_memory"), ("window", "unified_memory"))
+"""Their code is that of neither alone (`allocator/unified_hybrid_swa.py`): as many configurations aim at both as at
+three extras."""
 DRAFTS = 3
 """Most drafts in a verification, for releases whose speculation the target can drive."""
 
@@ -221,6 +224,7 @@ class SglangFactory:
             stock=stock if "snapshots" in features else None,
             has_server="snapshots" in features,
             options=options,
+            together=TOGETHER if mixes and tree_core != "rust" else (),
             pressure={name: values for name, values in PRESSURE.items() if mixes and name in options},
             accepts={
                 "tree_core": (*TREE_CORES, "legacy") if tree_core else (),

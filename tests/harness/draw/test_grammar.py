@@ -241,6 +241,20 @@ def test_an_extra_that_fits_little_is_what_some_configurations_are_about() -> No
     assert share(30) > 0.02
 
 
+def test_extras_that_are_seldom_drawn_together_are_what_some_configurations_are_about() -> None:
+    options = {name: ("no", *["no"] * 8, "yes") for name in ("one", "other")}
+    alone = msgspec.structs.replace(CLEAN.capabilities, options=options)
+    both = msgspec.structs.replace(alone, together=(("one", "other"),) * 5)
+
+    def share(capabilities: Capabilities) -> float:
+        drawn = [
+            draw_valid_config(RandomChoices(4, index), lambda config: "", capabilities, {}) for index in range(800)
+        ]
+        return sum(set(config.options.values()) == {"yes"} for config in drawn) / len(drawn)
+
+    assert share(alone) < 0.05 and share(both) > 0.1
+
+
 def test_an_extra_takes_another_value_where_one_does_not_fit() -> None:
     """Only the extras that do not fit are left out, and only if another value does not fit either."""
     capabilities = msgspec.structs.replace(CLEAN.capabilities, options={"unit": ("0", "0", "2", "4")})
