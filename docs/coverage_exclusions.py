@@ -1,4 +1,4 @@
-"""The lists of modules and excluded functions in docs/reference/coverage.md, from each engine's `coverage.toml`.
+"""The modules, excluded functions and branches in docs/reference/coverage.md, from each engine's `coverage.toml`.
 
     python docs/coverage_exclusions.py            # prints the lists
     python docs/coverage_exclusions.py --write    # writes them into the page
@@ -13,6 +13,7 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
+from hybridfuzz.targets.base.coverage_scope import Exclusion
 from hybridfuzz.targets.base.protocol import TargetError
 from hybridfuzz.targets.base.registry import coverage_scope, engines
 
@@ -43,6 +44,22 @@ def lists() -> Iterator[str]:
                 ]
                 yield f"| `{module}` | {', '.join(f'`{name}`' for name in names)} | {exclusion.reason} |"
         yield ""
+        if any(exclusion.branches for exclusion in scope.excluded):
+            yield "| module | branches | reason |"
+            yield "| --- | --- | --- |"
+        for exclusion in scope.excluded:
+            for module in dict.fromkeys(function.partition("::")[0] for function in exclusion.branches):
+                yield f"| `{module}` | {', '.join(branches(exclusion, module))} | {exclusion.reason} |"
+        yield ""
+
+
+def branches(exclusion: Exclusion, module: str) -> Iterator[str]:
+    """Yield the excluded branches of a module's functions."""
+    for function, names in exclusion.branches.items():
+        file, _, name = function.partition("::")
+        if file == module:
+            parts = ", ".join(f"`{branch}`" for branch in names).replace("|", "\\|")
+            yield f"{name}: {parts}"
 
 
 def written(page: str) -> str:

@@ -127,15 +127,19 @@ def _fitting(
 
 
 def _subject(choices: Choices, draws: Mapping[str, Callable[[], Any]], capabilities: Capabilities) -> Settings:
-    """Return an extra, each as likely as the others, with one of its values. It has no effect if it is among `EXTRAS`
-    and the target does not have it."""
+    """Return an extra, or several that are seldom drawn together (`Capabilities.together`), each as likely as the
+    others, with one of its values. It has no effect if it is among `EXTRAS` and the target does not have it."""
     settings = {name: draw() for name, draw in draws.items()}
-    name = choices.pick([*EXTRAS, *(f"option {name}" for name in capabilities.usual_options)])
-    for _ in range(SUBJECT_TRIES):
-        value = draws[name]()
-        if name in _plain(settings | {name: value}, capabilities):
-            return {name: value}
-    return {}
+    single = [(name,) for name in (*EXTRAS, *(f"option {name}" for name in capabilities.usual_options))]
+    several = [tuple(name if name in EXTRAS else f"option {name}" for name in names) for names in capabilities.together]
+    found: Settings = {}
+    for name in choices.pick([*single, *several]):
+        for _ in range(SUBJECT_TRIES):
+            value = draws[name]()
+            if name in _plain(settings | {name: value}, capabilities):
+                found[name] = value
+                break
+    return found
 
 
 def _without_extras(

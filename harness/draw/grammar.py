@@ -114,6 +114,8 @@ class Grammar:
         """Sessions in a later turn than their first -> the most tokens that they had before it."""
         self.aborts_turns = "aborted-turns" in capabilities.features
         self.idle = 0
+        self.detached = False
+        """True if the storage is detached: another switch attaches it again."""
         self.unit = max(group.block_size for group in config.groups)
         self.documents = capabilities.documents_with(config.options)
         features = capabilities.features - capabilities.switched_off(config.options)
@@ -210,6 +212,7 @@ class Grammar:
             self._last = Wake()
             return self._last
         self._last = self._draw()
+        self.detached ^= isinstance(self._last, SwitchStorage)
         return self._last
 
     def all_events(self) -> tuple[AnyEvent, ...]:
@@ -252,6 +255,8 @@ class Grammar:
             return self.arrive_after_evict(*self.after_evict)
         if not self.left:
             self.idle += 1
+            if self.detached and self._asking.chance(workload.switch_back):
+                return self.when_idle(SwitchStorage)
             if self.history and "dummy_run" in self.events and choices.chance(workload.idle_dummy):
                 return self.dummy_run()
             if self.history and self.idle < 3 and choices.chance(workload.idle_step):

@@ -82,6 +82,7 @@ class Workload(Struct, frozen=True, forbid_unknown_fields=True):
     # what comes next
     load_follows: Annotated[int, percent("arrivals and turns that a load follows at once, where requests wait")] = 45
     idle_dummy: Annotated[int, percent("events of an idle engine that are dummy runs")] = 25
+    switch_back: Annotated[int, percent("events of an idle engine with a detached storage that attach it again")] = 30
     idle_step: Annotated[int, percent("events of an engine idle for a moment that are steps")] = 25
     idle_turn: Annotated[int, percent("events of an idle engine with sessions that go on with one")] = 75
     arrival_in_burst: Annotated[int, percent("events after an arrival in a burst that are another one")] = 70

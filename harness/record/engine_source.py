@@ -7,11 +7,13 @@ not nested, default values) do not, whether they ran or not.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
+INNER = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+LEAVES = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 
 
 def files_of(modules: Iterable[str]) -> dict[str, Path]:
@@ -57,6 +59,45 @@ def is_kernel(function: Function) -> bool:
 def body_lines(function: Function) -> range:
     """Return the lines of a function's body."""
     return range(function.body[0].lineno, (function.body[-1].end_lineno or 0) + 1)
+
+
+def branches(function: Function) -> Iterator[tuple[str, range]]:
+    """Yield each branch of a function, nested functions left out: its name, and its lines.
+
+    The name is the line that leads to the branch as `ast.unparse` writes it, without the colon: `if a is None`,
+    `except ValueError`, `case 1`, `for one in many`. The lines are those behind it, and those of an `except` or a
+    `case` itself, which runs only if the ones before did not fit. `else of if a is None` has what follows if not,
+    further conditions included; so has `after if a is None` where the branch leaves the block and has no `else`.
+    """
+    for node, rest in _inside(function):
+        body, other = getattr(node, "body", None), getattr(node, "orelse", None)
+        if not isinstance(node, ast.stmt | ast.ExceptHandler | ast.match_case) or not body:
+            continue
+        head = ast.unparse(node).strip().splitlines()[0].removesuffix(":")
+        yield head, _lines([node.pattern if isinstance(node, ast.match_case) else node, *body][_runs(node) :])
+        if other:
+            yield f"else of {head}", _lines(other)
+        elif rest and isinstance(node, ast.If) and isinstance(body[-1], LEAVES):
+            yield f"after {head}", _lines(rest)
+
+
+def _runs(node: ast.AST) -> int:
+    """Return 1 for a line that runs whether or not its branch does, else 0."""
+    return 0 if isinstance(node, ast.ExceptHandler | ast.match_case) else 1
+
+
+def _inside(node: ast.AST) -> Iterator[tuple[ast.AST, list[ast.stmt]]]:
+    """Yield what a node contains, nested functions left out, each with the statements behind it in its block."""
+    blocks = [block for _, block in ast.iter_fields(node) if isinstance(block, list)]
+    for block in blocks:
+        for index, child in enumerate(block):
+            if isinstance(child, ast.stmt | ast.ExceptHandler | ast.match_case) and not isinstance(child, INNER):
+                yield child, block[index + 1 :]
+                yield from _inside(child)
+
+
+def _lines(nodes: Sequence[ast.stmt | ast.ExceptHandler | ast.pattern]) -> range:
+    return range(nodes[0].lineno, (nodes[-1].end_lineno or nodes[-1].lineno) + 1)
 
 
 def statement_of(source: str) -> dict[int, int]:

@@ -53,6 +53,7 @@ def fault(capabilities: Capabilities) -> str:
         _contradiction(capabilities)
         or _bad_option(capabilities)
         or _bad_value(capabilities, "pressure")
+        or _bad_together(capabilities)
         or _bad_value(capabilities, "documents")
         or _bad_value(capabilities, "features_with")
         or _bad_setting(capabilities)
@@ -84,6 +85,14 @@ def _contradiction(capabilities: Capabilities) -> str:
             return f"modes has {caching[0]!r}, but features has neither 'block-tables' nor 'pool'"
     elif "caches" in capabilities.observes:
         return "observes has 'caches', which is for targets without a pool, but features names one"
+    return ""
+
+
+def _bad_together(capabilities: Capabilities) -> str:
+    known = {"window", *capabilities.usual_options}
+    for name in (name for names in capabilities.together for name in names):
+        if name not in known:
+            return f"together has {name!r}; {_hint(name, known)}"
     return ""
 
 

@@ -29,7 +29,7 @@ from ..base.trace import (
     least_tokens,
     logprob_start,
 )
-from .compat.sizes import eviction_config, sizes_of, slots_with, storage_config, storage_request
+from .compat.sizes import eviction_config, routing_key_of, sizes_of, slots_with, storage_config, storage_request
 
 
 class Model(NamedTuple):
@@ -259,6 +259,10 @@ def _flags(trace: Trace) -> Iterator[str]:
         yield "--enable-mixed-chunk"
     if options.get("order", "fcfs") != "fcfs":
         yield from ("--schedule-policy", options["order"])
+    if sizes.retraction != "length":
+        yield from ("--retraction-policy", sizes.retraction)
+    if sizes.prefill_rows:
+        yield from ("--prefill-max-requests", str(sizes.prefill_rows))
     if options.get("conservativeness", "1") != "1":
         yield from ("--schedule-conservativeness", options["conservativeness"])
     if options.get("prefill_interval", "0") != "0":
@@ -322,17 +326,21 @@ def _client(trace: Trace) -> Client:
     sessions = {event.name for event in trace.events if isinstance(event, Arrive) and event.session}
     aborts = [event for event in trace.events if isinstance(event, Abort)]
     ends = {event.name for event in aborts if event.keeps_session or event.name not in sessions}
-    calls = calls_of(trace.events, partial(_fields, ends, trace.config.policy == "priority"), _Others(trace))
+    has_keys = trace.config.options.get("order") == "routing-key"
+    calls = calls_of(trace.events, partial(_fields, ends, trace.config.policy == "priority", has_keys), _Others(trace))
     return Client(GENERATE, ANSWER_OF_GENERATE, dict(calls), tuple(_forced(trace)))
 
 
-def _fields(aborted: Collection[str], has_priorities: bool, event: Turn, samples: int) -> dict[str, object]:
+def _fields(
+    aborted: Collection[str], has_priorities: bool, has_keys: bool, event: Turn, samples: int
+) -> dict[str, object]:
     """Return the fields of a request besides its prompt and length; those that are aborted have an id. With priorities
     each gets its own, also 0: SGLang ranks a request without one last."""
     in_session = isinstance(event, Resume) or event.session
     found: dict[str, object] = {"n": samples} if samples > 1 else {}
     found |= {"session_params": {"id": event.name}} if in_session else {}
     found |= {"rid": event.name} if event.name in aborted else {}
+    found |= {"routing_key": key} if has_keys and (key := routing_key_of(event.name)) else {}
     found |= {"min_new_tokens": least} if (least := least_tokens(event)) else {}
     found |= {"regex": ".*"} if event.structured else {}
     found |= {"regex": "("} if isinstance(event, Arrive) and event.bad_grammar else {}

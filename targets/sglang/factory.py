@@ -34,6 +34,8 @@ MIXED = (
     Setting("--enable-mixed-chunk", {"mixed_chunk": "no"}),
     Setting("--enable-priority-scheduling", {"policy": "fcfs"}),
     Setting("--schedule-policy", {"order": "fcfs"}),
+    Setting("--retraction-policy", {"retraction": "length"}, is_rare=True),
+    Setting("--prefill-max-requests", {"prefill_rows": "0"}, is_rare=True),
     Setting("--schedule-conservativeness", {"conservativeness": "1"}),
     Setting("--prefill-decode-interval", {"prefill_interval": "0"}, is_rare=True),
     Setting("--radix-eviction-policy", {"eviction": "lru"}, is_rare=True),
@@ -69,6 +71,8 @@ BEHIND_HOST = (
     Setting("--hicache-host-memory-mode", {"host_mode": "cache"}),
     Setting("PUT and DELETE /hicache/storage-backend", events=frozenset({"switch_storage"})),
     Setting("POST /hicache/storage-backend/clear", {"storage_cleared": "no"}, is_rare=True),
+    Setting("hicache_storage_pass_prefix_keys", {"prefix_keys": "no"}, is_rare=True),
+    Setting("hicache_write_policy of PUT /hicache/storage-backend", {"attach_policy": "same"}, is_rare=True),
 )
 """Only where SGLang's hash of pages can be compiled."""
 POLICIES = ("write_through", "write_through_selective", "write_back")
@@ -82,7 +86,9 @@ HOST, STORED = frozenset({"stores", "loads-back"}), frozenset({"storage"})
 """Features with HiCache, and with a storage behind it."""
 SERVING = {
     "mixed_chunk": ("no", "yes"),
-    "order": ("fcfs", "fcfs", "lpm", "dfs-weight", "lof", "hrrn", "shortest-prefill-first"),
+    "order": ("fcfs", "fcfs", "lpm", "dfs-weight", "lof", "hrrn", "shortest-prefill-first", "routing-key", "random"),
+    "retraction": ("length", "priority"),
+    "prefill_rows": ("0", "0", "0", "1"),
     "eviction": ("lru", "lru", "lru", "lfu", "slru", "tlru", "priority"),
     "path_states": ("-1", "-1", "1", "2"),
     "session_tags": ("no", "yes"),
@@ -100,7 +106,8 @@ SERVING = {
     "replay": ("0", "0", "0", "0", "0", "0", "0", "3", "0", "0", "0", "0", "0", "0", "0", "6"),
     "int8_checkpoints": ("no", "few", "no", "default"),
 }
-"""Options of such releases: `--enable-mixed-chunk`, `--schedule-policy`, `--radix-eviction-policy`,
+"""Options of such releases: `--enable-mixed-chunk`, `--schedule-policy`, `--retraction-policy`,
+`--prefill-max-requests` ("0": any number), `--radix-eviction-policy`,
 `--mamba-max-states-per-path`, `--enable-session-radix-cache`, `ignore_eos` of requests, the share of an answer that
 admission reserves (`--schedule-conservativeness`: after 600 decodes a server with 1 is where one with 0.14 begins),
 `--prefill-decode-interval`, what makes drafts (`--speculative-algorithm`), how many of them may follow the same token
@@ -135,11 +142,15 @@ STORAGE = {
     "storage_pace": ("all", "each", "one"),
     "storage_limits": ("no", "room", "faults"),
     "storage_cleared": ("no", "yes"),
+    "prefix_keys": ("no", "yes"),
+    "attach_policy": ("same", "same", *POLICIES),
 }
 """Options of what is behind the host (`--hicache-storage-backend`): whether the host is a cache beside it or a buffer
 (`--hicache-host-memory-mode`), whether the server is told a request's most tokens, on which a buffer's locks depend
 (`--context-length`), when a request stops to wait for it (`--hicache-storage-prefetch-policy`), how fast, large and
-reliable it is (storage.py), and whether clients that flush the cache clear it (`POST /clear_hicache_storage_backend`).
+reliable it is (storage.py), whether clients that flush the cache clear it (`POST /clear_hicache_storage_backend`),
+whether it is told the hashes before a page (`hicache_storage_pass_prefix_keys`), and the policy with which clients
+attach it again (`hicache_write_policy` of `PUT /hicache/storage-backend`).
 """
 PRESSURE = {
     "strategy": ("no_buffer", "no_buffer", "extra_buffer"),
@@ -152,6 +163,9 @@ PRESSURE = {
 """Values with which memory is short: few state slots for a request and none beyond those of the server, an admission
 that reserves little or nothing for what answers still need, and a host to which what is published is copied, mostly at
 once, by copies that last and lock it. Without a storage, with which what is evicted leaves the host, too."""
+TOGETHER = (("window", "unified_memory"), ("window", "unified_memory"), ("window", "unified_memory"))
+"""Their code is that of neither alone (`allocator/unified_hybrid_swa.py`): as many configurations aim at both as at
+three extras."""
 DRAFTS = 3
 """Most drafts in a verification, for releases whose speculation the target can drive."""
 
@@ -221,6 +235,7 @@ class SglangFactory:
             stock=stock if "snapshots" in features else None,
             has_server="snapshots" in features,
             options=options,
+            together=TOGETHER if mixes and tree_core != "rust" else (),
             pressure={name: values for name, values in PRESSURE.items() if mixes and name in options},
             accepts={
                 "tree_core": (*TREE_CORES, "legacy") if tree_core else (),

@@ -61,6 +61,7 @@ BEHIND: Sequence[Behind] = (
     Behind(
         "read by other processes than the scheduler's, or by features that no trace has",
         (
+            "admin_api_key",
             "encoder_transfer_backend",
             "expert_distribution_recorder_buffer_size",
             "grammar_backend",

@@ -107,13 +107,20 @@ class HostTier:
         places, sizes = self.places[group], self.engine.sizes
         for host, cells in zip(places.parts, device_parts(self.states, group), strict=True):
             cells[layer][device] = host[places.index(layer, transfer.host_indices.numpy())]
-        first = sizes.first_window_page if group == WINDOW else sizes.first_page
         for location in ids if group == STATES else ids[:: sizes.page]:
             if group == STATES:
                 loaded = Loaded(step, "", STATES, layer, -1, location, temporal=True, conv=True)
             else:
-                loaded = Loaded(step, "", group, layer, -1, first + location // sizes.page, slots=sizes.page)
+                loaded = Loaded(step, "", group, layer, -1, self._page(group, location), slots=sizes.page)
             self._loaded.append((step, loaded))
+
+    def _page(self, group: int, location: int) -> int:
+        """Return the number of a page by the location of a token as a load names it: in a unified memory an id of keys
+        and values, and a place of windows, whose pages are bound to their ids before they are loaded."""
+        sizes = self.engine.sizes
+        if group == WINDOW:
+            return sizes.first_window_page + self.engine.memory.window_page_at(location)
+        return sizes.first_page + location // sizes.page
 
     def _operations(self) -> list[Operation]:
         streams = self.transfers.device_to_host_stream, self.transfers.host_to_device_stream

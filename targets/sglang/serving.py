@@ -10,7 +10,7 @@ from ...reference.layout import cdiv
 from ...reference.tokens import Truth
 from .compat import scheduler_api, tree_api
 from .compat.engine import SglangEngine
-from .compat.sizes import Sizes
+from .compat.sizes import Sizes, routing_key_of
 from .device import Device
 from .inputs import keys_of
 from .scheduling import Skeleton
@@ -89,6 +89,8 @@ class Server:
         if self.scheduler.model_worker is not None:
             self.scheduler.model_worker.wanted.truths[name] = truth
         request.priority = self.priorities.setdefault(name, priority)
+        if self.engine.sizes.order == "routing-key":
+            request.routing_key = routing_key_of(name) or None
         self.requests[name] = request
         if wait := structured or bad_grammar:
             ends = () if is_string else stops

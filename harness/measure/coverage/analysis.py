@@ -21,7 +21,7 @@ from coverage.plugin_support import Plugins
 from coverage.types import TSourceTokenLines
 
 from ...draw.trace_files import encode_json, write_atomically
-from ...record.engine_source import body_lines, files_of, functions, is_kernel
+from ...record.engine_source import Function, body_lines, branches, files_of, functions, is_kernel
 from .report import (
     HTML_FOLDER,
     JSON_FILE,
@@ -62,9 +62,20 @@ class Module(FileReporter):
                 excluded |= region.lines
             else:
                 counted |= region.lines
+                excluded |= self._branches(function, f"{name}::{region.name}", task)
         self._statements = (set(statements) & counted) - excluded
         self._left_out = everything - self._statements
         self.reached = self._statements & set(task.saved.lines.get(name, ()))
+
+    def _branches(self, function: Function, name: str, task: Task) -> set[int]:
+        """Return the lines of a function's branches that do not count, and note these."""
+        wanted = {branch: reason for one, branch, reason in task.scope.branches() if one == name}
+        found: set[int] = set()
+        for branch, lines in branches(function) if wanted else ():
+            if branch in wanted:
+                found |= set(lines)
+                self.excluded.append(ExcludedFunction(name, wanted[branch], branch))
+        return found
 
     def relative_filename(self) -> str:
         return self.name
@@ -144,6 +155,9 @@ def report(task: Task) -> CoverageReport:
         for path in (lcov, *pages.iterdir()):  # moved, not written there: that would follow a symbolic link
             path.replace(folder / path.relative_to(temporary))
     names = [f"{module.name}::{region.name}" for module in modules for region in module.code_regions()]
+    known = {(one.function, one.branch) for module in modules for one in module.excluded}
+    unknown = [pattern for pattern, _ in scope.patterns() if not any(fnmatchcase(name, pattern) for name in names)]
+    unknown += [f"{name}: {branch}" for name, branch, _ in scope.branches() if (name, branch) not in known]
     result = CoverageReport(
         target=saved.target,
         version=saved.version,
@@ -152,7 +166,7 @@ def report(task: Task) -> CoverageReport:
         modules=[module.coverage() for module in modules],
         excluded=[function for module in modules for function in module.excluded],
         missing=[pattern for pattern in scope.modules if not any(fnmatchcase(name, pattern) for name in files)],
-        unknown=[pattern for pattern, _ in scope.patterns() if not any(fnmatchcase(name, pattern) for name in names)],
+        unknown=unknown,
     )
     write_atomically(folder / JSON_FILE, encode_json(result))
     return result

@@ -9,7 +9,7 @@ target (`analysis`). Statements in functions count, except those of
 
     Triton kernels                they run compiled, unless the adapter reports their lines
     abstract methods, overloads   never called themselves; also `raise NotImplementedError` and `# pragma: no cover`
-    excluded functions            listed with a reason in the target's `coverage.toml`
+    excluded functions, branches  listed with a reason in the target's `coverage.toml`
 """
 
 from __future__ import annotations
@@ -69,10 +69,11 @@ class ModuleCoverage(Struct, frozen=True):
 
 
 class ExcludedFunction(Struct, frozen=True):
-    """A function that does not count, as MODULE::QUALIFIED.NAME."""
+    """A function, as MODULE::QUALIFIED.NAME, that does not count, or whose branch does not, "" for all of it."""
 
     function: str
     reason: str
+    branch: str = ""
 
 
 class CoverageReport(Struct, frozen=True):
@@ -80,7 +81,7 @@ class CoverageReport(Struct, frozen=True):
 
     traces    traces that ran while lines were recorded
     missing   modules that the target declares and this version does not have
-    unknown   excluded functions that this version does not have
+    unknown   excluded functions and branches that this version does not have
     """
 
     target: str

@@ -23,12 +23,15 @@ def report_text(report: CoverageReport) -> Iterator[Text]:
     for module in modules:
         if module.never:
             yield Text.assemble((f"never ran in {module.module}: ", "bold"), names(module.never))
-    if report.excluded:
-        yield Text(f"{len(report.excluded)} functions do not count: excluded, or Triton kernels")
+    functions = [one for one in report.excluded if not one.branch]
+    if functions:
+        yield Text(f"{len(functions)} functions do not count: excluded, or Triton kernels")
+    if number := len(report.excluded) - len(functions):
+        yield Text(f"{number} branches of other functions do not count")
     if report.missing:
         yield Text(f"modules that this version does not have: {', '.join(report.missing)}", "yellow")
     if report.unknown:
-        yield Text(f"excluded functions that this version does not have: {', '.join(report.unknown)}", "yellow")
+        yield Text(f"excluded, but not in this version: {', '.join(report.unknown)}", "yellow")
 
 
 def names(functions: Sequence[FunctionCoverage]) -> str:

@@ -145,6 +145,11 @@ class Memory:
         """Return the place of the first token of a page of that pool."""
         return self.first_token(page)
 
+    def window_page_at(self, place: int) -> int:
+        """Return the page of that pool that the place of a token belongs to."""
+        windows = scheduler_api.allocators(self.pools.allocator)[1]
+        return place // int(windows.page_size)
+
     def places_of(self, slots: list[int]) -> list[int]:
         """Return the places of state slots."""
         return slots
@@ -257,6 +262,11 @@ class UnifiedMemory(Memory):
         """Return the place of the first token of a page of that pool; a free page has place 0, which is nobody's."""
         [place] = self._window_places([page * self._pages.page_size])
         return max(place, 0)
+
+    def window_page_at(self, place: int) -> int:
+        """Return the page of that pool that the place of a token belongs to: a copy from the host names places."""
+        virtual = int(self._windows.physical_to_virtual[place // self._pages.page_size])
+        return self._names[virtual] if virtual >= 0 else 0
 
     def _rename(self, ids: Any, places: Any) -> None:
         """Let pages keep their names that are bound to other ids, as when the tree takes over those of a request."""

@@ -28,6 +28,8 @@ def publish(sizes: Sizes) -> Any:
         "disable_cuda_graph": not sizes.graphs,
         "enable_mixed_chunk": sizes.mixed,
         "schedule_policy": sizes.order,
+        "retraction_policy": sizes.retraction,
+        "prefill_max_requests": sizes.prefill_rows or None,
         "schedule_conservativeness": sizes.conservativeness,
         "enable_priority_scheduling": sizes.priorities,
         "prefill_decode_interval": sizes.prefill_interval,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from importlib.util import find_spec
 from inspect import signature
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
@@ -157,9 +158,18 @@ def complete(scheduler: Any, sizes: Sizes) -> None:
     # Up to 0.5.20 aborts go there directly, later through `send_abort_output`.
     sender = SimpleNamespace(send_output=scheduler.send_abort_output)
     scheduler.ipc_channels = SimpleNamespace(send_to_tokenizer=sender)
+    if sizes.order == "random":
+        seed_order()
     scheduler.init_schedule_policy()
     if hasattr(type(scheduler), "init_batch_result_processor"):
         scheduler.init_batch_result_processor()
+
+
+def seed_order() -> None:
+    """Let the random order of waiting requests be the same in each run of a trace: any is one of a server's."""
+    from sglang.srt.managers import schedule_policy
+
+    schedule_policy.random = Random(0)
 
 
 def pauses() -> bool:
@@ -441,7 +451,8 @@ def flush(scheduler: Any) -> None:
 def switch_storage(scheduler: Any, sizes: Sizes) -> None:
     """Detach the storage of a server that is idle, or attach it again, as a client's call does.
 
-    Raises RuntimeError if SGLang refuses.
+    A client to which SGLang refuses the change from write_back, until the cache is flushed, attaches it with the policy
+    that there is. Raises RuntimeError if SGLang refuses anything else.
     """
     from sglang.srt.managers import io_struct
 
@@ -451,6 +462,9 @@ def switch_storage(scheduler: Any, sizes: Sizes) -> None:
         else:
             asked = io_struct.AttachHiCacheStorageReqInput(**storage_request(sizes))
             answer = scheduler.attach_hicache_storage_wrapped(asked)
+            if "Flush the cache before changing the write policy" in answer.message:
+                asked.hicache_write_policy = None
+                answer = scheduler.attach_hicache_storage_wrapped(asked)
     if not answer.success:
         raise RuntimeError(answer.message)
 

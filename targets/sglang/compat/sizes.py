@@ -33,12 +33,13 @@ ROOM = 12
 """Pages, and as many states, that a storage with little room holds."""
 
 
-def storage_config(sizes: Sizes) -> dict[str, int]:
+def storage_config(sizes: Sizes) -> dict[str, int | bool]:
     """Return what a storage is told (`hicache_storage_backend_extra_config`).
 
     Scaled: prefetches of at least 256 tokens, and a second of patience.
     """
-    given = {"prefetch_threshold": sizes.page, "prefetch_timeout_base": PATIENCE}
+    given: dict[str, int | bool] = {"prefetch_threshold": sizes.page, "prefetch_timeout_base": PATIENCE}
+    given |= {"hicache_storage_pass_prefix_keys": True} if sizes.prefix_keys else {}
     row = 1 if sizes.unified == "no" else ROW_WORDS
     words = 2 * row * sizes.page * sizes.attention_layers + (1 + sizes.window) * sizes.state_layers
     return given | ({"max_size": 8 * ROOM * words} if sizes.storage_limits == "room" else {})
@@ -46,11 +47,18 @@ def storage_config(sizes: Sizes) -> dict[str, int]:
 
 def storage_request(sizes: Sizes) -> dict[str, str]:
     """Return what a client asks for that attaches the storage (`AttachHiCacheStorageReqInput`)."""
+    policy = {} if sizes.attach_policy == "same" else {"hicache_write_policy": sizes.attach_policy}
     return {
         "hicache_storage_backend": sizes.storage,
         "hicache_storage_backend_extra_config_json": json.dumps(storage_config(sizes)),
         "hicache_storage_prefetch_policy": sizes.prefetch,
+        **policy,
     }
+
+
+def routing_key_of(name: str) -> str:
+    """Return the key by which a router knows the requests of a client, "" for one without: for one of three."""
+    return ("", "a", "b")[sum(name.encode()) % 3]
 
 
 @dataclass(frozen=True)
@@ -71,6 +79,9 @@ class Sizes:
     drafter      what proposes them (`speculative_algorithm`): "ngram", or "eagle", a draft model
     mixed        True if decodes join the batch of a prefill (`enable_mixed_chunk`)
     order        how waiting requests are sorted (`schedule_policy`)
+    retraction   which request gives way when memory runs out (`retraction_policy`): the one with the shortest answer so
+                 far ("length"), or the least important ("priority")
+    prefill_rows most requests whose prompts are computed in one step (`prefill_max_requests`), 0 for any number
     eviction     which leaf of the tree goes first (`radix_eviction_policy`)
     path_states  most cached states on a path of the tree, -1 for any number
     tags         True if requests name a session, whose nodes the tree keeps (`enable_session_radix_cache`)
@@ -90,6 +101,9 @@ class Sizes:
     storage_pace operations of the storage in each turn of the scheduler: "all", one of "each" thread, or "one"
     storage_limits  "no", or what the storage lacks: "room" for all that it is given; with "faults" some operations fail
     storage_cleared  True if a client that flushes the cache has the storage cleared as well
+    prefix_keys  True if the storage is told the hashes of what comes before a page (`hicache_storage_pass_prefix_keys`)
+    attach_policy  when content is copied to the host once a client has attached the storage again
+                 (`hicache_write_policy`), "same" as before
     graphs       rows of the captured decode graphs; without any, batches run as they are
     priorities   True if more important requests come first, and take the place of others
     sliding      tokens that layers with a sliding window attend to, the token itself included; 0 without such layers
@@ -126,6 +140,8 @@ class Sizes:
     graphs: tuple[int, ...] = ()
     priorities: bool = False
     order: str = "fcfs"
+    retraction: str = "length"
+    prefill_rows: int = 0
     eviction: str = "lru"
     path_states: int = -1
     tags: bool = False
@@ -144,6 +160,8 @@ class Sizes:
     storage_pace: str = "all"
     storage_limits: str = "no"
     storage_cleared: bool = False
+    prefix_keys: bool = False
+    attach_policy: str = "same"
     sliding: int = 0
     window_layers: int = 0
     window_ratio: float = 1.0
@@ -342,6 +360,9 @@ def sizes_of(config: Config) -> Sizes:
     page, chunk = attention[0].block_size, states[0].block_size
     hicache = options.get("hicache", "no") if caching else "no"
     unified = options.get("unified_memory", "no")
+    attach_policy = options.get("attach_policy", "same")
+    if attach_policy == "write_back" and options.get("host_mode") == "buffer":
+        attach_policy = "same"  # a server that starts with both takes another one
     breadth = int(options.get("breadth", "1")) if config.num_speculative_tokens else 1
     drafts = breadth * config.num_speculative_tokens + 1 if config.num_speculative_tokens else 0
     drafter = options.get("drafter", "ngram") if drafts else "ngram"
@@ -372,6 +393,9 @@ def sizes_of(config: Config) -> Sizes:
         graphs=config.graph_sizes,
         priorities=config.policy == "priority",
         order=options.get("order", "fcfs"),
+        # The server refuses the other one without priorities.
+        retraction=options.get("retraction", "length") if config.policy == "priority" else "length",
+        prefill_rows=int(options.get("prefill_rows", "0")),
         eviction=options.get("eviction", "lru"),
         path_states=int(options.get("path_states", "-1")),
         tags=options.get("session_tags") == "yes" and caching,
@@ -391,6 +415,8 @@ def sizes_of(config: Config) -> Sizes:
         storage_pace=options.get("storage_pace", "all"),
         storage_limits=options.get("storage_limits", "no"),
         storage_cleared=options.get("storage_cleared") == "yes",
+        prefix_keys=options.get("prefix_keys") == "yes",
+        attach_policy=attach_policy,
         sliding=windows[0].window if windows else 0,
         window_layers=windows[0].layers if windows else 0,
         window_ratio=float(options.get("window_ratio", "1")),

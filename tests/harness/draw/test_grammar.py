@@ -241,6 +241,20 @@ def test_an_extra_that_fits_little_is_what_some_configurations_are_about() -> No
     assert share(30) > 0.02
 
 
+def test_extras_that_are_seldom_drawn_together_are_what_some_configurations_are_about() -> None:
+    options = {name: ("no", *["no"] * 8, "yes") for name in ("one", "other")}
+    alone = msgspec.structs.replace(CLEAN.capabilities, options=options)
+    both = msgspec.structs.replace(alone, together=(("one", "other"),) * 5)
+
+    def share(capabilities: Capabilities) -> float:
+        drawn = [
+            draw_valid_config(RandomChoices(4, index), lambda config: "", capabilities, {}) for index in range(800)
+        ]
+        return sum(set(config.options.values()) == {"yes"} for config in drawn) / len(drawn)
+
+    assert share(alone) < 0.05 and share(both) > 0.1
+
+
 def test_an_extra_takes_another_value_where_one_does_not_fit() -> None:
     """Only the extras that do not fit are left out, and only if another value does not fit either."""
     capabilities = msgspec.structs.replace(CLEAN.capabilities, options={"unit": ("0", "0", "2", "4")})
@@ -475,6 +489,19 @@ def test_a_storage_is_switched_behind_steps_where_there_is_one() -> None:
     assert count_behind_steps(drawn, SwitchStorage) >= 20
     bare = [draw_trace(switched, 1, index, supports=CLEAN.supports) for index in range(20)]
     assert not any(isinstance(event, SwitchStorage) for trace in bare for event in trace.events)
+
+
+def test_a_detached_storage_is_attached_again_at_the_next_idle_moment_that_is_drawn_for_it() -> None:
+    able = CLEAN.capabilities
+    able = msgspec.structs.replace(able, events=able.events | {"switch_storage"}, features=able.features | {"storage"})
+    counts = []
+    for percent in (0, 100):
+        workload = Workload(switch_back=percent)
+        drawn = [draw_trace(able, 1, index, {}, CLEAN.supports, workload=workload) for index in range(60)]
+        found = [sum(isinstance(event, SwitchStorage) for event in trace.events) for trace in drawn]
+        counts.append(sum(count >= 2 for count in found))
+        assert percent == 0 or count_behind_steps(drawn, SwitchStorage)
+    assert counts[0] < counts[1], counts
 
 
 def test_the_encoder_cache_is_reset_where_prompts_have_images() -> None:

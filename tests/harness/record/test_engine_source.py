@@ -6,7 +6,7 @@ from textwrap import dedent
 
 import coverage
 
-from hybridfuzz.harness.record.engine_source import files_of, functions, is_kernel, statement_of
+from hybridfuzz.harness.record.engine_source import branches, files_of, functions, is_kernel, statement_of
 
 ROOT = Path(__file__).parents[3]
 SOURCE = dedent(
@@ -96,3 +96,57 @@ def test_modules_are_found_without_importing_them() -> None:
     assert found["hybridfuzz/targets/hybrid/host/scheduler.py"] == ROOT / "targets/hybrid/host/scheduler.py"
     assert "json/decoder.py" in found
     assert not [name for name in found if name.startswith("no_such_package")]
+
+
+def test_branches_are_named_by_the_lines_that_lead_to_them() -> None:
+    """A nested function is not a part of the branch's function; `after` needs a branch that leaves its block."""
+    source = dedent(
+        """\
+        def f(a):
+            if a == "x":
+                return 1
+            if (a
+                    is None):
+                b = 1
+            elif a:
+                b = 2
+            else:
+                b = 3
+            for c in a:
+                def inner():
+                    if c:
+                        return 4
+                if c:
+                    continue
+                b = 5
+            try:
+                b = 6
+            except ValueError as e:
+                b = 7
+            match a:
+                case 1 | 2:
+                    b = 8
+                case _:
+                    b = 9
+            return b
+        """
+    )
+    [(_, function), _] = functions(ast.parse(source))
+    lines = source.splitlines()
+    found = {name: " ".join(lines[line - 1].strip() for line in span) for name, span in branches(function)}
+    end = found.pop("after if a == 'x'")
+    assert end.startswith("if (a is None):") and end.endswith("return b")
+    assert found.pop("for c in a").endswith("b = 5")
+    assert found == {
+        "if a == 'x'": "return 1",
+        "if a is None": "b = 1",
+        "else of if a is None": "elif a: b = 2 else: b = 3",
+        "if a": "b = 2",
+        "else of if a": "b = 3",
+        "if c": "continue",
+        "after if c": "b = 5",
+        "try": "b = 6",
+        "except ValueError as e": "except ValueError as e: b = 7",
+        "case 1 | 2": "case 1 | 2: b = 8",
+        "case _": "case _: b = 9",
+    }

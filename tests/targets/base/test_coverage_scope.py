@@ -24,6 +24,12 @@ def test_an_engine_declares_its_modules(engine: str) -> None:
         assert list(exclusion.functions) == sorted(exclusion.functions)
         for pattern in exclusion.functions:
             assert any(fnmatch(pattern.partition("::")[0], module) for module in scope.modules)
+        assert list(exclusion.branches) == sorted(exclusion.branches)
+    branches = [(function, branch) for function, branch, _ in scope.branches()]
+    assert len(branches) == len(set(branches))
+    for function, _ in branches:
+        assert any(fnmatch(function.partition("::")[0], module) for module in scope.modules)
+        assert not scope.reason(function), "all of it is excluded"
 
 
 def test_the_first_pattern_that_fits_gives_the_reason() -> None:
@@ -39,6 +45,14 @@ def test_the_first_pattern_that_fits_gives_the_reason() -> None:
         ("modules = 3", "Expected `array`"),
         ("modules = ['a.py'", "coverage.toml: "),
         ("modules = ['a.py']\n[[excluded]]\nreason = 'x'\nfunctions = ['a.py']", "expected MODULE.py::QUALIFIED.NAME"),
+        (
+            "modules = ['a.py']\n[[excluded]]\nreason = 'x'\n[excluded.branches]\n'a.py' = ['if a']",
+            "expected MODULE.py::QUALIFIED.NAME",
+        ),
+        (
+            "modules = ['a.py']\n[[excluded]]\nreason = 'x'\n[excluded.branches]\n'a.py::f' = [' ']",
+            "expected the names of branches",
+        ),
         ("modules = ['a.py']\n[[excluded]]\nreason = ' '\nfunctions = ['a.py::f']", "with a reason"),
     ],
 )

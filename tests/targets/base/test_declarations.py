@@ -44,6 +44,7 @@ PLAIN = replace(
         ({"options": {"num_blocks": ("1",)}}, "options has 'num_blocks', which --config already has"),
         ({"options": {"mixer": ()}}, "options has no value for 'mixer'"),
         ({"pressure": {"connector_saves": ("yess",)}}, "pressure has connector_saves=yess; did you mean 'yes'?"),
+        ({"together": (("window", "conector_saves"),)}, "together has 'conector_saves'; did you mean"),
         ({"documents": {"conector_saves": {}}}, "documents has 'conector_saves'; did you mean 'connector_saves'?"),
         (
             {"features_with": {"connector_saves": {"yess": ()}}},

@@ -9,8 +9,8 @@ import pytest
 from hybridfuzz.harness.draw.adapt import refusal
 from hybridfuzz.harness.draw.grammar import draw_trace
 from hybridfuzz.targets.base.declarations import check_capabilities
-from hybridfuzz.targets.base.trace import Config, DummyRun, Group, Trace
-from hybridfuzz.targets.sglang.compat.sizes import sizes_of
+from hybridfuzz.targets.base.trace import Arrive, Config, DummyRun, Group, Trace
+from hybridfuzz.targets.sglang.compat.sizes import sizes_of, storage_config, storage_request
 from hybridfuzz.targets.sglang.deployment import deployment
 from hybridfuzz.targets.sglang.factory import SglangFactory, variants
 
@@ -222,6 +222,43 @@ def test_a_server_with_priorities_sorts_by_arrival_or_length_only() -> None:
     wanted = msgspec.structs.replace(PLAIN, policy="priority", options={"strategy": "no_buffer", "order": "lpm"})
     assert "takes fcfs and lof" in MIXES.supports(wanted)
     assert not MIXES.supports(msgspec.structs.replace(wanted, options={"strategy": "no_buffer", "order": "lof"}))
+
+
+def test_a_server_is_told_who_gives_way_and_how_many_prompts_a_step_has() -> None:
+    """Retraction by priority needs priorities: without them the server refuses it."""
+    options = {"strategy": "no_buffer", "retraction": "priority", "prefill_rows": "1"}
+    wanted = msgspec.structs.replace(PLAIN, policy="priority", options=options)
+    told = " ".join(deployment("", Trace(wanted, ()), "0.5.23").flags)
+    assert "--retraction-policy priority" in told and "--prefill-max-requests 1" in told
+    without = msgspec.structs.replace(wanted, policy="fcfs")
+    assert "--retraction-policy" not in deployment("", Trace(without, ()), "0.5.23").flags
+    assert not MIXES.supports(wanted) and not MIXES.supports(without)
+
+
+def test_clients_come_with_routing_keys_where_requests_are_sorted_by_them() -> None:
+    """Two of three: by the name of the request."""
+    events = tuple(Arrive(f"r{number}", (("a", 5),), 1) for number in range(9))
+    for order, count in (("routing-key", 6), ("random", 0)):
+        wanted = msgspec.structs.replace(PLAIN, options={"strategy": "no_buffer", "order": order})
+        assert not MIXES.supports(wanted)
+        described = deployment("", Trace(wanted, events), "0.5.23")
+        assert described.client is not None
+        assert str(described.client.calls).count("routing_key=") == count
+
+
+def test_a_storage_is_attached_again_with_a_policy_of_its_own() -> None:
+    """Not with write_back where the host is a buffer."""
+    base = {"strategy": "extra_buffer", "hicache": "write_through", "storage": "file"}
+    for more, policy in (
+        ({}, None),
+        ({"attach_policy": "write_back"}, "write_back"),
+        ({"attach_policy": "write_back", "host_mode": "buffer"}, None),
+        ({"attach_policy": "write_through_selective", "host_mode": "buffer"}, "write_through_selective"),
+    ):
+        asked = storage_request(sizes_of(msgspec.structs.replace(PLAIN, options={**base, **more})))
+        assert asked.get("hicache_write_policy") == policy
+    told = storage_config(sizes_of(msgspec.structs.replace(PLAIN, options={**base, "prefix_keys": "yes"})))
+    assert told["hicache_storage_pass_prefix_keys"] is True
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,7 @@ OURS = {
         "sglang-load-behind-a-load-without-a-slot.json",
         "sglang-hit-behind-pages-that-need-no-computing.json",
         "sglang-load-beside-slots-for-tracking.json",
+        "sglang-window-loaded-to-a-place.json",
     ],
 }
 """Traces on which an earlier fix of two-crossings-in-flight was wrong: it let a verification behind a request's end
@@ -68,7 +69,8 @@ admitted; and it left out prompts that go on by chunks. Behind the fix of chunk-
 lost its first token: a request was admitted meanwhile, and the chunk was counted as one in flight. A turn of a session
 whose checkpoint got no slot fails for another cause on the release alone, and so does a load that got no slot behind
 another one. The fix of write-back-that-is-declined asked for room for tokens that are not computed behind such a hit;
-and it left out the state slots that a batch takes of a unified memory."""
+and it left out the state slots that a batch takes of a unified memory. A window that is loaded into such a memory was
+recorded under its place, not under the name of its page."""
 DATA = Path(__file__).parents[2] / "data"
 
 

@@ -159,6 +159,15 @@ def test_a_page_of_a_window_keeps_its_name_when_it_moves_or_gets_another_id(wind
     assert windowed.windows_of([1]) == [2], "the request's next page has the name that is free"
 
 
+def test_a_load_of_a_window_names_a_place(windowed: UnifiedMemory) -> None:
+    """Which has the name of the page that it is bound to; SGLang binds it before the copy."""
+    assert [windowed.window_page_at(place) for place in (4, 2, 3)] == [1, 3, 0]
+    windowed.pools.allocator.swa_attn_allocator.bind(torch.tensor([2]), torch.tensor([4]))
+    assert windowed.window_page_at(4) == 1, "the page keeps its name"
+    separate = SimpleNamespace(swa_attn_allocator=SimpleNamespace(page_size=4))
+    assert Memory(Pools(None, None, separate)).window_page_at(9) == 2
+
+
 def test_a_lost_page_of_a_window_is_counted(windowed: UnifiedMemory) -> None:
     assert windowed.miscounted() == 0
     windowed.pools.allocator.swa_attn_allocator.virtual_to_physical[3] = FREE

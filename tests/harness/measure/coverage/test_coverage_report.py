@@ -73,6 +73,19 @@ def test_excluded_functions_are_listed_and_do_not_count(tmp_path: Path) -> None:
     assert report.unknown == [f"{MODULE}::gone"], "a name that does not exist is reported"
 
 
+def test_excluded_branches_do_not_count(tmp_path: Path) -> None:
+    """Their function does, with the line that leads to them; a branch that it does not have is reported."""
+    add = f"{MODULE}::Cache.add"
+    scope = Scope((MODULE,), (Exclusion("a reason", branches={add: ("if block < 0", "if gone")}),))
+    saved = SavedLines("toy", "1.0", 7, 3, {MODULE: numbers(*REACHED)})
+    report = write_report(tmp_path, saved, scope, sys.executable, ENVIRONMENT)
+    [function] = [one for one in module(report).functions if one.name == "Cache.add"]
+    assert (function.reached, function.statements) == (3, 3), "without the raise, which no trace reached"
+    assert [(one.function, one.branch, one.reason) for one in report.excluded] == [(add, "if block < 0", "a reason")]
+    assert report.unknown == [f"{add}: if gone"]
+    assert "1 branches of other functions do not count" in "\n".join(map(str, report_text(report)))
+
+
 def test_modules_that_do_not_exist_are_reported(tmp_path: Path) -> None:
     report = reported(tmp_path, [], modules=(MODULE, "toy_cache/gone_*.py"))
     assert report.missing == ["toy_cache/gone_*.py"]
@@ -114,7 +127,7 @@ def test_the_terminal_names_functions_that_never_ran(tmp_path: Path) -> None:
     text = "\n".join(str(part) for part in report_text(reported(tmp_path, numbers(*REACHED), f"{MODULE}::gone")))
     assert "total" in text
     assert f"never ran in {MODULE}: Cache.export (2), Cache.never (3), choose (2), choose.nested (1)" in text
-    assert f"excluded functions that this version does not have: {MODULE}::gone" in text
+    assert f"excluded, but not in this version: {MODULE}::gone" in text
 
 
 def test_a_report_that_fails_says_why(tmp_path: Path) -> None:
