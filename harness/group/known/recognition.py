@@ -138,7 +138,7 @@ class Recognizer:
         try:
             begun()
             is_new, worker = worker is None, worker or self._worker_of(test)
-            found = _run_test(worker, waiting[test], starts=is_new)
+            found = _run_test(worker, waiting[test], starts=is_new, keeps=self._has_room())
         finally:
             with self._lock:
                 for one, back in found.items():
@@ -208,16 +208,21 @@ class Recognizer:
         self._end([self._all, *self._taken()])
 
 
-def _run_test(worker: WorkerClient, failures: Sequence[Explained], *, starts: bool) -> dict[Explained, bool | None]:
+def _run_test(
+    worker: WorkerClient, failures: Sequence[Explained], *, starts: bool, keeps: bool
+) -> dict[Explained, bool | None]:
     """Return which failures come back on an engine that lacks some patches.
 
     Findings run first. Further failures of a symptom get as long again as the start and the findings took, at least
     `FURTHER_SECONDS`; the rest wait for another run. Where each needs an engine of its own, names would wait for them.
+    Behind a start they all wait if the engine is kept: the other tests of the findings come first.
     """
     began = time.monotonic()
     if starts:
         worker.start()
     found = {one: _comes_back(worker, one) for one in failures if one.is_finding}
+    if found and starts and keeps:
+        return found
     until_then = time.monotonic() - began
     for one in failures:
         if one not in found and time.monotonic() - began <= until_then + max(until_then, FURTHER_SECONDS):

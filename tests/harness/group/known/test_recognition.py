@@ -206,6 +206,19 @@ def test_further_failures_do_not_make_findings_wait(monkeypatch: pytest.MonkeyPa
     assert [len(one.came_back) for one in failures] == [1, 0, 1, 1, 1, 1], "15 seconds, 15 more, and what has begun"
 
 
+def test_an_engine_that_is_kept_starts_for_findings_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    engines = Engines({name: {"two"} for name in ("finding", "a", "b")}, monkeypatch)
+    recognizer = engines.recognizer(keeps=True)
+    failures = explained(recognizer, list(engines.bugs))
+    failures[0].is_finding = True
+    for tests in ([1, 0, 0], [2, 0, 0], [3, 0, 0], [3, 1, 1]):
+        recognizer.prove(failures)
+        assert [len(one.came_back) for one in failures] == tests
+    assert engines.started == ["", "one", "two", "three"]
+    further = explained(engines.recognizer(keeps=True), ["a"])
+    assert engines.recognizer(keeps=True).prove(further) == [] and len(further[0].came_back) == 1, "nothing else waits"
+
+
 def test_no_bug_is_named_where_none_alone_shows_the_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     bugs = {"both are needed": {"one+two"}, "each shows it": {"one", "two"}, "one of them": {"one"}}
     assert names(bugs, monkeypatch) == {"both are needed": "", "each shows it": "", "one of them": "one"}
