@@ -49,6 +49,7 @@ OURS = {
         "sglang-hit-behind-pages-that-need-no-computing.json",
         "sglang-load-beside-slots-for-tracking.json",
         "sglang-window-loaded-to-a-place.json",
+        "sglang-chunk-alone-beside-writes.json",
     ],
 }
 """Traces on which an earlier fix of two-crossings-in-flight was wrong: it let a verification behind a request's end
@@ -70,7 +71,8 @@ lost its first token: a request was admitted meanwhile, and the chunk was counte
 whose checkpoint got no slot fails for another cause on the release alone, and so does a load that got no slot behind
 another one. The fix of write-back-that-is-declined asked for room for tokens that are not computed behind such a hit;
 and it left out the state slots that a batch takes of a unified memory. A window that is loaded into such a memory was
-recorded under its place, not under the name of its page."""
+recorded under its place, not under the name of its page. The fix of loaded-state-stays-locked let a chunk go on without
+room while copies to a buffer locked what could be evicted."""
 DATA = Path(__file__).parents[2] / "data"
 
 
