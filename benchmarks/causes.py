@@ -15,6 +15,7 @@ cause. DIR keeps what is measured: the same command continues.
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -68,6 +69,11 @@ class First(NamedTuple):
     inside: int = 0
 
 
+def engine_of(target: str) -> str:
+    """Return a target's name without variant and release."""
+    return re.split("[@:]", target)[0]
+
+
 class Record:
     """The folder of a measurement: a file of `Met` for each pass and seed, and one of `Tried`."""
 
@@ -107,7 +113,7 @@ class Measurement:
     jobs: int = 1
 
     def __post_init__(self) -> None:
-        self.fixes = fixes_of(self.launch.version, self.target.partition("@")[0])
+        self.fixes = fixes_of(self.launch.version, engine_of(self.target))
         self.known = {(tried.cause, tried.seed, tried.index): tried for tried in self.record.tried()}
 
     def _start(self, live: Sequence[str]) -> WorkerClient:
@@ -219,7 +225,9 @@ def main() -> None:
     parser.add_argument("--record", type=Path, required=True, help="folder of the measurement")
     options = parser.parse_args()
     launch = prepare(options.target, print)
-    causes = [cause for cause in options.only.split(",") if cause] or list(fixes_of(launch.version))
+    causes = [cause for cause in options.only.split(",") if cause] or list(
+        fixes_of(launch.version, engine_of(options.target))
+    )
     record = Record(options.record)
     seeds = range(options.first_seed, options.first_seed + options.seeds)
     measurement = Measurement(options.target, launch, record, seeds, options.jobs)

@@ -638,7 +638,9 @@ class WorkerLoop:
 
     def _recognize_no_more(self, error: TargetError) -> None:
         self._state.emit(Notice(f"failures are not compared with known bugs any more: {error}"))
-        self._state.recognizer = None
+        recognizer, self._state.recognizer = self._state.recognizer, None
+        if recognizer:
+            recognizer.give_up()
 
     def _announce(self, words: str) -> None:
         self._doing = words

@@ -139,6 +139,8 @@ def _subject(choices: Choices, draws: Mapping[str, Callable[[], Any]], capabilit
             if name in _plain(settings | {name: value}, capabilities):
                 found[name] = value
                 break
+        else:
+            return {}
     return found
 
 

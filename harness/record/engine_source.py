@@ -67,7 +67,8 @@ def branches(function: Function) -> Iterator[tuple[str, range]]:
     The name is the line that leads to the branch as `ast.unparse` writes it, without the colon: `if a is None`,
     `except ValueError`, `case 1`, `for one in many`. The lines are those behind it, and those of an `except` or a
     `case` itself, which runs only if the ones before did not fit. `else of if a is None` has what follows if not,
-    further conditions included; so has `after if a is None` where the branch leaves the block and has no `else`.
+    further conditions included; so has `after if a is None` where the branch leaves the block and has no `else`. A
+    branch on the line that leads to it takes that line along. Loops, `with` and `try` have branches, too.
     """
     for node, rest in _inside(function):
         body, other = getattr(node, "body", None), getattr(node, "orelse", None)

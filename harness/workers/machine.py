@@ -9,6 +9,8 @@ from pathlib import Path
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 """Bytes."""
+GROUP = Path("/sys/fs/cgroup")
+"""Our control group."""
 
 
 def cores() -> int:
@@ -19,7 +21,7 @@ def cores() -> int:
 def oom_kills() -> int:
     """Return how many processes the kernel has killed for want of memory so far: here, and in this control group."""
     count = 0
-    for path in (Path("/proc/vmstat"), Path("/sys/fs/cgroup/memory.events")):
+    for path in (Path("/proc/vmstat"), GROUP / "memory.events"):
         with suppress(OSError, ValueError):  # another kernel, or no control group
             counters = dict(line.split() for line in path.read_text().splitlines())
             count += int(counters.get("oom_kill", 0))
@@ -38,15 +40,17 @@ def has_room() -> bool:
     with suppress(OSError, KeyError, ValueError):
         lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
         left = {words[0]: 1024 * int(words[1]) for words in lines}["MemAvailable:"]
-        group = Path("/sys/fs/cgroup")
-        with suppress(OSError, ValueError):  # no control group, or one without a limit
-            left = min(left, int((group / "memory.max").read_text()) - int((group / "memory.current").read_text()))
+        with suppress(OSError, KeyError, ValueError):  # no control group, or one without a limit
+            cached = dict(line.split() for line in (GROUP / "memory.stat").read_text().splitlines())["inactive_file"]
+            used = int((GROUP / "memory.current").read_text()) - int(cached)  # what was read is dropped when needed
+            left = min(left, int((GROUP / "memory.max").read_text()) - used)
         return left >= _memory() // 3
     return False
 
 
 def memory_share(workers: int = 1) -> int:
-    """Return the bytes that each worker may take by default: so many that all together leave a fifth of the machine."""
+    """Return the bytes that each worker may take by default: so many that all together leave a fifth of the machine.
+    Engines that are kept to tell bugs apart come on top (`has_room`)."""
     return _memory() * 4 // 5 // workers
 
 
@@ -54,5 +58,5 @@ def _memory() -> int:
     """Return the bytes of this machine, or of our control group."""
     memory = PAGE * os.sysconf("SC_PHYS_PAGES")
     with suppress(OSError, ValueError):  # no control group, or one without a limit ("max")
-        memory = min(memory, int(Path("/sys/fs/cgroup/memory.max").read_text()))
+        memory = min(memory, int((GROUP / "memory.max").read_text()))
     return memory

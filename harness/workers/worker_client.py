@@ -85,7 +85,7 @@ class InternalError(Exception):
 
 
 class WorkerClient:
-    """Runs traces on one target, also if it crashes or hangs. Use as a context manager, from one thread.
+    """Runs traces on one target, also if it crashes or hangs. Use as a context manager, from one thread at a time.
 
     Only `stop` may be called from another thread: it kills the process, and the waiting call raises Stopped.
     `memory_limit` is in bytes, 0 for none; by default it is that of a worker which has the machine for itself. Outcomes

@@ -39,7 +39,8 @@ from .speculation import TargetModel, Wanted
 from .stubs import OFF
 
 SURE, UNSURE = 0.95, 0.05
-"""Probability of all guesses of the draft model together, behind what it takes for right and behind all else."""
+"""Probability of all guesses of the draft model together, behind what it takes for right and behind all else; nearly,
+since later ones get a little less."""
 
 
 class TokenMap:

@@ -162,7 +162,8 @@ ROWS: tuple[Row[Case], ...] = (
         "breadth={options.breadth} has too many drafts: the server wants no more tokens in a verification than between "
         "two decode snapshots"),
     Row("shadow", "breadth", lambda c: c.has_trees and bool(c.windows),
-        "breadth={options.breadth} is not driven beside windows: models with both have convolutions that know chains"),
+        "breadth={options.breadth} is not driven beside windows: the convolutions of the one model with both know "
+        "chains only"),
     Row("shadow", "breadth", lambda c: c.has_trees and c.options.unified_memory != "no",
         "breadth={options.breadth} excludes unified memory: the server refuses trees of drafts with it"),
     Row("shadow", "mixed_chunk",

@@ -225,10 +225,13 @@ class Compiler(Expressions):
             raise Unsupported("an option of range")
         bounds = [self.value(argument) for argument in call.args]
         if unrolled and all(bound.type == "const" for bound in bounds):
+            self.frame.unrolled += 1
             for number in range(*(bound.value for bound in bounds)):
                 self.frame.names[node.target.id] = const(number)
                 if self.block(node.body):
+                    self.frame.unrolled -= 1
                     return True
+            self.frame.unrolled -= 1
             return False
         small = all(bound.type in ("const", "w32", "int32") for bound in bounds)
         if any(b.n or b.type in ("ptr", "tuple", "fp32", "fp64", "int1") for b in bounds):
@@ -281,7 +284,7 @@ class Compiler(Expressions):
     def _is_temporary(self, name: str, loop: ast.For | ast.While) -> bool:
         """Whether each turn of a loop assigns a name before it reads it, and nothing behind the loop reads it: then its
         type need not be that of its value before the loop."""
-        if self.frame.loops or (isinstance(loop, ast.While) and reads(loop.test, name)):
+        if self.frame.loops or self.frame.unrolled or (isinstance(loop, ast.While) and reads(loop.test, name)):
             return False  # an outer loop's next turn may read it
         end = loop.end_lineno or 0
         behind = (one for one in ast.walk(tree_of(self.frame.fn)) if isinstance(one, ast.stmt) and one.lineno > end)

@@ -35,6 +35,7 @@ class Frame:
     variables: tuple[str, ...] = ()  # of the result, once returns are in branches
     branching: bool = False
     loops: int = 0
+    unrolled: int = 0  # loops around the statement of which each turn is compiled by itself
 
 
 def tree_of(fn: Any, cache: dict[Any, ast.FunctionDef] = {}) -> ast.FunctionDef:  # noqa: B006

@@ -16,7 +16,8 @@ failure of another bug may hide whether this one comes back; then the other test
 
 The engine with all patches is one more process, started at the first failure. Beside it live processes that lack some
 patches, one for each test that has begun: of several tests at once if there are workers for them. Between two tests
-they are kept while there is memory for them: failures of the next minutes need the same ones.
+they are kept, since failures of the next minutes need the same ones; they end when a failure, or the end of a test,
+finds less than a third of the memory left.
 """
 
 from __future__ import annotations
@@ -110,6 +111,8 @@ class Recognizer:
 
     def explains(self, trace: Trace, violation: Violation) -> Explained | None:
         """Return a failure that known bugs explain, None for another one."""
+        if not self._has_room():
+            self._end(self._taken())
         with self._engine:
             if not self._has_started:
                 self._all.start()
@@ -138,7 +141,7 @@ class Recognizer:
         try:
             begun()
             is_new, worker = worker is None, worker or self._worker_of(test)
-            found = _run_test(worker, waiting[test], starts=is_new, keeps=self._has_room())
+            found = _run_test(worker, waiting[test], starts=is_new, keeps=self._has_room)
         finally:
             with self._lock:
                 for one, back in found.items():
@@ -203,25 +206,31 @@ class Recognizer:
                 if worker:
                     worker.stop()
 
+    def give_up(self) -> None:
+        """End the engines that are kept, and keep none from now on: there will be no further test."""
+        self._has_room = lambda: False
+        self._end(self._taken())
+
     def close(self) -> None:
         """Wait until its processes have ended."""
         self._end([self._all, *self._taken()])
 
 
 def _run_test(
-    worker: WorkerClient, failures: Sequence[Explained], *, starts: bool, keeps: bool
+    worker: WorkerClient, failures: Sequence[Explained], *, starts: bool, keeps: Callable[[], bool]
 ) -> dict[Explained, bool | None]:
     """Return which failures come back on an engine that lacks some patches.
 
     Findings run first. Further failures of a symptom get as long again as the start and the findings took, at least
-    `FURTHER_SECONDS`; the rest wait for another run. Where each needs an engine of its own, names would wait for them.
-    Behind a start they all wait if the engine is kept: the other tests of the findings come first.
+    `FURTHER_SECONDS`; the rest wait for another run. Otherwise the names of findings would wait for failures that each
+    need an engine of their own. If the engine has just been started and will be kept, all further failures wait, so
+    that the other tests of the findings run first.
     """
     began = time.monotonic()
     if starts:
         worker.start()
     found = {one: _comes_back(worker, one) for one in failures if one.is_finding}
-    if found and starts and keeps:
+    if found and starts and keeps():
         return found
     until_then = time.monotonic() - began
     for one in failures:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from rich.text import Text
 
+from ...units import plural
 from .report import CoverageReport, FunctionCoverage, ModuleCoverage
 
 
@@ -27,7 +28,7 @@ def report_text(report: CoverageReport) -> Iterator[Text]:
     if functions:
         yield Text(f"{len(functions)} functions do not count: excluded, or Triton kernels")
     if number := len(report.excluded) - len(functions):
-        yield Text(f"{number} branches of other functions do not count")
+        yield Text(f"not counted in other functions: {plural(number, 'branch')}")
     if report.missing:
         yield Text(f"modules that this version does not have: {', '.join(report.missing)}", "yellow")
     if report.unknown:

@@ -250,6 +250,20 @@ def read_by_an_outer_loop(x, out, n):
             part = tl.load(x + j + tl.arange(0, 8))
 
 
+@triton.jit
+def read_by_an_unrolled_loop(x, out, n):
+    part = tl.load(x + tl.arange(0, 4))
+    for turn in tl.static_range(2):
+        tl.store(out + turn * 4 + tl.arange(0, 4), part)
+        for i in range(n):
+            part = tl.load(x + i + tl.arange(0, 4))
+
+
+@pytest.mark.parametrize("n", [0, 3])
+def test_the_next_turn_of_an_unrolled_loop_reads_what_a_loop_in_it_left(n: int) -> None:
+    both(read_by_an_unrolled_loop, (1,), torch.arange(24), torch.zeros(8, dtype=torch.int64), n)
+
+
 @pytest.mark.parametrize("jitted", [read_behind, read_in_the_next_turn, read_by_an_outer_loop])
 def test_a_type_that_a_loop_changes_for_a_later_reader_is_left_to_triton(jitted: Any) -> None:
     x, name = torch.arange(24), jitted.fn.__name__

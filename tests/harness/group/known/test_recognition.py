@@ -215,8 +215,28 @@ def test_an_engine_that_is_kept_starts_for_findings_alone(monkeypatch: pytest.Mo
         recognizer.prove(failures)
         assert [len(one.came_back) for one in failures] == tests
     assert engines.started == ["", "one", "two", "three"]
-    further = explained(engines.recognizer(keeps=True), ["a"])
-    assert engines.recognizer(keeps=True).prove(further) == [] and len(further[0].came_back) == 1, "nothing else waits"
+    recognizer.give_up()
+    assert sorted(engines.ended) == ["one", "three", "two"]
+
+
+def test_further_failures_alone_start_an_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    engines = Engines({"a": {"two"}}, monkeypatch)
+    recognizer = engines.recognizer(keeps=True)
+    further = explained(recognizer, ["a"])
+    recognizer.prove(further)
+    assert len(further[0].came_back) == 1 and engines.started == ["", "one"]
+
+
+def test_engines_end_once_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether or not another test runs: the workers that fuzz need it."""
+    engines, room = Engines({"a": {"two"}, "b": {"one"}}, monkeypatch), [True]
+    recognizer = engines.recognizer(keeps=True)
+    monkeypatch.setattr(recognizer, "_has_room", lambda: room[0])
+    recognizer.prove(explained(recognizer, ["a"]))
+    assert engines.ended == []
+    room[0] = False
+    explained(recognizer, ["b"])
+    assert engines.ended == ["one"]
 
 
 def test_no_bug_is_named_where_none_alone_shows_the_failure(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -83,7 +83,7 @@ def test_excluded_branches_do_not_count(tmp_path: Path) -> None:
     assert (function.reached, function.statements) == (3, 3), "without the raise, which no trace reached"
     assert [(one.function, one.branch, one.reason) for one in report.excluded] == [(add, "if block < 0", "a reason")]
     assert report.unknown == [f"{add}: if gone"]
-    assert "1 branches of other functions do not count" in "\n".join(map(str, report_text(report)))
+    assert "not counted in other functions: 1 branch" in "\n".join(map(str, report_text(report)))
 
 
 def test_modules_that_do_not_exist_are_reported(tmp_path: Path) -> None:
