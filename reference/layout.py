@@ -198,9 +198,14 @@ class Layout:
 
 def first_attended(group: Group, computed: int) -> int:
     """Return the first position that the token after `computed` tokens attends to."""
-    if group.chunk:
-        return computed // group.chunk * group.chunk
-    return max(computed - group.window + 1, 0) if group.window else 0
+    return first_in_reach(group.window, group.chunk, computed)
+
+
+def first_in_reach(window: int, chunk: int, computed: int) -> int:
+    """Return the same for attention with a window or chunks of so many tokens, 0 for neither."""
+    if chunk:
+        return computed // chunk * chunk
+    return max(computed - window + 1, 0) if window else 0
 
 
 def required_columns(group: Group, mode: Mode, tokens: int, speculative: int) -> int:

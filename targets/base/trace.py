@@ -533,10 +533,6 @@ class Group(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
     window: Count = 0
     chunk: Count = 0
 
-    def layout(self) -> LayoutGroup:
-        """Return the group as the reference's."""
-        return LayoutGroup(self.kind, self.block_size, self.layers, self.draft, self.window, chunk=self.chunk)
-
 
 BLOCKS_MIN = 2
 """Of a pool: block 0 is nobody's."""
@@ -568,7 +564,10 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
 
     def layout_groups(self) -> tuple[LayoutGroup, ...]:
         """Return the groups as the reference's `Group`."""
-        return tuple(group.layout() for group in self.groups)
+        return tuple(
+            LayoutGroup(group.kind, group.block_size, group.layers, group.draft, group.window, chunk=group.chunk)
+            for group in self.groups
+        )
 
     @property
     def hash_block_size(self) -> int:

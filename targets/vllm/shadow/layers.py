@@ -19,7 +19,7 @@ from vllm.forward_context import get_forward_context
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 from vllm.v1.attention.backends.triton_attn import TritonAttentionBackend
 
-from ....reference.layout import first_attended
+from ....reference.layout import first_in_reach
 from ....reference.tokens import EMPTY, FIRST_TOKEN, VOCABULARY, chain, mix, next_token, other_token
 from ...base.observe import SlotContent, SlotRead, SlotWrite
 from ...base.shadow import combine, join
@@ -83,7 +83,6 @@ class ShadowAttention(nn.Module, AttentionLayerBase):
         self.layer_name = name
         self.head_size = head_size
         self.form = form
-        self._layout = form.layout()
         self.kv_cache = torch.tensor([])
         self.group = self.index = -1
         config.compilation_config.static_forward_context[name] = self
@@ -94,7 +93,7 @@ class ShadowAttention(nn.Module, AttentionLayerBase):
 
     def first(self, position: int) -> int:
         """Return the first position that the token at a position attends to."""
-        return first_attended(self._layout, position)
+        return first_in_reach(self.form.window, self.form.chunk, position)
 
     def get_kv_cache_spec(self, vllm_config: Any) -> Any:
         """Return the spec of pages with `block_size` slots of one key and one value."""
