@@ -10,6 +10,7 @@ library and numpy (in `numeric`), nothing from `harness` or `targets`, and is wr
     prefix_cache  keys, checkpoints, which hit lengths are valid and which is the longest
     ledger        per block: its owner, and what was written since it was allocated
     batch         rows of a batch of plain caches: select, repeat, reorder
+    draft_trees   trees of drafts: which draft each one follows, and the longest right path
     structured    the grammar of a structured answer
     request       the life cycle of one request: its settled tokens, and what its next read must find
     model         all of these together, in device time

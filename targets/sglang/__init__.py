@@ -11,6 +11,7 @@ SGLang's own state and KV tensors. See docs/explanation/sglang.md.
     scheduling   SGLang's scheduler without its constructor; one turn of its event loop
     speculation  the target model of a worker that verifies drafts; SGLang's n-gram worker
     eagle        its worker with a draft model
+    draft_trees  trees of drafts: how they are drawn, and what attention and state layers see of them
     kernels      their index kernels in plain Torch
     grammars     structured output: a backend of grammars
     sessions     clients of streaming sessions

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..base.observe import StateContent
 from .compat.sizes import Sizes
 
 BITS = 8
@@ -56,11 +55,11 @@ class Checkpoints:
         """Return the block of a checkpoint. One that the pool does not have is no block: behind them is a page."""
         return (self.first if slot in self._ids else self._outside) + slot
 
-    def read(self, layer: int, block: int) -> StateContent:
-        """Return the content of a checkpoint."""
+    def read(self, layer: int, block: int) -> tuple[int, tuple[int, ...]]:
+        """Return the recurrent state and the convolution window of a checkpoint."""
         store, slot = self.pool.temporal, block - self.first
         temporal = dequantize(store.qdata[layer, slot], store.scale[layer, slot], torch.int64)
-        return StateContent(int(temporal), tuple(self.pool.conv[0][layer, slot].reshape(-1).tolist()))
+        return int(temporal), tuple(self.pool.conv[0][layer, slot].reshape(-1).tolist())
 
     def watch(self, fence: Callable[[], None], note: Callable[[list[tuple[int, int]]], None]) -> None:
         """Let stores come behind what the scheduler's stream waits for (`fence`), and note each as (slot, block)."""

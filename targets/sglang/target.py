@@ -208,7 +208,7 @@ class SglangTarget:
         """Return the content of a slot or page."""
         states, sizes, memory = self.engine.states, self.engine.sizes, self.engine.memory
         if group == STATES and self.engine.checkpoints is not None and block >= sizes.first_checkpoint:
-            return self.engine.checkpoints.read(layer, block)
+            return StateContent(*self.engine.checkpoints.read(layer, block))
         if group == STATES:
             [place] = memory.places_of([block])
             return StateContent(int(states.temporal[layer, place]), tuple(states.window[layer, place].tolist()))

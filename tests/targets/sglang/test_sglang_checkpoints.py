@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from hybridfuzz.targets.base.observe import Copied, StateContent
+from hybridfuzz.targets.base.observe import Copied
 from hybridfuzz.targets.sglang.checkpoints import Checkpoints, dequantize, quantize
 from hybridfuzz.targets.sglang.device import Device
 
@@ -62,7 +62,7 @@ def test_a_checkpoint_is_read_from_values_scale_and_window() -> None:
     checkpoints = checkpoints_of(pool)
     pool.temporal.qdata[1, 2], pool.temporal.scale[1, 2] = quantize(torch.tensor(77777).reshape(1, 1, 1))
     pool.conv[0][1, 2] = 55
-    assert checkpoints.read(1, FIRST + 2) == StateContent(77777, (55,))
+    assert checkpoints.read(1, FIRST + 2) == (77777, (55,))
     assert checkpoints.free() == [FIRST + 3, FIRST + 1]
 
 
