@@ -53,8 +53,8 @@ def test_nothing_that_was_not_stored_is_a_state() -> None:
     """The contents at first are random, and differ from slot to slot."""
     pool = Pool()
     seen = [checkpoints_of(pool).read(layer, FIRST + slot) for layer in range(LAYERS) for slot in range(SLOTS + 1)]
-    assert len({(content.temporal, content.window) for content in seen}) == len(seen)
-    assert all(content.temporal and content.window[0] for content in seen)
+    assert len(set(seen)) == len(seen)
+    assert all(temporal and window[0] for temporal, window in seen)
 
 
 def test_a_checkpoint_is_read_from_values_scale_and_window() -> None:
