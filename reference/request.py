@@ -252,14 +252,10 @@ class Life:
     def sampled_truth(self, end: int, drafts: Sequence[int], parents: Sequence[int] = ()) -> list[int]:
         """Return the tokens that a step must sample whose last known token is at `end - 1` and that verifies
         `drafts`: a chain, or a tree with these parents."""
-        accepted, tokens = 0, self.truth.tokens
-        if end + len(drafts) >= len(tokens):
-            self.truth.reach(end + len(drafts) + 1)
-        if parents:
-            return tokens[end : end + len(longest_path(drafts, parents, tokens[end:])) + 1]
-        while accepted < len(drafts) and drafts[accepted] == tokens[end + accepted]:
-            accepted += 1
-        return tokens[end : end + accepted + 1]
+        tokens, behind = self.truth.tokens, end + len(drafts)
+        if behind >= len(tokens):
+            self.truth.reach(behind + 1)
+        return tokens[end : end + len(longest_path(drafts, parents, tokens[end:behind])) + 1]
 
     def advance(self, count: int, num_drafts: int, num_sampled: int) -> None:
         """Count an executed step with `count` input tokens, `num_drafts` of them drafts."""

@@ -108,14 +108,12 @@ def build_tree_kernel_efficient_func(
         first += lines.numel()
         lines[:, length:] = torch.eye(count, dtype=torch.bool)
         positions[row * count] = length
-        for token in range(1, count):
-            place = chosen[token - 1] // topk
-            parent = chosen.index(followed[place]) + 1 if place else 0
+        places = [place // topk for place in chosen[: count - 1]]
+        behind = list(enumerate([chosen.index(followed[place]) + 1 if place else 0 for place in places], start=1))
+        for token, parent in behind:
             lines[token, length:] |= lines[parent, length:]
             positions[row * count + token] = length + int(lines[token, length:].sum()) - 1
-        for token in range(count - 1, 0, -1):
-            place = chosen[token - 1] // topk
-            parent = chosen.index(followed[place]) + 1 if place else 0
+        for token, parent in reversed(behind):
             next_sibling[row, token] = next_token[row, parent]
             next_token[row, parent] = token
 
