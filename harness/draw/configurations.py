@@ -94,11 +94,14 @@ def _fitting(
 ) -> Config:
     reason = ""
 
+    usual = capabilities.usual_options
+
     def fitting(trial: Settings) -> Config | None:
         """Return the configuration with these settings, None if it is refused, for a `reason`."""
         nonlocal reason
         config = apply_overrides(_build(trial, capabilities, workload), overrides)
-        if "num_blocks" not in overrides and config.num_blocks < config.smallest_pool():
+        resized = overrides and "num_blocks" not in overrides  # a pool that is drawn is large enough for what is drawn
+        if resized and config.num_blocks < config.smallest_pool():
             config = msgspec.structs.replace(config, num_blocks=config.smallest_pool() + choices.integer(0, 12))
         try:
             check_config(config)
@@ -111,14 +114,14 @@ def _fitting(
     subject = _subject(choices, draws, capabilities) if choices.chance(workload.subject) else {}
     for _ in range(SUBJECT_TRIES if subject else 0):
         trial = {name: draw() for name, draw in draws.items()} | subject
-        if found := fitting(trial) or _without_extras(trial, subject, fitting, choices, draws, capabilities):
+        if found := fitting(trial) or _without_extras(trial, subject, fitting, choices, draws, usual):
             return found
 
     settings = {name: draw() for name, draw in draws.items()}
     names = list(draws)
     trial = settings
     for attempt in range(CONFIG_TRIES_MAX):
-        if found := fitting(trial) or _without_extras(trial, {}, fitting, choices, draws, capabilities):
+        if found := fitting(trial) or _without_extras(trial, {}, fitting, choices, draws, usual):
             return found
         number = 1 << attempt // TRIES_PER_SIZE
         again = [choices.pick(names) for _ in range(number)] if number < len(names) else names
@@ -130,13 +133,14 @@ def _subject(choices: Choices, draws: Mapping[str, Callable[[], Any]], capabilit
     """Return an extra, or several that are seldom drawn together (`Capabilities.together`), each as likely as the
     others, with one of its values. It has no effect if it is among `EXTRAS` and the target does not have it."""
     settings = {name: draw() for name, draw in draws.items()}
-    single = [(name,) for name in (*EXTRAS, *(f"option {name}" for name in capabilities.usual_options))]
+    usual = capabilities.usual_options
+    single = [(name,) for name in (*EXTRAS, *(f"option {name}" for name in usual))]
     several = [tuple(name if name in EXTRAS else f"option {name}" for name in names) for names in capabilities.together]
     found: Settings = {}
     for name in choices.pick([*single, *several]):
         for _ in range(SUBJECT_TRIES):
             value = draws[name]()
-            if name in _plain(settings | {name: value}, capabilities):
+            if name in _plain(settings | {name: value}, usual):
                 found[name] = value
                 break
         else:
@@ -150,13 +154,13 @@ def _without_extras(
     fitting: Callable[[Settings], Config | None],
     choices: Choices,
     draws: Mapping[str, Callable[[], Any]],
-    capabilities: Capabilities,
+    usual: Mapping[str, str],
 ) -> Config | None:
     """Return the configuration without some of its extras, as few as possible, None if it is refused without any.
 
     They are added again one by one, in any order, each with its value or with another one that fits. `kept` stay.
     """
-    plain = {name: value for name, value in _plain(settings, capabilities).items() if name not in kept}
+    plain = {name: value for name, value in _plain(settings, usual).items() if name not in kept}
     names = list(plain)
     fewer = settings | plain
     found = fitting(fewer) if plain else None
@@ -172,11 +176,11 @@ def _without_extras(
     return found
 
 
-def _plain(settings: Settings, capabilities: Capabilities) -> Settings:
+def _plain(settings: Settings, usual: Mapping[str, str]) -> Settings:
     """Return the extras among settings, with the values that switch them off.
 
-    Extras are groups besides those that every configuration has, EAGLE's rules, and options of which the target lists
-    one value several times, as the usual one.
+    Extras are groups besides those that every configuration has, EAGLE's rules, and options that have a `usual` value
+    (`Capabilities.usual_options`).
     """
     plain: Settings = {}
     if settings["window"][0]:
@@ -187,9 +191,9 @@ def _plain(settings: Settings, capabilities: Capabilities) -> Settings:
         plain["drafter's group"] = (PARTS, None)
     if settings["block drop"]:
         plain["block drop"] = False
-    for name, usual in capabilities.usual_options.items():
-        if settings[f"option {name}"] != usual:
-            plain[f"option {name}"] = usual
+    for name, value in usual.items():
+        if settings[f"option {name}"] != value:
+            plain[f"option {name}"] = value
     return plain
 
 

@@ -8,7 +8,7 @@ from ..base.protocol import Capabilities, Observation, Target, TargetError
 from ..base.releases import cannot_import
 from ..base.stock import Setting
 from ..base.trace import Config
-from .kit_limits import BOTH, Case, refusal
+from .kit_limits import BOTH, Case, options_of, refusal
 
 STRATEGIES = ("no_buffer", "extra_buffer", "extra_buffer_lazy")
 TREE_CORES = ("python", "rust")
@@ -249,6 +249,7 @@ class SglangFactory:
         able = self.capabilities
         case = Case(
             config,
+            options_of(config),
             self.tree_core,
             able.options["tree_core"],
             able.options["strategy"],

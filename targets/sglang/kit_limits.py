@@ -35,9 +35,38 @@ SHOWN: Mapping[tuple[str, str], str] = {
 """Oracle and field ("" for every field) of the violations that a script can show -> how."""
 
 
+_DEFAULTS: Mapping[str, str] = {
+    "strategy": "no_buffer",
+    "tree_core": "",
+    "mixed_chunk": "no",
+    "drafter": "ngram",
+    "breadth": "1",
+    "order": "fcfs",
+    "hicache": "no",
+    "storage": "no",
+    "host_mode": "cache",
+    "host_layout": "page_first_direct",
+    "session_tags": "no",
+    "ignore_eos": "no",
+    "inputs": "tokens",
+    "state_layers": "gdn",
+    "unified_memory": "no",
+    "replay": "0",
+    "track": "1",
+    "int8_checkpoints": "no",
+}
+"""The options that a trace may leave out."""
+
+
+def options_of(config: Config) -> SimpleNamespace:
+    """Return the options of a trace, with defaults."""
+    return SimpleNamespace(**{**_DEFAULTS, **config.options})
+
+
 class Case(NamedTuple):
     """What is asked of a kit.
 
+    options      those of the trace (`options_of`)
     core         the variant's core of the radix tree, "" for the trace's own (shadow)
     cores, strategies, async_depth, drafts  what the release is driven with (shadow)
     hashes       whether SGLang's hash of pages can be compiled here (shadow)
@@ -45,6 +74,7 @@ class Case(NamedTuple):
     """
 
     config: Config
+    options: SimpleNamespace
     core: str = ""
     cores: tuple[str, ...] = ()
     strategies: tuple[str, ...] = ()
@@ -52,33 +82,6 @@ class Case(NamedTuple):
     drafts: int = 0
     hashes: bool = True
     failure: Failure = _NO_FAILURE
-
-    @property
-    def options(self) -> SimpleNamespace:
-        """The options of the trace, with defaults."""
-        return SimpleNamespace(
-            **{
-                "strategy": "no_buffer",
-                "tree_core": "",
-                "mixed_chunk": "no",
-                "drafter": "ngram",
-                "breadth": "1",
-                "order": "fcfs",
-                "hicache": "no",
-                "storage": "no",
-                "host_mode": "cache",
-                "host_layout": "page_first_direct",
-                "session_tags": "no",
-                "ignore_eos": "no",
-                "inputs": "tokens",
-                "state_layers": "gdn",
-                "unified_memory": "no",
-                "replay": "0",
-                "track": "1",
-                "int8_checkpoints": "no",
-                **self.config.options,
-            }
-        )
 
     @property
     def sizes(self) -> dict[str, int]:

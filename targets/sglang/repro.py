@@ -61,7 +61,7 @@ from ..base.trace import (
 )
 from .compat.sizes import Sizes, sizes_of
 from .deployment import CORES, PHRASES
-from .kit_limits import HANG, LATE, LEAK, TOKENS, Case, refusal, shown
+from .kit_limits import HANG, LATE, LEAK, TOKENS, Case, options_of, refusal, shown
 
 FRAME = Frame(
     "SGLang",
@@ -91,7 +91,7 @@ ENDS = {
 
 def write_scripts(variant: str, trace: Trace, failure: Failure) -> list[Script]:
     """Return reproducers, the simplest first. Raises TargetError for a failure that no script can show."""
-    if reason := refusal("script", Case(trace.config, failure=failure)):
+    if reason := refusal("script", Case(trace.config, options_of(trace.config), failure=failure)):
         raise TargetError(f"no stand-alone script can show {reason}")
     options = {**trace.config.options, **({"tree_core": variant} if variant in CORES else {})}
     config = structs.replace(trace.config, options=options)

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from torch import no_grad
+
 from ...reference.tokens import Truth
 from ..base.observe import (
     Content,
@@ -83,7 +85,8 @@ class SglangTarget:
         """Apply an event. Launches are executed in it if it makes SGLang wait for them."""
         records: list[Record] = []
         self.device.records = records
-        self._handlers[type(event)](event)
+        with no_grad():  # as SGLang's event loop, unless a server asks for inference mode
+            self._handlers[type(event)](event)
         if self._has_pair:
             records.append(self._compared())
         return Effect(records)

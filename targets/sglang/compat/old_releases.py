@@ -7,9 +7,11 @@ these functions change nothing.
 from __future__ import annotations
 
 import sys
+from functools import lru_cache
 from importlib import import_module
 from importlib.util import find_spec
 from inspect import signature
+from types import ModuleType
 from typing import Any
 
 
@@ -87,10 +89,16 @@ def set_chunk(arguments: Any, tokens: int) -> None:
     arguments._mamba_cache_chunk_size = tokens
     if len(strategies()) > 1:
         backend_class()
+    for module in _modules_with_grid(len(sys.modules)):
+        module.FLA_CHUNK_SIZE = tokens  # type: ignore[attr-defined]
+
+
+@lru_cache(maxsize=1)
+def _modules_with_grid(imported: int) -> list[ModuleType]:
+    """Return the modules with that constant, looked up again when more modules are `imported`."""
     # By the key: packages put objects without a `__name__` there, such as Cython's `cython.parallel`.
-    for name, module in list(sys.modules.items()):
-        if name.startswith("sglang.") and "FLA_CHUNK_SIZE" in vars(module):
-            module.FLA_CHUNK_SIZE = tokens  # type: ignore[attr-defined]
+    modules = [module for name, module in list(sys.modules.items()) if name.startswith("sglang.")]
+    return [module for module in modules if "FLA_CHUNK_SIZE" in vars(module)]
 
 
 def always_two_tracks() -> bool:

@@ -5,7 +5,7 @@ from typing import get_args
 from hybridfuzz.targets.base.registry import kit_limits
 from hybridfuzz.targets.base.repro import Failure
 from hybridfuzz.targets.base.trace import Config, Group
-from hybridfuzz.targets.sglang.kit_limits import CRASH, SHOWN, Case, Kit, limits, refusal, shown
+from hybridfuzz.targets.sglang.kit_limits import CRASH, SHOWN, Case, Kit, limits, options_of, refusal, shown
 from hybridfuzz.targets.sglang.repro import ENDS
 
 CONFIG = Config(num_blocks=60, groups=(Group("mamba", 4), Group("attention", 1)), mamba_cache_mode="slots")
@@ -20,10 +20,11 @@ def test_each_kit_has_rows_and_no_reason_is_left_with_a_placeholder() -> None:
 
 
 def test_the_first_row_that_applies_gives_the_reason() -> None:
-    able = Case(CONFIG, "", ("python",), ("no_buffer",), 1, 3)
+    able = Case(CONFIG, options_of(CONFIG), "", ("python",), ("no_buffer",), 1, 3)
     assert refusal("shadow", able) == ""
     assert refusal("shadow", able._replace(cores=("legacy",))) == ""
-    asked = able._replace(config=Config(60, CONFIG.groups, "slots", options={"tree_core": "rust"}))
+    config = Config(60, CONFIG.groups, "slots", options={"tree_core": "rust"})
+    asked = able._replace(config=config, options=options_of(config))
     assert refusal("shadow", asked) == "this SGLang has no tree core rust (its compiled module is missing)"
     assert refusal("shadow", asked._replace(core="python")) == "", "the variant's core replaces the trace's"
 
