@@ -254,7 +254,7 @@ def _pressed_draws(choices: Choices, capabilities: Capabilities, workload: Workl
 def _drafts_draw(choices: Choices, capabilities: Capabilities, percent: int) -> Callable[[], int]:
     """Return a function that draws a number of drafts, not 0 in `percent` of the cases."""
     most = max(capabilities.max_speculative_tokens, 1)
-    return lambda: choices.integer(1, most) if choices.chance(percent) else 0
+    return lambda: (choices.integer(1, 2 * most - 1) + 2) // 2 if choices.chance(percent) else 0
 
 
 def is_pressed(config: Config, capabilities: Capabilities) -> bool:

@@ -225,12 +225,25 @@ class Grammar:
         self.burst = 0
         if "abort" in self.events and self.choices.chance(self.workload.aborted_at_end):
             events += self.aborts()
-        while self.left and len(events) < count + ENDING_MAX:
-            events.append(self.next_event())
-        dummy = "dummy_run" in self.events and self.choices.chance(self.workload.dummy_at_end)
-        if dummy and not self.left:
+        else:
+            while self.left and len(events) < count + ENDING_MAX:
+                events.append(self.next_event())
+            events += self.overtime()
+        if "dummy_run" in self.events and self.choices.chance(self.workload.dummy_at_end):
             events.append(self.dummy_run())
         return tuple(events)
+
+    def overtime(self) -> list[AnyEvent]:
+        """Return events for requests that run longer than estimated, the latest ones. Where none does, steps of an
+        idle engine cost little."""
+        events: list[AnyEvent] = []
+        for _ in range(self.choices.pick(self.workload.overtime)):
+            for event in self.history[-self.config.max_num_seqs :] if not self.left else ():
+                self.expect(event.name, 0, self.unit)
+            events.append(self.next_event())
+        if isinstance(self._last, Sleep):
+            events.append(self.next_event())
+        return events
 
     _last: AnyEvent | None = None
 
@@ -285,7 +298,7 @@ class Grammar:
         """Return an abort of a request, a session, or the turn of a session that goes on."""
         name = self.holder()
         is_turn = self.aborts_turns and name in self.sessions and name in self.left
-        if is_turn and self._asking.chance(self.workload.turn_aborted):
+        if is_turn and self.choices.chance(self.workload.turn_aborted):
             self.left.pop(name)
             self.sessions[name] = self.before_turn.get(name, 0)
             return Abort(name, keeps_session=True)
@@ -448,7 +461,7 @@ class Grammar:
             return choices.integer(1, most)
         size = choices.pick(config.groups).block_size
         k = config.num_speculative_tokens
-        near = choices.pick((0, -1, 1, k, k + 1, config.conv_width - 1))
+        near = choices.pick((0, -1, 1 - k or 1, 1, k, k + 1, config.conv_width - 1))
         length = choices.integer(before // size, (before + most) // size) * size + near - before
         if before and not 1 <= length <= most:  # no boundary is within reach
             return choices.integer(1, most)

@@ -60,6 +60,7 @@ class Workload(Struct, frozen=True, forbid_unknown_fields=True):
 
     # the whole trace
     events: Annotated[tuple[Number, ...], numbers("events before the ending")] = (8, 12, 12, 16, 25, 25, 50, 100)
+    overtime: Annotated[tuple[Number, ...], numbers("events behind the estimated end of all requests")] = (8, 8, 16, 30)
     bursts: Annotated[tuple[Number, ...], numbers("requests that a burst of arrivals leads to")] = (
         3, 4, 6, 8, 12, 2, 6, 1,
     )  # fmt: skip

@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
+from threading import get_ident
 from zipfile import BadZipFile, ZipFile
 
 from .pip import NO_SPACE, Progress, pip, run
@@ -176,8 +177,8 @@ def importable() -> Path:
 
 
 def _link(place: Path, to: Path) -> None:
-    """Make a symbolic link; several processes may make the same one."""
+    """Make a symbolic link; several threads and processes may make the same one."""
     if not place.is_symlink():
-        temporary = place.with_name(f".{place.name}-{os.getpid()}")
+        temporary = place.with_name(f".{place.name}-{os.getpid()}-{get_ident()}")
         temporary.symlink_to(to)
         temporary.replace(place)

@@ -4,7 +4,9 @@ import os
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 from zipfile import ZipFile
 
@@ -133,6 +135,19 @@ def test_a_name_that_the_engine_does_not_have_is_a_misfit_only_where_the_adapter
     assert isinstance(told("of_engine"), MisfitError)
     assert "'no_such'" in str(told("of_engine")) and str(told("of_engine")).endswith("(adapter.py:1)")
     assert not isinstance(told("of_lacking"), MisfitError)
+
+
+def test_threads_that_need_the_link_at_the_same_time_do_not_disturb_each_other(tmp_path: Path) -> None:
+    for turn in range(50):
+        place, start = tmp_path / str(turn), Barrier(8)
+
+        def link(_: int, place: Path = place, start: Barrier = start) -> None:
+            start.wait()
+            base._link(place, tmp_path)
+
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(link, range(8)))
+        assert place.readlink() == tmp_path
 
 
 def test_hybridfuzz_is_importable_elsewhere() -> None:
