@@ -85,6 +85,7 @@ CONNECTORS = {
     "transfer": "NixlConnector",
     "sync": "OffloadingConnector",
     "offloading": "OffloadingConnector",
+    "simple_cpu": "SimpleCPUOffloadConnector",
 }
 """vLLM's own connector that serves requests in the same way, by the option `connector`."""
 SYNC_BUDGET = 1 << 30

@@ -38,7 +38,7 @@ from ..base.trace import (
 )
 from .counterparts.sampling import sampling_parameters
 from .host_view import Host, KeyBook
-from .options import has_images, offloads, options_of, reports_all
+from .options import has_images, offloads, offloads_simply, options_of, reports_all
 from .pool_reader import Admissions
 from .shadow import patches
 from .versions import compat, features
@@ -97,8 +97,9 @@ class VllmTarget:
         self.store: NullStore = engine.store
         self.inputs = getattr(engine, "inputs", None)
         self.host.stored = lambda: self.store.stored(self.keys)
-        if offloads(config):
+        if offloads(config) or offloads_simply(config):
             self.host.tier = self.store
+        self.host.loading, self.host.saving = self.store.loading, self.store.saving
         if has_images(config):
             self.host.images = self.inputs
         self.sessions = self._sessions()
@@ -449,4 +450,5 @@ class VllmTarget:
 
     def close(self) -> None:
         """Stop recording; the rest is garbage-collected."""
+        self.store.close()
         patches.activate(None)
