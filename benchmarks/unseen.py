@@ -1,6 +1,6 @@
 """Breaks of real engines that were written by a reader who did not know the search, against an unrestricted campaign.
 
-    python benchmarks/unseen.py [--set second|...|thirteenth|all] [--only GLOB,...] [--steps 20000] [--jobs 1] [-o DIR]
+    python benchmarks/unseen.py [--set second|...|fourteenth|all] [--only GLOB,...] [--steps 20000] [--jobs 1] [-o DIR]
 
 Each patch in benchmarks/unseen, or in the folder of a set there, is applied on top of the packaged fixes of its
 release. A campaign with seed 1 runs until its first finding, or to its step limit; `--jobs` campaigns run at a time.
