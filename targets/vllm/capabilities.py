@@ -26,7 +26,7 @@ CONNECTED = {
     "transfer": _LOADS | {"held-for-transfer"},
     "sync": _LOADS | {"sync-loads"},
     "offloading": frozenset({"stores", "async-loads", "sync-loads", "evicts-stored"}),
-    "simple_cpu": frozenset({"stores", "async-loads", "evicts-stored"}),
+    "simple_cpu": frozenset({"stores", "async-loads", "evicts-stored", "reloads"}),
 }
 """Connector -> features that only some connectors have. What vLLM's own ones (the last two) load is what they stored,
 and no load breaks off."""

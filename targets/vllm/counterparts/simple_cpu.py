@@ -38,7 +38,7 @@ from ...base.observe import Content, Loaded, Record
 from ...base.protocol import EngineError
 from ...base.trace import Config, ExternalLoad
 from ..options import has_disk, options_of
-from ..pool_reader import Pool, split
+from ..pool_reader import Pool, host_pool_of, ids_of, split
 from ..shadow.recorder import Recorder
 from ..versions.wrapping import replaced
 from .offloading import Contents, Copy, CopyStream, Event, Move, _place
@@ -335,8 +335,7 @@ class SimpleStore(OwnStore):
     def watch(self, manager: Any) -> None:
         """Keep vLLM's scheduler side."""
         self._manager = manager
-        coordinator = manager.cpu_coordinator
-        self._pool = Pool(SimpleNamespace(block_pool=coordinator.block_pool, coordinator=coordinator))
+        self._pool = host_pool_of(manager.cpu_coordinator)
 
     def announce(self, event: ExternalLoad, tokens: Sequence[int]) -> None:
         """Let the transfers of a request take as long as the event says."""
@@ -413,8 +412,8 @@ class SimpleStore(OwnStore):
 
     def miscounted(self) -> int:
         """Return by how many blocks the host's pool differs from what transfers and lookups hold."""
-        hits = chain.from_iterable(chain.from_iterable(hit[0] for hit in self._manager._pending_cpu_hits.values()))
-        held = Counter(block.block_id for block in hits if not block.is_null)
+        hits = chain.from_iterable(hit[0] for hit in self._manager._pending_cpu_hits.values())
+        held = Counter(ids_of(chain.from_iterable(hits)))
         held.update(block for one in chain(self._loads(), self._saves()) for block in one.cpu_block_ids)
         references, free = self._pool.references(), Counter(self._pool.free())
         found = {label: set(blocks) for label, blocks in self._pool.cached()}
