@@ -185,8 +185,8 @@ class Device:
         parts: dict[int, list[Move]] = {}
         for source, destination, size in zip(sources.tolist(), destinations.tolist(), sizes.tolist(), strict=True):
             on_device, on_host = (destination, source) if is_load else (source, destination)
-            tensor, block, inside = _place(self.contents.tensors, on_device, size)
-            of_host, chunk, at = _place(self.contents.host, on_host, size)
+            tensor, block, inside = place_of(self.contents.tensors, on_device, size)
+            of_host, chunk, at = place_of(self.contents.host, on_host, size)
             if tensor != of_host:
                 raise EngineError("a transfer of the offloading connector copies pages of other layers")
             parts.setdefault(block, []).append(Move(is_load, tensor, block, chunk, inside, at, size))
@@ -200,7 +200,7 @@ class Device:
         return submitted
 
 
-def _place(tensors: Sequence[torch.Tensor], pointer: int, size: int) -> tuple[int, int, int]:
+def place_of(tensors: Sequence[torch.Tensor], pointer: int, size: int) -> tuple[int, int, int]:
     """Return (tensor, row, byte in it) where `size` bytes lie in one row."""
     for index, tensor in enumerate(tensors):
         row, inside = divmod(pointer - tensor.data_ptr(), tensor.stride(0))

@@ -1,7 +1,7 @@
 """vLLM's own `SimpleCPUOffloadConnector`, eager or lazy, with its blocks in host memory or in a file, without a GPU.
 
 Lookups, the pool of host blocks, transfers, events, the copy loops, the descriptors of every copy and each access to
-the file are vLLM's. Ours are streams, events, the driver's function that copies (`Device.copy`), and when vLLM's
+the file are vLLM's. Ours are streams, events, the driver's function that copies (`SimpleDevice.copy`), and when vLLM's
 threads get to run:
 
     planned   every second block of an even load, before the forwards in flight: nothing orders a load and a forward
@@ -22,7 +22,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
+from itertools import chain as chained
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
@@ -41,14 +41,14 @@ from ..options import has_disk, options_of
 from ..pool_reader import Pool, host_pool_of, ids_of, split
 from ..shadow.recorder import Recorder
 from ..versions.wrapping import replaced
-from .offloading import Contents, Copy, CopyStream, Event, Move, _place
+from .offloading import Contents, Copy, CopyStream, Event, Move, place_of
 from .own_store import OwnStore, Page
 
 Parts = dict[int, list[Move]]
 """The copies of a transfer, by block of the device."""
 
 
-class Stream(CopyStream):
+class SimpleStream(CopyStream):
     """A `torch.cuda.Stream`, with a number for its handle."""
 
     def __init__(self, handle: int) -> None:
@@ -59,18 +59,18 @@ class Stream(CopyStream):
         """Do nothing: the forward is over."""
 
 
-class Streams:
+class SimpleStreams:
     """`torch.cuda.Stream`: makes streams, and finds them by their handles."""
 
     def __init__(self) -> None:
-        self._made: list[Stream] = []
+        self._made: list[SimpleStream] = []
 
-    def __call__(self, priority: int = 0) -> Stream:
+    def __call__(self, priority: int = 0) -> SimpleStream:
         """Return a new stream."""
-        self._made.append(Stream(len(self._made)))
+        self._made.append(SimpleStream(len(self._made)))
         return self._made[-1]
 
-    def __getitem__(self, handle: int) -> Stream:
+    def __getitem__(self, handle: int) -> SimpleStream:
         """Return the stream with a handle."""
         return self._made[handle]
 
@@ -79,7 +79,7 @@ class Streams:
         return 0, 0
 
 
-class LateThread:
+class CopyThread:
     """A thread of vLLM's that runs when it is told to."""
 
     def __init__(self, target: Callable[..., None], args: tuple[Any, ...], daemon: bool) -> None:
@@ -97,18 +97,18 @@ class LateThread:
         return False
 
 
-THREADS = SimpleNamespace(Thread=LateThread)
+THREADS = SimpleNamespace(Thread=CopyThread)
 """What vLLM's backends take of `threading`."""
 PLATFORM = SimpleNamespace(set_device=lambda device: None)
 """What they take of `current_platform`."""
 
 
-class Device:
+class SimpleDevice:
     """The device's queues. `note` is told which blocks of the device were loaded."""
 
     def __init__(self, note: Callable[[int], None]) -> None:
-        self.streams = Streams()
-        self.contents: Device = self
+        self.streams = SimpleStreams()
+        self.contents: SimpleDevice = self
         self.early: Parts = {}
         """Copies of the next load that were made already."""
         self.tensors: Sequence[torch.Tensor] = ()
@@ -126,7 +126,7 @@ class Device:
         with replaced(
             (torch, "Event", Event),
             (torch.cuda, "Stream", self.streams),
-            (torch.cuda, "current_stream", lambda: Stream(-1)),
+            (torch.cuda, "current_stream", lambda: SimpleStream(-1)),
             (cuda_mem_ops, "_batch_memcpy", (self.copy, 1)),
             (copy_backend, "current_platform", PLATFORM),
             (copy_backend, "threading", THREADS),
@@ -152,13 +152,13 @@ class Device:
     def _move(self, to: int, of: int, size: int) -> Move:
         is_load = any(0 <= to - one.data_ptr() < one.numel() for one in self.tensors)
         on_device, on_host = (to, of) if is_load else (of, to)
-        tensor, block, inside = _place(self.tensors, on_device, size)
-        of_host, chunk, at = _place(self.host[is_load], on_host, size)
+        tensor, block, inside = place_of(self.tensors, on_device, size)
+        of_host, chunk, at = place_of(self.host[is_load], on_host, size)
         if tensor != of_host:
             raise EngineError("a transfer of the simple offloading connector copies pages of other layers")
         return Move(is_load, tensor, block, chunk, inside, at, size)
 
-    def _enqueue(self, stream: Stream, parts: Parts) -> None:
+    def _enqueue(self, stream: SimpleStream, parts: Parts) -> None:
         if any(move.is_load for moves in parts.values() for move in moves):
             for block, moves in self.early.items():
                 if parts.get(block) == moves:
@@ -199,7 +199,7 @@ class Device:
 
 
 @dataclass
-class Job:
+class Transfer:
     """A transfer that was launched, by vLLM's number, with the steps that are left."""
 
     event: int
@@ -221,12 +221,12 @@ class DiskPages:
 
 
 class HostSide:
-    """vLLM's worker on a `Device`."""
+    """vLLM's worker on a `SimpleDevice`."""
 
     def __init__(self, store: SimpleStore, inner: Any) -> None:
         self.store, self.inner = store, inner
-        self.device = Device(self._note)
-        self.jobs: dict[bool, list[Job]] = {False: [], True: []}
+        self.device = SimpleDevice(self._note)
+        self.jobs: dict[bool, list[Transfer]] = {False: [], True: []}
         """Transfers under way, by direction: True for loads."""
         self._contents: Contents
 
@@ -249,7 +249,7 @@ class HostSide:
         event = metadata.load_event if is_load else metadata.store_event
         if event < 0:
             return
-        self.jobs[is_load].append(Job(event, self.store.durations.pop((is_load, event))))
+        self.jobs[is_load].append(Transfer(event, self.store.durations.pop((is_load, event))))
         if event % 2 == 0:
             self._run_threads()
 
@@ -272,7 +272,7 @@ class HostSide:
             while jobs and jobs[0].left <= 0:
                 self._end(is_load, jobs.pop(0))
 
-    def _end(self, is_load: bool, job: Job) -> None:
+    def _end(self, is_load: bool, job: Transfer) -> None:
         self._run_threads()
         for event, recorded in self.inner._load_events if is_load else self.inner._store_events:
             if event <= job.event:
@@ -412,9 +412,9 @@ class SimpleStore(OwnStore):
 
     def miscounted(self) -> int:
         """Return by how many blocks the host's pool differs from what transfers and lookups hold."""
-        hits = chain.from_iterable(hit[0] for hit in self._manager._pending_cpu_hits.values())
-        held = Counter(ids_of(chain.from_iterable(hits)))
-        held.update(block for one in chain(self._loads(), self._saves()) for block in one.cpu_block_ids)
+        hits = chained.from_iterable(hit[0] for hit in self._manager._pending_cpu_hits.values())
+        held = Counter(ids_of(chained.from_iterable(hits)))
+        held.update(block for one in chained(self._loads(), self._saves()) for block in one.cpu_block_ids)
         references, free = self._pool.references(), Counter(self._pool.free())
         found = {label: set(blocks) for label, blocks in self._pool.cached()}
         usable = range(1, len(references))  # the first block is the null block
@@ -458,7 +458,7 @@ class SimpleStore(OwnStore):
 
 
 class ObservedSimpleConnector(SimpleCPUOffloadConnector):
-    """vLLM's connector; notes which transfers it plans, and launches them on a `Device`."""
+    """vLLM's connector; notes which transfers it plans, and launches them on a `SimpleDevice`."""
 
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
         given = vllm_config.kv_transfer_config.kv_connector_extra_config
