@@ -255,6 +255,7 @@ class HostSide:
 
     def _run_threads(self) -> None:
         backend = self.inner._backend
+        threads: tuple[tuple[Any, Any], ...]
         if self.inner.disk_mode:
             threads = (backend._store_queue, backend._store_thread), (backend._load_queue, backend._load_thread)
         else:
