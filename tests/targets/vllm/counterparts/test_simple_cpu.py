@@ -26,11 +26,11 @@ LOADED = "request computed after it waited for a load"
 
 
 def run(worker: WorkerClient, *events: AnyEvent, size: int = 40, **options: str) -> Outcome:
-    """The host gets blocks of request `x`; then the pool's cache is emptied."""
+    """The host gets blocks of request `x`, lazily while `w` runs; then the pool's cache is emptied."""
     options = {"runner": "v2", "connector": "simple_cpu", **options}
     groups = (Group("mamba", 8), Group("attention", 8))
     config = Config(num_blocks=size, groups=groups, options=options, max_model_len=64)
-    first = (Arrive("x", (("d", 30),), 4), *STEPS, *STEPS, Evict(size))
+    first = (Arrive("x", (("d", 30),), 4), *STEPS, Arrive("w", (("o", 9),), 8), *STEPS, *STEPS, Evict(size))
     outcome = worker.run(Trace(config, (*first, *events)))
     assert outcome.violation is None, outcome.violation.message
     return outcome
@@ -53,9 +53,9 @@ def test_lazily_blocks_are_stored_once_they_are_near_eviction(worker: WorkerClie
 
 
 def test_a_hit_inside_a_block_is_loaded(worker: WorkerClient) -> None:
-    outcome = run(worker, Arrive("y", (("d", 30),), 4), *STEPS, prefix_match_unit="2")
+    outcome = run(worker, Arrive("y", (("d", 30), ("e", 3)), 4), *STEPS, prefix_match_unit="2")
     assert outcome.reached[LOADED] == 1
-    assert outcome.reached["hit inside a block"]
+    assert outcome.reached["loaded from outside the pool"] == 5  # with the block in which the prompt of `x` ends
 
 
 def test_nothing_is_left_of_an_aborted_request_whose_load_is_under_way(worker: WorkerClient) -> None:
