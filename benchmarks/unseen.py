@@ -1,9 +1,11 @@
 """Breaks of real engines that were written by a reader who did not know the search, against an unrestricted campaign.
 
-    python benchmarks/unseen.py [--set second|...|thirteenth|all] [--only GLOB,...] [--steps 20000] [--jobs 1] [-o DIR]
+    python benchmarks/unseen.py [--set second|...|fourteenth|all] [--only GLOB,...] [--steps 20000] [--jobs 1] [-o DIR]
+    python benchmarks/unseen.py --set fourteenth --config connector=simple_cpu
 
 Each patch in benchmarks/unseen, or in the folder of a set there, is applied on top of the packaged fixes of its
-release. A campaign with seed 1 runs until its first finding, or to its step limit; `--jobs` campaigns run at a time.
+release. A campaign with seed 1 runs until its first finding, or to its step limit; `--jobs` campaigns run at a time,
+with `--config` on configurations with these fields alone.
 Results: benchmarks/unseen.md.
 """
 
@@ -31,7 +33,7 @@ TARGETS = {"vllm": "vllm@0.33.0", "sglang": "sglang@0.5.23"}
 POLL_SECONDS = 0.5
 
 
-def campaign(target: str, steps: int, folder: Path) -> str:
+def campaign(target: str, steps: int, folder: Path, config: str = "") -> str:
     """Return the signature of the first finding with its trace's number; without one, how many steps ran."""
     folder.mkdir(parents=True, exist_ok=True)
     events = folder / "events.ndjson"
@@ -39,6 +41,7 @@ def campaign(target: str, steps: int, folder: Path) -> str:
     line = [sys.executable, "-m", "hybridfuzz.harness.cli", "fuzz", "--target", target, "--steps", str(steps)]
     line += ["--seed", "1", "--jobs", "1", "--no-canary", "--reduce", "1s", "--fresh"]
     line += ["-o", str(folder / "out"), "--events", str(events)]
+    line += ["--config", config] if config else []
     said = folder / "stderr.txt"
     with said.open("w") as errors, subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=errors) as run:
         while run.poll() is None:
@@ -83,6 +86,7 @@ def main() -> None:
     parser.add_argument("--only", default="*", help="names or patterns, separated by commas")
     parser.add_argument("--steps", type=int, default=20_000)
     parser.add_argument("--jobs", type=int, default=1, help="campaigns at a time")
+    parser.add_argument("--config", default="", help="fields of the configuration to hold, as for `hybridfuzz fuzz`")
     parser.add_argument("-o", dest="out", type=Path, default=Path("hybridfuzz-out/unseen"))
     arguments = parser.parse_args()
     every = PATCHES.rglob("*.patch") if arguments.set == "all" else (PATCHES / arguments.set).glob("*.patch")
@@ -92,7 +96,7 @@ def main() -> None:
     def run(patch: Path) -> None:
         name = patch.relative_to(PATCHES).with_suffix("")
         try:
-            result = campaign(broken(patch), arguments.steps, arguments.out / name)
+            result = campaign(broken(patch), arguments.steps, arguments.out / name, arguments.config)
         except PatchError as error:  # a fix has changed its lines since
             result = f"does not apply: {error}"
         print(f"{name!s:55} {result}", flush=True)

@@ -119,7 +119,7 @@ class Grammar:
         self.unit = max(group.block_size for group in config.groups)
         self.documents = capabilities.documents_with(config.options)
         features = capabilities.features - capabilities.switched_off(config.options)
-        self.loads_back = "evict" in self.events and "loads-back" in features
+        self.loads_back = "evict" in self.events and bool(features & {"loads-back", "reloads"})
         """True if what is evicted may be loaded back: requests then often ask for it."""
         acts_on = {SwitchStorage: "storage" in features, ResetEncoderCache: "images" in features_of(self.documents)}
         self.without_effect = {kind for kind, is_there in acts_on.items() if not is_there}

@@ -50,7 +50,7 @@ Feature = Literal[
     "stop-tokens", "loads-back", "prompt-logprobs", "structured-output", "samples",
     "stop-strings", "min-tokens", "failing-grammars", "overlaps", "storage", "drafts-past-length",
     "chosen-loads", "evicts-stored", "logprobs-from", "reasoning", "aborted-turns", "copied-states",
-    "draft-trees",
+    "draft-trees", "reloads",
 ]  # fmt: skip
 """Words of `Capabilities.features` (docs/reference/capabilities.md)."""
 
@@ -109,7 +109,8 @@ class Capabilities(Struct, frozen=True):
                  "lookahead-hashes" (keys may name the token behind their block), "snapshots", "held-for-transfer",
                  "sync-loads", "loads-back" (the cache keeps content outside the pool and loads it back), "storage" (and
                  reads back what it does not hold there any more), "chosen-loads" (the trace chooses what is loaded, and
-                 which loads break off), "evicts-stored" (content outside the pool is evicted), "images",
+                 which loads break off), "evicts-stored" (content outside the pool is evicted), "reloads" (what the
+                 pool evicts may be loaded for whoever asks for it again), "images",
                  "copied-states" (a state that is cached is copied into a block of the cache's own),
                  "overlaps" and "failing-loads" make reached states required; so does "async-loads", which also makes
                  the workload draw delays of loads; "chunks" makes it draw chunk limits for single requests

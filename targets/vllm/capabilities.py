@@ -11,6 +11,9 @@ from .stock import stock_of
 _EVENTS = frozenset({"arrive", "step", "preempt", "abort", "dummy_run", "reset_prefix_cache", "evict"})
 _CONNECTORS = ("none", "none", "store", "transfer")
 ALL_CONNECTORS = ("none", "none", "none", "store", "transfer", "sync", "none", "offloading", "offloading")
+SIMPLE = ("none", "simple_cpu", "simple_cpu")
+"""Further values of `connector` where vLLM has SimpleCPUOffloadConnector, and its options."""
+SIMPLE_OPTIONS = {"lazy_offload": ("no", "no", "yes"), "kv_offload_backend": ("cpu", "cpu", "disk")}
 OFFLOADING = {"eviction": ("lru", "arc"), "offload": ("prompts", "all", "sync")}
 TIERS = ("none", "none", "files", "faults")
 REPLAYS = ("0", "0", "3", "6")
@@ -23,8 +26,9 @@ CONNECTED = {
     "transfer": _LOADS | {"held-for-transfer"},
     "sync": _LOADS | {"sync-loads"},
     "offloading": frozenset({"stores", "async-loads", "sync-loads", "evicts-stored"}),
+    "simple_cpu": frozenset({"stores", "async-loads", "evicts-stored", "reloads"}),
 }
-"""Connector -> features that only some connectors have. What vLLM's own one (`offloading`) loads is what it stored,
+"""Connector -> features that only some connectors have. What vLLM's own ones (the last two) load is what they stored,
 and no load breaks off."""
 _PARTIAL_HITS = {"prefix_match_unit": {unit: frozenset({"partial-hits"}) for unit in ("2", "4")}}
 _OBSERVES = frozenset({"pool", "labels", "tables", "accesses", "content", "device_order", "estimates", "leftovers"})
@@ -33,7 +37,7 @@ _OBSERVES = frozenset({"pool", "labels", "tables", "accesses", "content", "devic
 def capabilities_of(release: Release) -> Capabilities:
     """Return what the target can do with a release."""
     connectors, inputs = release.connectors, release.inputs
-    names = ALL_CONNECTORS if release.offloads else _CONNECTORS
+    names = (*(ALL_CONNECTORS if release.offloads else _CONNECTORS), *(SIMPLE if release.offloads_simply else ()))
     # `kit_limits`: neither a drafter's own graphs nor any with chunked-local attention.
     groups_without_graphs = frozenset(
         ({"draft-group"} if release.draft_groups else set()) | ({"attention-chunks"} if release.local_groups else set())
@@ -47,6 +51,7 @@ def capabilities_of(release: Release) -> Capabilities:
     # connector, load_failure: `kv_connector`, or vLLM's own (`offloading`); vLLM's policy for loads that fail.
     # eviction, offload: of `offloading` the policy of its tier, and what is stored, or loaded before a forward.
     # tier: behind its tier stand files, some of which another process removes or cuts off.
+    # lazy_offload, kv_offload_backend: of `simple_cpu`: stored once near eviction, and where.
     # reports: statistics and KV events, of which a subscriber must learn what is cached (`cache_events`).
     # reset: between two steps, or once the scheduler was paused and the steps in flight have run.
     # prefills: as the budget allows, or every third step only, while others decode.
@@ -78,6 +83,7 @@ def capabilities_of(release: Release) -> Capabilities:
         **({"conv_layout": CONV_LAYOUTS} if release.conv_layouts else {}),
         **({"sampling": SAMPLING} if release.sampling else {}),
         **({"inputs": ("tokens", "tokens", "tokens", "tokens", "images", "adapters")} if inputs else {}),
+        **(SIMPLE_OPTIONS if release.offloads_simply else {}),
     }
     stock = stock_of(release, options)
     return Capabilities(

@@ -34,11 +34,13 @@ from .options import (
     PREFILL_INTERVAL,
     Options,
     has_adapters,
+    has_disk,
     has_files,
     has_graphs,
     has_peer,
     is_v2,
     offloads,
+    offloads_simply,
     options_of,
     rank_count,
     reports_all,
@@ -85,8 +87,11 @@ CONNECTORS = {
     "transfer": "NixlConnector",
     "sync": "OffloadingConnector",
     "offloading": "OffloadingConnector",
+    "simple_cpu": "SimpleCPUOffloadConnector",
 }
 """vLLM's own connector that serves requests in the same way, by the option `connector`."""
+OWN_CONNECTORS = ("none", "offloading", "simple_cpu")
+"""Values of that option that need nothing from the scenario."""
 SYNC_BUDGET = 1 << 30
 """Bytes that `sync` loads before the forward of one step."""
 FAILING = "MooncakeStoreConnector"
@@ -116,8 +121,9 @@ CONNECTOR = (
 )
 OFFLOADING = "the copies between the caches and host memory: vLLM orders each, and they happen as late as it permits"
 FILES = "a folder of its own for the file tier, whose threads do their work between two steps"
+DISK = "a file of its own for the disk backend, whose threads do their work between two steps"
 HOST_BYTES = 1 << 30
-"""Bytes of host memory of a server with `offloading`."""
+"""Bytes of host memory, or of the file, of a server with `offloading` or `simple_cpu`."""
 TIERS = {"spec_name": "TieringOffloadingSpec", "secondary_tiers": [{"type": "fs", "root_dir": "/tmp/kv"}]}
 """`kv_connector_extra_config` of a server with files behind its host memory."""
 MATCH_UNIT = 32
@@ -217,7 +223,8 @@ def deployment(variant: str, trace: Trace, version: str, device: str = "") -> De
     graphs = GRAPHS if has_graphs(config) and not device else ()
     options = options_of(config)
     offloading = (OFFLOADING, *((FILES,) if has_files(config) else ()))
-    connector = {"none": (), "offloading": offloading}.get(options.connector, (CONNECTOR,))
+    simple = (OFFLOADING, *((DISK,) if has_disk(config) else ()))
+    connector = {"none": (), "offloading": offloading, "simple_cpu": simple}.get(options.connector, (CONNECTOR,))
     model = model_of(trace)
     flags = (*_weights(model), *_flags(trace, model, _release(version)))
     return Deployment(
@@ -331,6 +338,13 @@ def _flags(trace: Trace, model: Model, release: tuple[int, int]) -> Iterator[str
                 **(own if offloads(config) else {}),
                 **({"sync_load_budget_bytes": SYNC_BUDGET} if syncs else {}),
                 **(TIERS if has_files(config) else {}),
+            }
+        elif offloads_simply(config):
+            disk = {"kv_offload_backend": "disk", "disk_path": "/tmp/kv", "disk_capacity_bytes": HOST_BYTES}
+            transfer["kv_connector_extra_config"] = {
+                "cpu_bytes_to_use": HOST_BYTES,
+                **({"lazy_offload": True} if options.lazy_offload == "yes" else {}),
+                **(disk if has_disk(config) else {}),
             }
         yield from ("--kv-transfer-config", json.dumps(transfer))
     if has_peer(config) or any(isinstance(event, DummyRun) for event in trace.events):
@@ -463,7 +477,7 @@ def _forced(trace: Trace) -> Iterator[str]:
         yield "the script limits the chunk of a request; a server splits there when the rest of the step is taken"
     if config.num_speculative_tokens and has_drafts(events):
         yield "drafts are right or wrong as the script says; a server's come from its drafter"
-    if options_of(config).connector not in ("none", "offloading"):
+    if options_of(config).connector not in OWN_CONNECTORS:
         yield "the script says what the KV connector's store holds, and how long a load takes"
     if DummyRun in kinds:
         yield "the script makes a data-parallel dummy run; a server's rank does while it is idle and others are not"
@@ -498,7 +512,7 @@ def _notes(trace: Trace, model: Model, is_stood_in: bool) -> Iterator[str]:
         )
     if options_of(config).tier == "faults" and offloads(config):
         yield "while the server runs, something else removes files below `root_dir`, or cuts them off"
-    if options_of(config).connector not in ("none", "offloading"):
+    if options_of(config).connector not in OWN_CONNECTORS:
         yield "the KV connector needs the settings of your store or peer in kv_connector_extra_config"
 
 
@@ -507,7 +521,7 @@ def _scaled(trace: Trace) -> Iterator[str]:
     sizes = dict.fromkeys(group.block_size for group in config.groups)
     tokens = " and ".join(map(str, sizes))
     yield f"blocks of {tokens} tokens; on a GPU vLLM derives the block size from the size of a state"
-    if offloads(config):
+    if offloads(config) or offloads_simply(config):
         yield "the host holds a few blocks, so that some are evicted; the scenario says how long a transfer takes"
     elif options_of(config).connector != "none":
         yield "hits, delays and failures of the KV connector are given by the scenario; a server's come from its store"

@@ -96,6 +96,9 @@ class Host:
         """Further collections that may keep a request which has ended: title, owner, attribute."""
         self.stored: Callable[[], Mapping[Key, Sequence[Content]]] = dict
         """Returns the content outside the pool."""
+        self.loading: Callable[[], Iterable[int]] = tuple
+        self.saving: Callable[[], Iterable[int]] = tuple
+        """Return the blocks that a connector has references to, since it loads or stores them."""
         self.idle: Mapping[str, int] = {}
         """Sessions between two turns."""
         self.subscriber: Any = None
@@ -132,10 +135,11 @@ class Host:
         scheduler, pool, known = self.scheduler, self.pool, self._known.get
         aliases: dict[int, list[Key]] = {}
         tables, references = pool.tables(), pool.references()
-        pins = Counter(blocks_to_free(scheduler))
-        # A block that waits to be freed once and is in a table stays with its owner, who may write to it.
+        pins = Counter(chained(blocks_to_free(scheduler), self.loading()))
+        # A block in a table that waits to be freed once, or is loaded, stays with its owner, who may write to it.
         for block in pins.keys() & set(chained.from_iterable(chained.from_iterable(tables.values()))) if pins else ():
             references[block] -= pins.pop(block)
+        pins.update(self.saving())
         return View(
             free=pool.free(),
             references=references,

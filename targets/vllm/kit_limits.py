@@ -37,6 +37,7 @@ from .options import (
     has_peer,
     is_v2,
     offloads,
+    offloads_simply,
     ring_entries,
     varies_sampling,
 )
@@ -267,6 +268,8 @@ ROWS: tuple[Row[Case], ...] = (
     # ---- Shadow layers and real models.
     *_both("connector=offloading", lambda c: offloads(c.config) and not c.config.enable_prefix_caching,
         "vLLM refuses it without prefix caching, where a hybrid model's blocks have no common hashes"),
+    *_both("connector=simple_cpu", lambda c: offloads_simply(c.config) and not c.config.enable_prefix_caching,
+        "without prefix caching it turns itself off: use connector=none"),
     *_both("block sizes", lambda c: any(size % c.state_size for size in c.sizes),
         "the planner makes attention blocks as large as the blocks of states, or a multiple"),
     *_both("prefix_match_unit",
@@ -349,6 +352,8 @@ ROWS: tuple[Row[Case], ...] = (
         "a page of 16 bfloat16 keys and values is smaller than a state"),
     Row("real", "connector=offloading", lambda c: offloads(c.config) and c.options.prefix_match_unit,
         "hits inside blocks beside loads of whole blocks are driven with shadow layers only"),
+    Row("real", "connector=simple_cpu", lambda c: offloads_simply(c.config),
+        "SimpleCPUOffloadConnector is driven with shadow layers only"),
     Row("real", "tier", lambda c: has_files(c.config),
         "a file tier is driven with shadow layers only: use tier=none"),
     # ---- Scripts.

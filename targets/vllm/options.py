@@ -50,6 +50,8 @@ class Options(Struct, frozen=True):
     eviction: str = "lru"
     offload: str = "prompts"
     tier: str = "none"
+    lazy_offload: str = "no"
+    kv_offload_backend: str = "cpu"
     reports: str = "none"
     reset: str = "direct"
     prefills: str = "eager"
@@ -163,14 +165,24 @@ def sync_load_tokens(config: Config) -> int:
 
 
 def host_chunks(config: Config) -> int:
-    """Return the chunks of the host's tier with connector=offloading: so few that some are evicted, most if files are
-    behind it."""
+    """Return the chunks of the tier of vLLM's own connector: so few that some are evicted, most if files are behind
+    it."""
     return len(config.groups) + config.num_blocks // (8 if has_files(config) else 2)
 
 
 def offloads(config: Config) -> bool:
-    """Return True if the connector is vLLM's own."""
+    """Return True if the connector is vLLM's own OffloadingConnector."""
     return options_of(config).connector == "offloading"
+
+
+def offloads_simply(config: Config) -> bool:
+    """Return True if the connector is vLLM's own SimpleCPUOffloadConnector."""
+    return options_of(config).connector == "simple_cpu"
+
+
+def has_disk(config: Config) -> bool:
+    """Return True if that connector keeps its blocks in a file instead of the host's memory."""
+    return offloads_simply(config) and options_of(config).kv_offload_backend == "disk"
 
 
 def has_files(config: Config) -> bool:

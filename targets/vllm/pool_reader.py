@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain as chained
+from types import SimpleNamespace
 from typing import Any
 
 from vllm.v1.core.kv_cache_utils import get_block_hash, get_group_id
@@ -93,6 +94,16 @@ class Pool:
 def pool_of(scheduler: Any) -> Pool:
     """Return the pool of a scheduler."""
     return Pool(scheduler.kv_cache_manager)
+
+
+def host_pool_of(coordinator: Any) -> Pool:
+    """Return the pool of host blocks that a connector keeps with a coordinator of its own."""
+    return Pool(SimpleNamespace(block_pool=coordinator.block_pool, coordinator=coordinator))
+
+
+def ids_of(blocks: Iterable[Any]) -> Iterator[int]:
+    """Yield the ids of blocks, but of the null block."""
+    yield from (block.block_id for block in blocks if not block.is_null)
 
 
 def split(label: Any) -> tuple[int, Any]:

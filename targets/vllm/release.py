@@ -24,6 +24,7 @@ class Release:
     aligns_tables  block tables are as wide as a multiple of 128 tokens
     connectors     a KV connector can serve hybrid models
     offloads       the connector may be its own, with its own tier in host memory, and loads may be synchronous
+    offloads_simply  the connector may be the simple one with host memory or a file
     file_tier      files may stand behind that tier
     local_groups   groups of local attention may stand beside full attention and states
     partial_hits   a hit may end inside a block
@@ -62,6 +63,7 @@ class Release:
     aligns_tables: bool = False
     connectors: bool = True
     offloads: bool = False
+    offloads_simply: bool = False
     file_tier: bool = False
     local_groups: bool = False
     partial_hits: bool = False
@@ -108,6 +110,7 @@ def installed() -> Release:
         aligns_tables=features.aligns_tables(),
         connectors=features.has_connectors(),
         offloads=tested and features.has_connectors(),
+        offloads_simply=tested and features.has_connectors() and features.has_simple_offload(),
         file_tier=tested and features.has_connectors() and features.has_file_tier(),
         local_groups=features.has_local_groups(),
         partial_hits=features.has_partial_hits(),

@@ -73,6 +73,7 @@ from .options import (
     has_peer,
     is_v2,
     offloads,
+    offloads_simply,
     options_of,
     reports_all,
 )
@@ -252,7 +253,7 @@ class _Clients(Conversations):
                 yield f"engine.reset_prefix_cache({event.preempt_running})"
             case ResetEncoderCache():
                 yield "engine.reset_encoder_cache()"
-            case ExternalLoad() if offloads(self.config):
+            case ExternalLoad() if offloads(self.config) or offloads_simply(self.config):
                 yield f"engine.delay_transfers({event.name!r}, {event.delay})"
             case ExternalLoad() if has_connector(self.config):
                 more = "" if event.states else ", states=False"
@@ -362,7 +363,8 @@ _OPTIONAL: Sequence[tuple[Callable[[Config], bool], Collection[str]]] = (
     (reports_all, {"Subscriber", "switch_on"}),
     (offloads, {"connect_own"}),
     (has_files, {"TieredStore"}),
-    (lambda config: not offloads(config), {"Store", "TraceConnector"}),
+    (offloads_simply, {"SimpleStore", "connect_simply"}),
+    (lambda config: not (offloads(config) or offloads_simply(config)), {"Store", "TraceConnector"}),
 )
 """Definitions that only some configurations need: the others never reach the branch that names them."""
 

@@ -45,6 +45,7 @@ _SETTINGS = (
         {
             "sync": "--kv-transfer-config with sync_load_budget_bytes",
             "offloading": "--kv-transfer-config with OffloadingConnector",
+            "simple_cpu": "--kv-transfer-config with SimpleCPUOffloadConnector",
         },
         rare=frozenset({"sync"}),
     ),

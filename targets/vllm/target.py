@@ -38,7 +38,7 @@ from ..base.trace import (
 )
 from .counterparts.sampling import sampling_parameters
 from .host_view import Host, KeyBook
-from .options import has_images, offloads, options_of, reports_all
+from .options import has_images, offloads, offloads_simply, options_of, reports_all
 from .pool_reader import Admissions
 from .shadow import patches
 from .versions import compat, features
@@ -97,8 +97,9 @@ class VllmTarget:
         self.store: NullStore = engine.store
         self.inputs = getattr(engine, "inputs", None)
         self.host.stored = lambda: self.store.stored(self.keys)
-        if offloads(config):
+        if offloads(config) or offloads_simply(config):
             self.host.tier = self.store
+        self.host.loading, self.host.saving = self.store.loading, self.store.saving
         if has_images(config):
             self.host.images = self.inputs
         self.sessions = self._sessions()
@@ -241,11 +242,12 @@ class VllmTarget:
             return bool(scheduler.has_unfinished_requests() or over)
 
         if self.store.is_connected:
-            records += self._run_until(has_other_work, event, "the transfers of requests that ended")
+            records += self._run_until(has_other_work, event)  # what is left of transfers then is M9's
         return records
 
-    def _run_until(self, done: Callable[[], bool], event: Step, what: str) -> list[Record]:
-        """Run steps until `done`. Raises EngineStalled, which names `what`, if the engine does not get there."""
+    def _run_until(self, done: Callable[[], bool], event: Step, what: str = "") -> list[Record]:
+        """Run steps until `done`. Raises EngineStalled, which names `what`, if the engine does not get there; without a
+        name that is no error."""
         records: list[Record] = []
         tokens = self.config.max_model_len * len(self.scheduler.requests)
         bound = STEPS_PER_TOKEN * tokens + WAITING_STEPS_MAX
@@ -253,7 +255,9 @@ class VllmTarget:
             if done():
                 return records
             records += self._run_step(event)
-        raise EngineStalled(f"{what} did not end within {bound} steps")
+        if what:
+            raise EngineStalled(f"{what} did not end within {bound} steps")
+        return records
 
     def _run_step(self, event: Step) -> list[Record]:
         if not self.has_work():
@@ -449,4 +453,5 @@ class VllmTarget:
 
     def close(self) -> None:
         """Stop recording; the rest is garbage-collected."""
+        self.store.close()
         patches.activate(None)

@@ -39,7 +39,7 @@ from ...base.external import computed_elsewhere, keys_to_load, longest_load, who
 from ...base.observe import Content, Loaded, PlannedRow, Record, SlotContent
 from ...base.protocol import EngineError
 from ...base.trace import Config, ExternalLoad
-from ..options import has_files, offloads, options_of, sync_load_tokens
+from ..options import has_files, offloads, offloads_simply, options_of, sync_load_tokens
 from ..pool_reader import Pool, is_unlabelled
 from ..shadow.recorder import Recorder
 from .no_store import NullStore
@@ -435,6 +435,10 @@ def connect(vllm_config: Any, config: Config, recorder: Recorder, truths: Mappin
         from .file_tier import TieredStore
 
         return connect_own(vllm_config, config, TieredStore(config, recorder))
+    if offloads_simply(config):
+        from .simple_cpu import SimpleStore, connect_simply
+
+        return connect_simply(vllm_config, config, SimpleStore(config, recorder))
     store = Store(config, recorder, truths)
     vllm_config.kv_transfer_config = KVTransferConfig(
         kv_connector=TraceConnector.__name__,

@@ -58,6 +58,17 @@ class NullStore:
         """Return the blocks, perhaps free already, whose content is still to be saved: none."""
         return ()
 
+    def loading(self) -> Collection[int]:
+        """Return the blocks that the connector has references to since it loads them: none."""
+        return ()
+
+    def saving(self) -> Collection[int]:
+        """Return the blocks that the connector has references to since it stores them: none."""
+        return ()
+
+    def close(self) -> None:
+        """Do nothing: no file is open."""
+
     def knows(self, name: str) -> bool:
         """Return False: nothing is kept for a request that has ended."""
         return False

@@ -30,13 +30,13 @@ from vllm.v1.kv_offload.cpu import gpu_worker
 from vllm.v1.kv_offload.cpu.spec import CPUOffloadingSpec
 
 from ....reference.prefix_cache import Key
-from ...base.observe import Content, Loaded, PlannedRow, SlotContent
+from ...base.observe import Content
 from ...base.protocol import EngineError
 from ...base.trace import Config
-from ..options import host_chunks, options_of, state_parts
+from ..options import options_of
 from ..shadow.recorder import Recorder
 from ..versions.wrapping import replaced
-from .no_store import NullStore
+from .own_store import OwnStore, Page
 
 SYNC_BYTES = 1 << 12
 """Bytes that are loaded before the forward of one step, at most, with offload=sync: those of a few small blocks."""
@@ -185,8 +185,8 @@ class Device:
         parts: dict[int, list[Move]] = {}
         for source, destination, size in zip(sources.tolist(), destinations.tolist(), sizes.tolist(), strict=True):
             on_device, on_host = (destination, source) if is_load else (source, destination)
-            tensor, block, inside = _place(self.contents.tensors, on_device, size)
-            of_host, chunk, at = _place(self.contents.host, on_host, size)
+            tensor, block, inside = place_of(self.contents.tensors, on_device, size)
+            of_host, chunk, at = place_of(self.contents.host, on_host, size)
             if tensor != of_host:
                 raise EngineError("a transfer of the offloading connector copies pages of other layers")
             parts.setdefault(block, []).append(Move(is_load, tensor, block, chunk, inside, at, size))
@@ -200,7 +200,7 @@ class Device:
         return submitted
 
 
-def _place(tensors: Sequence[torch.Tensor], pointer: int, size: int) -> tuple[int, int, int]:
+def place_of(tensors: Sequence[torch.Tensor], pointer: int, size: int) -> tuple[int, int, int]:
     """Return (tensor, row, byte in it) where `size` bytes lie in one row."""
     for index, tensor in enumerate(tensors):
         row, inside = divmod(pointer - tensor.data_ptr(), tensor.stride(0))
@@ -217,13 +217,11 @@ class OnDevice(torch.Tensor):
 
 @dataclass
 class Job:
-    """A job of vLLM's worker. `pages` is (group, column) of each block that it loads."""
+    """A job of vLLM's worker. `pages` has each block that it loads."""
 
-    name: str
     copy: Copy | None
     left: int
-    step: int = 0
-    pages: Mapping[int, tuple[int, int]] = dataclasses.field(default_factory=dict)
+    pages: Mapping[int, Page] = dataclasses.field(default_factory=dict)
 
 
 class HostWorker(OffloadingWorker):
@@ -250,9 +248,11 @@ class HostWorker(OffloadingWorker):
 
     def submit_load(self, job_id: int, src_spec: Any, dst_spec: Any, expedited: bool = False) -> bool:
         """Begin to copy blocks to the device."""
-        pages, blocks = dict[int, tuple[int, int]](), iter(dst_spec.block_ids.tolist())
+        pages, blocks = dict[int, Page](), iter(dst_spec.block_ids.tolist())
+        name = self.store.names[job_id]
+        step = self.store.steps.get(name, 0)
         for group, size, first in zip(self._groups, dst_spec.group_sizes, dst_spec.block_indices, strict=True):
-            pages |= {next(blocks): (group, first + index) for index in range(size)}
+            pages |= {next(blocks): Page(step, name, group, first + index) for index in range(size)}
         return self._submit(job_id, self._loads, pages, src_spec, dst_spec, expedited=expedited)
 
     def _submit(self, job_id: int, jobs: list[Job], pages: Any, source: Any, destination: Any, **more: bool) -> bool:
@@ -260,7 +260,7 @@ class HostWorker(OffloadingWorker):
             submit = self._inner.submit_load if jobs is self._loads else self._inner.submit_store
             done: bool = submit(job_id, source, destination, **more)
         copy, name = self.device.take(), self.store.names.pop(job_id)
-        job = Job(name, copy, self.store.delay(name), self.store.steps.get(name, 0), pages)
+        job = Job(copy, self.store.delay(name), pages)
         if copy and not any(other.copy and other.copy.parts for other in jobs):
             self._run(job, [block for index, block in enumerate(copy.parts) if (index + job_id) % 2])
         jobs.append(job)
@@ -281,7 +281,7 @@ class HostWorker(OffloadingWorker):
         assert job.copy is not None
         for block in job.copy.run(blocks):
             if block in job.pages:
-                for record in self.store.loaded(job, block):
+                for record in self.store.loaded(job.pages[block], block):
                     self.store.recorder.note(record)
 
     def get_finished(self) -> list[Any]:
@@ -338,54 +338,19 @@ class HostSpec(CPUOffloadingSpec):
         return HostWorker(self, kv_caches)
 
 
-class OffloadedStore(NullStore):
-    """What vLLM itself stores and loads."""
-
-    is_connected = True
+class OffloadedStore(OwnStore):
+    """What OffloadingConnector stores and loads."""
 
     def __init__(self, config: Config, recorder: Recorder) -> None:
-        super().__init__()
-        self.recorder = recorder
-        self.chunks = host_chunks(config)
-        self._parts = state_parts(config)
+        super().__init__(config, recorder)
         self.worker: HostWorker
         self.worker_side: Any = None
         self.scheduler: Any = None
         self.manager: Any = None
         self.names: dict[int, str] = {}
         """Request of each job that the worker does not know yet."""
-        self.steps: dict[str, int] = {}
-        """Step that planned the latest load of a request."""
-        self.waiting: set[str] = set()
         self._offered: set[bytes] = set()
         """Keys that the manager took and may still hold."""
-
-    def plan(self, name: str, local: int, external: int, is_sync: bool) -> None:
-        """Note a load of `external` tokens behind a local hit."""
-        self.steps[name] = self.step
-        if is_sync:
-            self.joined[name] = external
-            return
-        self.waiting.add(name)
-        self.started.append(PlannedRow(name, local + external, 0, 0, True, local, external=external))
-
-    def ends_wait(self, name: str) -> bool:
-        """Note that a request is computed. Return True if it waited for a load until now."""
-        waited = name in self.waiting
-        self.waiting.discard(name)
-        return waited
-
-    def loaded(self, job: Job, block: int) -> Iterator[Loaded]:
-        """Yield the record of each layer of a block that was loaded."""
-        group, column = job.pages[block]
-        form = self.layout.groups[group]
-        for index in range(form.layers):
-            where = (job.step, job.name, group, index, column, block)
-            if form.kind == "attention":
-                # A hit inside a block loads the page as well, with what was behind the hit when it was stored.
-                yield Loaded(*where, slots=form.block_size)
-            else:
-                yield Loaded(*where, temporal=self._parts.recurrent, conv=self._parts.conv)
 
     def watch(self, scheduler: Any) -> None:
         """Keep the connector's scheduler side and its manager, and note which keys the manager takes."""
@@ -462,16 +427,7 @@ class OffloadedStore(NullStore):
             for key, chunk in self.held().items()
             if chunk.is_ready
         }
-        return {key: self._content(key, chunk) for key, chunk in found.items()}
-
-    def _content(self, key: Key, chunk: int) -> tuple[Content, ...]:
-        size = self.layout.groups[key.group].block_size
-        slots = (key.depth - 1) % size + 1
-        # A block that was stored for a hit inside it holds more, which the key does not name.
-        return tuple(
-            SlotContent(page.tags[:slots]) if isinstance(page, SlotContent) else page
-            for page in self.worker.pages(key.group, chunk)
-        )
+        return {key: self.named(key, self.worker.pages(key.group, chunk)) for key, chunk in found.items()}
 
 
 class ObservedConnector(OffloadingConnector):

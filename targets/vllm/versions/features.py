@@ -291,6 +291,12 @@ def has_file_tier() -> bool:
 
 
 @cache
+def has_simple_offload() -> bool:
+    """Return True if there is the simple connector with host memory, whose blocks may also be in a file (0.33)."""
+    return all(find_spec(f"vllm.v1.{name}") for name in ("simple_kv_offload", "simple_kv_offload.disk_backend"))
+
+
+@cache
 def has_conv_layouts() -> bool:
     """Return True if the layout of windows can be chosen and states in both can be moved (0.26 and later).
 

@@ -12,6 +12,7 @@ EVERYTHING = Release(
     partial_hits=True, shared_metadata=True, serving_options=True, coordinates=True, replays=True, conv_layouts=True,
     junctions=True, inputs=True, sampling=True, admits_chunks=True, lookahead_hashes=True,
     offloads=True,
+    offloads_simply=True,
     file_tier=True,
 )  # fmt: skip
 

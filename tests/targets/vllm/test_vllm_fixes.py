@@ -22,8 +22,8 @@ DATA = Path(__file__).parents[2] / "data"
 
 
 def test_all_apply_together(fixes: Fixes) -> None:
-    assert len(fixes.in_effect) == 41
-    assert fixes.launch.version == "0.33.0 + 41 fixes"
+    assert len(fixes.in_effect) == 43
+    assert fixes.launch.version == "0.33.0 + 43 fixes"
 
 
 def test_the_traces_of_all_causes_are_silent(fixes: Fixes, worker: WorkerClient) -> None:

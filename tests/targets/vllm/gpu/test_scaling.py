@@ -30,6 +30,8 @@ LACKING = {
     "lookup-evicts-its-hit": "hits inside blocks",
     "stale-window-block--": "windows are not driven with connectors",
     "stale-window-block-at-end": "blocks of a window",
+    "idle-server-stores-for-ever": "SimpleCPUOffloadConnector",
+    "host-reset-clears-all-events": "SimpleCPUOffloadConnector",
 }
 """Traces of the corpus that real models cannot run, and words of the reason."""
 
