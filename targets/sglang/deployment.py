@@ -30,6 +30,7 @@ from ..base.trace import (
     logprob_start,
 )
 from .compat.sizes import eviction_config, routing_key_of, sizes_of, slots_with, storage_config, storage_request
+from .sampling import GREEDY, sampling_of
 
 
 class Model(NamedTuple):
@@ -284,6 +285,10 @@ def _flags(trace: Trace) -> Iterator[str]:
             yield from ("--speculative-ngram-max-bfs-breadth", breadth)
         else:
             yield from ("--speculative-num-steps", str(sizes.draft_steps), "--speculative-eagle-topk", breadth)
+        if sizes.sampled == "rejection":
+            yield "--speculative-use-rejection-sampling"
+        if sizes.sampled == "block":
+            yield "--speculative-use-block-verification"
         if sizes.breadth > 1 and page > 1:
             yield from ("--attention-backend", "flashinfer")  # others refuse trees of drafts with such pages
     if any(group.window for group in config.groups):
@@ -327,12 +332,14 @@ def _client(trace: Trace) -> Client:
     aborts = [event for event in trace.events if isinstance(event, Abort)]
     ends = {event.name for event in aborts if event.keeps_session or event.name not in sessions}
     has_keys = trace.config.options.get("order") == "routing-key"
-    calls = calls_of(trace.events, partial(_fields, ends, trace.config.policy == "priority", has_keys), _Others(trace))
+    is_sampled = sizes_of(trace.config).sampled != "no"
+    fields = partial(_fields, ends, trace.config.policy == "priority", has_keys, is_sampled)
+    calls = calls_of(trace.events, fields, _Others(trace))
     return Client(GENERATE, ANSWER_OF_GENERATE, dict(calls), tuple(_forced(trace)))
 
 
 def _fields(
-    aborted: Collection[str], has_priorities: bool, has_keys: bool, event: Turn, samples: int
+    aborted: Collection[str], has_priorities: bool, has_keys: bool, is_sampled: bool, event: Turn, samples: int
 ) -> dict[str, object]:
     """Return the fields of a request besides its prompt and length; those that are aborted have an id. With priorities
     each gets its own, also 0: SGLang ranks a request without one last."""
@@ -344,6 +351,9 @@ def _fields(
     found |= {"min_new_tokens": least} if (least := least_tokens(event)) else {}
     found |= {"regex": ".*"} if event.structured else {}
     found |= {"regex": "("} if isinstance(event, Arrive) and event.bad_grammar else {}
+    if is_sampled and not {"min_new_tokens", "regex"} & found.keys():
+        chance = sampling_of(event.name)
+        found |= {name: value for name, value in chance._asdict().items() if value != getattr(GREEDY, name)}
     if isinstance(event, Arrive) and event.prompt_logprobs:
         found |= {"return_logprob": True, "logprob_start_len": logprob_start(event)}
     return found | ({"priority": event.priority} if isinstance(event, Arrive) and has_priorities else {})
@@ -405,6 +415,8 @@ def _forced(trace: Trace) -> Iterator[str]:
     if trace.config.num_speculative_tokens and has_drafts(trace.events):
         source = "n-gram corpus" if sizes_of(trace.config).drafter == "ngram" else "draft model"
         yield f"drafts are right or wrong as the script says; a server's come from its {source}"
+    if sizes_of(trace.config).sampled != "no":
+        yield "verifications sample what the script expects: their random numbers are chosen, a server's are not"
     if any(isinstance(event, Step) and (event.budget or event.chunks) for event in trace.events):
         yield "the script limits the tokens of single steps; on a server other requests take the rest of a chunk"
 

@@ -98,6 +98,7 @@ SERVING = {
     "drafter": ("eagle", "ngram"),
     "breadth": ("1", "1", "1", "1", "1", "1", "1", "2", "3"),
     "matches": ("full", "full", "full", "short"),
+    "sampled": ("no", "target", "no", "target", "rejection", "no", "block"),
     "window_ratio": ("1", "0.5"),
     "early_unlock": ("no", "no", "no", "yes"),
     "state_layers": ("gdn", "gdn", "mamba2"),
@@ -112,7 +113,9 @@ SERVING = {
 admission reserves (`--schedule-conservativeness`: after 600 decodes a server with 1 is where one with 0.14 begins),
 `--prefill-decode-interval`, what makes drafts (`--speculative-algorithm`), how many of them may follow the same token
 (`--speculative-eagle-topk`, `--speculative-ngram-max-bfs-breadth`), whether a match of n-grams is shorter than the
-drafts, so that the rest is padding, `--swa-full-tokens-ratio`,
+drafts, so that the rest is padding, how drafts are verified for requests with a temperature
+(`--speculative-use-rejection-sampling`, `--speculative-use-block-verification`; "no": there are none),
+`--swa-full-tokens-ratio`,
 `SGLANG_OPT_RELEASE_PREFILL_SWA`, what the model's state layers are, whether keys, values and states share one memory
 (`--enable-unified-memory`; "eager" with `SGLANG_DISABLE_LAZY_COMPACTION`: each free moves pages), what requests have
 beside token ids, the entries of the ring with which a decode does not store its state

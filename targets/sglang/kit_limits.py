@@ -41,6 +41,7 @@ _DEFAULTS: Mapping[str, str] = {
     "mixed_chunk": "no",
     "drafter": "ngram",
     "breadth": "1",
+    "sampled": "no",
     "order": "fcfs",
     "hicache": "no",
     "storage": "no",
@@ -104,6 +105,11 @@ class Case(NamedTuple):
         return self.config.num_speculative_tokens > 0 and self.options.breadth != "1"
 
     @property
+    def proposes(self) -> bool:
+        """True if a verification compares the draft model's distribution with the target's."""
+        return self.config.num_speculative_tokens > 0 and self.options.sampled in ("rejection", "block")
+
+    @property
     def verified(self) -> int:
         """Tokens of a verification."""
         return self.config.num_speculative_tokens * int(self.options.breadth) + 1
@@ -164,6 +170,9 @@ ROWS: tuple[Row[Case], ...] = (
     Row("shadow", "breadth", lambda c: c.has_trees and c.caches and c.verified > c.track,
         "breadth={options.breadth} has too many drafts: the server wants no more tokens in a verification than between "
         "two decode snapshots"),
+    Row("shadow", "sampled",
+        lambda c: c.proposes and (c.options.drafter != "eagle" or c.options.breadth != "1"),
+        "sampled={options.sampled} needs drafter=eagle and breadth=1: the server refuses others"),
     Row("shadow", "breadth", lambda c: c.has_trees and bool(c.windows),
         "breadth={options.breadth} is not driven beside windows: the convolutions of the one model with both know "
         "chains only"),

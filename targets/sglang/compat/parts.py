@@ -90,6 +90,9 @@ def publish(sizes: Sizes) -> Any:
         }
         if sizes.drafter == "ngram":
             given["speculative_ngram_max_bfs_breadth"] = sizes.breadth
+        # What SGLang's resolution makes of the second alone.
+        given["speculative_use_rejection_sampling"] = sizes.proposes
+        given["speculative_use_block_verification"] = sizes.sampled == "block"
     if sizes.strips:
         given |= {"strip_thinking_cache": True, "reasoning_parser": "qwen3"}
     if sizes.sliding:

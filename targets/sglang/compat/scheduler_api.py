@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from ....reference.tokens import VOCABULARY
+from ..sampling import GREEDY, Sampling
 from ..stubs import OFF
 from . import old_releases
 from .sizes import Sizes, storage_request
@@ -92,6 +93,13 @@ def only_rank() -> Any:
     from sglang.srt.runtime_context import get_parallel
 
     return get_parallel().override(tp_rank=0, pp_rank=0, attn_dcp_rank=0)
+
+
+def be_alone() -> None:
+    """Make this process the only member of its group, to which nothing that was sampled is sent."""
+    from sglang.srt.runtime_context import get_parallel
+
+    get_parallel().override_permanently(tp_group=SimpleNamespace(world_size=1))
 
 
 def be_first_rank() -> None:
@@ -259,16 +267,20 @@ def make_sampling(
     endless: bool = False,
     is_string: bool = False,
     min_tokens: int = 0,
+    chance: Sampling | None = None,
 ) -> Any:
-    """Return greedy sampling until `max_new_tokens` or a stop token, which must not come before `min_tokens`.
+    """Return sampling until `max_new_tokens` or a stop token, which must not come before `min_tokens`.
 
     `endless`: without a stop token the server counts on the full length. `is_string`: they are given as one stop
     string.
     """
     from sglang.srt.sampling.sampling_params import SamplingParams
 
+    chance = chance or GREEDY
     sampling = SamplingParams(
-        temperature=0,
+        temperature=chance.temperature,
+        top_k=chance.top_k,
+        top_p=chance.top_p,
         max_new_tokens=max_new_tokens,
         min_new_tokens=min(min_tokens, max_new_tokens),
         stop_token_ids=None if is_string else list(stops) or None,

@@ -75,6 +75,9 @@ class Sizes:
     mamba2       True if state layers are Mamba 2, else they are gated delta nets
     drafts       tokens of one verification, 0 without speculation
     breadth      most drafts that follow the same token: above 1 they form a tree (`speculative_eagle_topk`)
+    sampled      how a verification samples for requests with a temperature: by the "target"'s probabilities alone, by
+                 "rejection" (`speculative_use_rejection_sampling`), or in a "block" of them
+                 (`speculative_use_block_verification`); "no" without such requests
     short        True if n-grams that match are shorter than the drafts, and the rest is padding
     drafter      what proposes them (`speculative_algorithm`): "ngram", or "eagle", a draft model
     mixed        True if decodes join the batch of a prefill (`enable_mixed_chunk`)
@@ -135,6 +138,7 @@ class Sizes:
     drafter: str = "ngram"
     breadth: int = 1
     short: bool = False
+    sampled: str = "no"
     mamba2: bool = False
     mixed: bool = False
     graphs: tuple[int, ...] = ()
@@ -318,6 +322,11 @@ class Sizes:
         return decode_tokens(self.drafts, self.breadth, self.drafter, self.page)
 
     @property
+    def proposes(self) -> bool:
+        """True if drafts are drawn from a distribution that the verification needs."""
+        return self.sampled in ("rejection", "block")
+
+    @property
     def eviction_interval(self) -> int:
         """Tokens that leave a window before their slots are given back (`SGLANG_SWA_EVICTION_INTERVAL`)."""
         return self.page
@@ -388,6 +397,7 @@ def sizes_of(config: Config) -> Sizes:
         drafter=drafter,
         breadth=breadth,
         short=options.get("matches") == "short" and drafter == "ngram" and drafts > 0,
+        sampled=options.get("sampled", "no") if drafts else "no",
         mamba2=options.get("state_layers") == "mamba2",
         mixed=options.get("mixed_chunk") == "yes",
         graphs=config.graph_sizes,

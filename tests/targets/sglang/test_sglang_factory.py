@@ -190,6 +190,39 @@ def test_trees_of_drafts_are_taken_where_a_server_takes_them(changes: dict[str, 
     assert not MIXES.supports(without)
 
 
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"sampled": "target"}, ""),
+        ({"sampled": "target", "breadth": "2", "track": "2"}, ""),
+        ({"sampled": "rejection", "drafter": "eagle"}, ""),
+        ({"sampled": "block", "drafter": "eagle"}, ""),
+        ({"sampled": "rejection"}, "needs drafter=eagle"),
+        ({"sampled": "block", "drafter": "eagle", "breadth": "2", "track": "2"}, "breadth=1"),
+    ],
+)
+def test_verifications_that_sample_are_taken_where_a_server_takes_them(options: dict[str, str], reason: str) -> None:
+    wanted = msgspec.structs.replace(
+        PLAIN, num_speculative_tokens=2, options={"strategy": "extra_buffer", "tree_core": "python", **options}
+    )
+    answer = MIXES.supports(wanted)
+    assert reason in answer
+    assert bool(answer) == bool(reason)
+    flags = deployment("", Trace(wanted, (Arrive("b", (("a", 3),), 4),)), "0.5.23").flags
+    assert ("--speculative-use-rejection-sampling" in flags) == (options["sampled"] == "rejection")
+    assert ("--speculative-use-block-verification" in flags) == (options["sampled"] == "block")
+    assert sizes_of(msgspec.structs.replace(wanted, num_speculative_tokens=0)).sampled == "no"
+
+
+def test_clients_ask_for_a_temperature_where_nothing_is_withheld() -> None:
+    """Each by its name; what else a client asks for may take the first choice away."""
+    sampled = msgspec.structs.replace(PLAIN, num_speculative_tokens=2, options={"sampled": "target"})
+    plain, least = Arrive("r1", (("a", 3),), 4), Arrive("r1", (("a", 3),), 4, stop_at=4, min_tokens=3)
+    for config, event in ((sampled, plain), (sampled, least), (PLAIN, plain)):
+        client = deployment("", Trace(config, (event,)), "0.5.23").client
+        assert client and ("temperature" in str(client.calls)) == (config is sampled and event is plain)
+
+
 @pytest.mark.parametrize(("drafter", "page"), [("eagle", 1), ("eagle", 4), ("ngram", 1), ("ngram", 4)])
 def test_a_server_is_told_the_breadth_of_a_tree_and_how_long_it_is(drafter: str, page: int) -> None:
     groups = Group("mamba", 8), Group("attention", page)

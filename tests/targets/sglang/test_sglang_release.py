@@ -267,6 +267,25 @@ def test_a_draft_model_guesses_beside_arrivals_ends_and_an_idle_batch(
     assert bool(outcome.reached.get("prompts and decodes in one step")) == (mixed == "yes")
 
 
+@pytest.mark.parametrize("depth", [0, 1])
+@pytest.mark.parametrize("sampled", ["target", "rejection", "block"])
+def test_requests_with_a_temperature_get_what_their_coins_say(
+    workers: dict[str, WorkerClient], sampled: str, depth: int
+) -> None:
+    """Rows of five kinds, one of them greedy, come and go; SGLang's own kernel compares proposals."""
+    config = config_of(3, depth)
+    config = msgspec.structs.replace(
+        config, max_num_seqs=4, options={**config.options, "drafter": "eagle", "sampled": sampled}
+    )
+    arrivals = [Arrive(name, ((name[0], length),), new) for name, length, new in
+                (("a0", 3, 9), ("b0", 4, 14), ("c0", 3, 14), ("d0", 5, 14), ("e0", 3, 9))]  # fmt: skip
+    verified = (Step(drafts=3, right=3), Step(drafts=3, right=1), Step(drafts=3, right=2), Step(drafts=3, right=0))
+    outcome = worker_of(workers, LATEST).run(Trace(config, (*arrivals[:3], *verified, *arrivals[3:], *verified * 4)))
+    assert outcome.violation is None, outcome.violation.message
+    for state in ("all drafts accepted", "draft rejected"):
+        assert outcome.reached[state], state
+
+
 TREE_STATES = ("tree of drafts verified", "draft accepted that is not the first behind its token",
     "draft accepted behind one that is not the first", "all drafts accepted", "draft rejected")  # fmt: skip
 
