@@ -29,7 +29,16 @@ from ..base.trace import (
     least_tokens,
     logprob_start,
 )
-from .compat.sizes import eviction_config, routing_key_of, sizes_of, slots_with, storage_config, storage_request
+from .compat.sizes import (
+    DELAYED,
+    Sizes,
+    eviction_config,
+    routing_key_of,
+    sizes_of,
+    slots_with,
+    storage_config,
+    storage_request,
+)
 from .sampling import GREEDY, sampling_of
 
 
@@ -268,11 +277,21 @@ def _flags(trace: Trace) -> Iterator[str]:
         yield from ("--schedule-conservativeness", options["conservativeness"])
     if options.get("prefill_interval", "0") != "0":
         yield from ("--prefill-decode-interval", options["prefill_interval"])
+    if sizes.delay in ("slots", "queue"):
+        yield from ("--enable-prefill-delayer", "--prefill-delayer-max-delay-passes", str(DELAYED))
+    if sizes.delay == "queue":
+        yield from ("--prefill-delayer-queue-min-ratio", "1", "--prefill-delayer-max-delay-ms", str(DELAYED))
+    if sizes.delay == "free":
+        yield from ("--min-free-slots-delay", "2")
+    if not sizes.chunked:
+        yield from ("--chunked-prefill-size", "-1")
     if sizes.strips:
         yield from ("--strip-thinking-cache", "--reasoning-parser", "qwen3")
     if config.policy == "priority":
         yield from ("--enable-priority-scheduling", "--schedule-low-priority-values-first")
         yield from ("--priority-scheduling-preemption-threshold", "0")
+    if not sizes.preempts:
+        yield "--disable-priority-preemption"
     if not config.graph_sizes:
         yield EAGER
     yield from ("--page-size", str(page))
@@ -312,11 +331,18 @@ def _limits(config: Config) -> dict[str, tuple[str, ...]]:
     slots = ("--max-mamba-cache-size", states) if config.enable_prefix_caching else ()
     is_told = config.options.get("context_flag", "yes") == "yes"
     return {
-        "max_num_batched_tokens": ("--chunked-prefill-size", str(config.max_num_batched_tokens)),
+        "max_num_batched_tokens": _most_tokens(config, sizes),
         "max_num_seqs": ("--max-running-requests", str(config.max_num_seqs)),
         "num_blocks": ("--max-total-tokens", str(sizes.pages * sizes.page), *slots),
         **({"max_model_len": ("--context-length", str(config.max_model_len))} if is_told else {}),
     }
+
+
+def _most_tokens(config: Config, sizes: Sizes) -> tuple[str, str]:
+    """Return the flag of the most prompt tokens in a step."""
+    if sizes.chunked:
+        return "--chunked-prefill-size", str(config.max_num_batched_tokens)
+    return "--max-prefill-tokens", str(sizes.prefill_tokens)
 
 
 def _sizes(config: Config) -> Iterator[str]:

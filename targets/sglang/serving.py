@@ -119,7 +119,8 @@ class Server:
         pad_to       rows of a captured graph, to which the batch is padded
         """
         scheduler = self.scheduler
-        scheduler.chunked_prefill_size = self.budget(budget)
+        if self.engine.sizes.chunked:
+            scheduler.chunked_prefill_size = self.budget(budget)
         self.device.step, self.device.pad_to = self.steps, pad_to
         batch = scheduler.plan()
         if scheduler.model_worker is not None:

@@ -99,7 +99,8 @@ def be_alone() -> None:
     """Make this process the only member of its group, to which nothing that was sampled is sent."""
     from sglang.srt.runtime_context import get_parallel
 
-    get_parallel().override_permanently(tp_group=SimpleNamespace(world_size=1))
+    group = SimpleNamespace(world_size=1, cpu_group=None)
+    get_parallel().override_permanently(tp_group=group, tp_rank=0, attn_tp_rank=0)
 
 
 def be_first_rank() -> None:
@@ -168,9 +169,26 @@ def complete(scheduler: Any, sizes: Sizes) -> None:
     scheduler.ipc_channels = SimpleNamespace(send_to_tokenizer=sender)
     if sizes.order == "random":
         seed_order()
+    if sizes.delay != "no":
+        _delay(scheduler, sizes)
     scheduler.init_schedule_policy()
     if hasattr(type(scheduler), "init_batch_result_processor"):
         scheduler.init_batch_result_processor()
+
+
+def _delay(scheduler: Any, sizes: Sizes) -> None:
+    """Let prompts be held back as the server's configuration says; time passes with forwards."""
+    from sglang.srt.managers import min_free_slots_delayer, prefill_delayer
+    from sglang.srt.runtime_context import get_schedule
+
+    be_alone()
+    prefill_delayer.all_gather_single = lambda gathered, own, group: gathered.copy_(own)
+    prefill_delayer.time = SimpleNamespace(perf_counter=lambda: scheduler.forward_ct / 1000)
+    begin = vars(prefill_delayer).setdefault("_Unstamped", prefill_delayer._State)
+    prefill_delayer._State = lambda: begin(start_time=scheduler.forward_ct / 1000)
+    most = min_free_slots_delayer.resolve_min_free_slots(get_schedule().min_free_slots_delay, sizes.rows)
+    if most is not None:
+        scheduler.min_free_slots_delayer = min_free_slots_delayer.MinFreeSlotsDelayer(most)
 
 
 def seed_order() -> None:

@@ -214,6 +214,38 @@ def test_verifications_that_sample_are_taken_where_a_server_takes_them(options: 
     assert sizes_of(msgspec.structs.replace(wanted, num_speculative_tokens=0)).sampled == "no"
 
 
+@pytest.mark.parametrize(
+    ("options", "depth", "reason"),
+    [
+        ({"delay": "slots"}, 1, ""),
+        ({"delay": "queue"}, 1, ""),
+        ({"delay": "free"}, 0, ""),
+        ({"delay": "slots"}, 0, "needs overlap"),
+        ({"delay": "queue"}, 0, "needs overlap"),
+        ({"chunked": "no"}, 0, ""),
+        ({"chunked": "no", "mixed_chunk": "yes"}, 0, "the server switches it off"),
+        ({"preempts": "no"}, 0, ""),
+    ],
+)
+def test_admission_is_asked_for_as_a_server_takes_it(options: dict[str, str], depth: int, reason: str) -> None:
+    given = {"strategy": "extra_buffer", "tree_core": "python", **options}
+    wanted = msgspec.structs.replace(PLAIN, async_depth=depth, policy="priority", options=given)
+    answer = MIXES.supports(wanted)
+    assert reason in answer
+    assert bool(answer) == bool(reason)
+    shown = deployment("", Trace(wanted, ()), "0.5.23")
+    pairs = list(pairwise((*shown.flags, *shown.sizes)))
+    assert ("--enable-prefill-delayer" in shown.flags) == (options.get("delay") in ("slots", "queue"))
+    assert (("--prefill-delayer-queue-min-ratio", "1") in pairs) == (options.get("delay") == "queue")
+    assert (("--min-free-slots-delay", "2") in pairs) == (options.get("delay") == "free")
+    assert ("--disable-priority-preemption" in shown.flags) == ("preempts" in options)
+    assert (
+        (("--chunked-prefill-size", "-1") in pairs) == ("chunked" in options) == ("--max-prefill-tokens" in shown.sizes)
+    )
+    # Without priorities there is nothing to switch off.
+    assert sizes_of(msgspec.structs.replace(wanted, policy="fcfs")).preempts
+
+
 def test_clients_ask_for_a_temperature_where_nothing_is_withheld() -> None:
     """Each by its name; what else a client asks for may take the first choice away."""
     sampled = msgspec.structs.replace(PLAIN, num_speculative_tokens=2, options={"sampled": "target"})

@@ -267,6 +267,34 @@ def test_a_draft_model_guesses_beside_arrivals_ends_and_an_idle_batch(
     assert bool(outcome.reached.get("prompts and decodes in one step")) == (mixed == "yes")
 
 
+@pytest.mark.parametrize("delay", ["slots", "queue", "free"])
+def test_a_prompt_is_held_back_while_others_decode(workers: dict[str, WorkerClient], delay: str) -> None:
+    """Two prompts in one step; then one row in three is left for one more, with few waiting."""
+    config = config_of(0, 1)
+    rows = 4 if delay == "queue" else 3
+    ends = {"slots": 2, "queue": 12, "free": 12}[delay]
+    arrivals = [Arrive(name, ((name, 3),), new) for name, new in (("r0", ends), ("r1", 12), ("r2", 6), ("r3", 3))]
+    events = (*arrivals[:2], *(Step(),) * 2, arrivals[2], *(Step(),) * 3, arrivals[3], *(Step(),) * 12)
+    outcomes = []
+    for chosen in ({}, {"preempts": "no"}, {"delay": delay}):  # the second has no effect without priorities
+        options = {**config.options, **chosen}
+        traced = Trace(msgspec.structs.replace(config, max_num_seqs=rows, num_blocks=120, options=options), events)
+        outcomes.append(worker_of(workers, LATEST).run(traced))
+    assert not any(outcome.violation for outcome in outcomes)
+    plain, same, held = [outcome.digest for outcome in outcomes]
+    assert plain == same != held
+
+
+def test_without_chunks_a_prompt_is_computed_in_one_step(workers: dict[str, WorkerClient]) -> None:
+    config = config_of(0, 1)
+    events = (Arrive("r0", (("a", 12),), 2), *(Step(budget=4),) * 8)
+    for chunked in ("yes", "no"):
+        options = {**config.options, "chunked": chunked}
+        outcome = worker_of(workers, LATEST).run(Trace(msgspec.structs.replace(config, options=options), events))
+        assert outcome.violation is None, outcome.violation.message
+        assert bool(outcome.reached.get("chunked prefill")) == (chunked == "yes")
+
+
 @pytest.mark.parametrize("depth", [0, 1])
 @pytest.mark.parametrize("sampled", ["target", "rejection", "block"])
 def test_requests_with_a_temperature_get_what_their_coins_say(
