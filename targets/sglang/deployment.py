@@ -309,7 +309,8 @@ def _flags(trace: Trace) -> Iterator[str]:
         if sizes.sampled == "block":
             yield "--speculative-use-block-verification"
         if sizes.breadth > 1 and page > 1:
-            yield from ("--attention-backend", "flashinfer")  # others refuse trees of drafts with such pages
+            # Others refuse trees of drafts with such pages; the one model with windows runs with triton.
+            yield from ("--attention-backend", "triton" if sizes.sliding else "flashinfer")
     if any(group.window for group in config.groups):
         yield from ("--swa-full-tokens-ratio", options.get("window_ratio", "1"))
     if options.get("inputs") in ("adapters", "tenants"):

@@ -182,9 +182,14 @@ PRESSURE = {
 """Values with which memory is short: few state slots for a request and none beyond those of the server, an admission
 that reserves little or nothing for what answers still need, and a host to which what is published is copied, mostly at
 once, by copies that last and lock it. Without a storage, with which what is evicted leaves the host, too."""
-TOGETHER = (("window", "unified_memory"), ("window", "unified_memory"), ("window", "unified_memory"))
-"""Their code is that of neither alone (`allocator/unified_hybrid_swa.py`): as many configurations aim at both as at
-three extras."""
+TOGETHER = (
+    ("window", "unified_memory"),
+    ("window", "unified_memory"),
+    ("window", "unified_memory"),
+    ("window", "breadth"),
+)
+"""The code of the first two is that of neither alone (`allocator/unified_hybrid_swa.py`): as many configurations aim at
+both as at three extras. Beside windows the accepted path of a tree is moved in two pools (`SWAKVPool`)."""
 DRAFTS = 3
 """Most drafts in a verification, for releases whose speculation the target can drive."""
 

@@ -175,9 +175,10 @@ ROWS: tuple[Row[Case], ...] = (
     Row("shadow", "sampled",
         lambda c: c.proposes and (c.options.drafter != "eagle" or c.options.breadth != "1"),
         "sampled={options.sampled} needs drafter=eagle and breadth=1: the server refuses others"),
-    Row("shadow", "breadth", lambda c: c.has_trees and bool(c.windows),
-        "breadth={options.breadth} is not driven beside windows: the convolutions of the one model with both know "
-        "chains only"),
+    Row("shadow", "breadth",
+        lambda c: c.has_trees and bool(c.windows) and c.options.drafter == "ngram" and c.sizes["attention"] > 1,
+        "breadth={options.breadth} of n-grams beside windows needs pages of one token: others need flashinfer, which "
+        "the one model with both does not run"),
     Row("shadow", "breadth", lambda c: c.has_trees and c.options.unified_memory != "no",
         "breadth={options.breadth} excludes unified memory: the server refuses trees of drafts with it"),
     Row("shadow", "mixed_chunk",

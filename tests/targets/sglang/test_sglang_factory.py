@@ -16,6 +16,7 @@ from hybridfuzz.targets.sglang.factory import SglangFactory, variants
 
 PLAIN = Config(num_blocks=60, groups=(Group("mamba", 4), Group("attention", 1)), mamba_cache_mode="slots")
 WINDOWS = (*PLAIN.groups, Group("attention", 1, window=4))
+LARGE_WINDOWS = (Group("mamba", 4), Group("attention", 4), Group("attention", 4, window=4))
 FACTORY = SglangFactory("sglang")
 MIXES = SglangFactory("sglang", mixes=True)
 
@@ -176,7 +177,9 @@ def test_a_server_mixes_chunks_beside_a_draft_model_but_not_beside_n_grams(draft
         ({"options": {"unified_memory": "lazy", "drafter": "eagle"}}, "refuses trees of drafts"),
         ({"options": {"breadth": "3"}}, "too many drafts"),
         ({"options": {"breadth": "3", "track": "2"}}, ""),
-        ({"groups": WINDOWS}, "not driven beside windows"),
+        ({"groups": WINDOWS}, ""),
+        ({"groups": LARGE_WINDOWS}, "needs pages of one token"),
+        ({"groups": LARGE_WINDOWS, "options": {"drafter": "eagle"}}, ""),
     ],
 )
 def test_trees_of_drafts_are_taken_where_a_server_takes_them(changes: dict[str, Any], reason: str) -> None:

@@ -337,6 +337,20 @@ def test_a_path_down_a_tree_of_drafts_is_accepted(
         assert outcome.reached[state], state
 
 
+@pytest.mark.parametrize(("drafter", "page"), [("ngram", 1), ("eagle", 1), ("eagle", 4)])
+def test_a_path_is_moved_in_the_pool_of_windows_too(workers: dict[str, WorkerClient], drafter: str, page: int) -> None:
+    config = config_of(2, 1)
+    options = {**config.options, "drafter": drafter, "breadth": "2"}
+    groups = Group("mamba", 8), Group("attention", page), Group("attention", page, window=4)
+    config = msgspec.structs.replace(config, options=options, groups=groups, max_model_len=40, num_blocks=160)
+    arrivals = [Arrive(name, ((name[0], length),), 24) for name, length in (("a0", 3), ("b0", 6), ("c0", 9))]
+    events = (*arrivals, *(Step(drafts=2, right=2), Step(drafts=2, right=2), Step(drafts=2, right=1)) * 5)
+    outcome = worker_of(workers, LATEST).run(Trace(config, events))
+    assert outcome.violation is None, outcome.violation.message
+    for state in (*TREE_STATES, "blocks to the left of a sliding window freed"):
+        assert outcome.reached[state], state
+
+
 @pytest.mark.parametrize(("drafts", "depth"), [(0, 0), (0, 1), (2, 0), (2, 1)])
 def test_an_answer_ends_with_its_stop_token(workers: dict[str, WorkerClient], drafts: int, depth: int) -> None:
     """The second token of three ends it; the third is never sent, also where a step computes it."""
