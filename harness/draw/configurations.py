@@ -33,7 +33,9 @@ from .near_stock import GRAPH_SIZES, draw_fixed
 from .overrides import apply_overrides
 from .workload import DEFAULT, Workload
 
-CONFIG_TRIES_MAX = 400
+CONFIG_TRIES_MAX, LAST_TRIES_MAX = 400, 800
+"""Attempts to draw a configuration: of a kind that may be given up, and of any kind, which a target with many options
+finds late."""
 TRIES_PER_SIZE = 40
 """Attempts that draw one setting again. As many draw two again, then four, and so on; the last ones draw all."""
 SUBJECT_TRIES = 60
@@ -77,7 +79,7 @@ def draw_valid_config(
         fixed = {name: partial(_given, value) for name, value in draw_fixed(choices, capabilities).items()}
         with suppress(TraceError):  # what the overrides fix does not go with the stock server
             return _fitting(choices, {**draws, **fixed}, factory_supports, capabilities, overrides, workload)
-    return _fitting(choices, draws, factory_supports, capabilities, overrides, workload)
+    return _fitting(choices, draws, factory_supports, capabilities, overrides, workload, LAST_TRIES_MAX)
 
 
 def _given(value: Any) -> Any:
@@ -91,6 +93,7 @@ def _fitting(
     capabilities: Capabilities,
     overrides: Mapping[str, object],
     workload: Workload,
+    tries: int = CONFIG_TRIES_MAX,
 ) -> Config:
     reason = ""
 
@@ -120,7 +123,7 @@ def _fitting(
     settings = {name: draw() for name, draw in draws.items()}
     names = list(draws)
     trial = settings
-    for attempt in range(CONFIG_TRIES_MAX):
+    for attempt in range(tries):
         if found := fitting(trial) or _without_extras(trial, {}, fitting, choices, draws, usual):
             return found
         number = 1 << attempt // TRIES_PER_SIZE

@@ -46,7 +46,7 @@ def answer(completion):
 GENERATE = f"""{_HEAD.format(port=30000)}
 def send(prompt, max_tokens, **more):
     sampling = {{"max_new_tokens": max_tokens, "temperature": 0}}
-    own = ("n", "min_new_tokens", "stop", "stop_token_ids", "regex")
+    own = ("n", "temperature", "top_k", "top_p", "min_new_tokens", "stop", "stop_token_ids", "regex")
     sampling |= {{name: more.pop(name) for name in own if name in more}}
     # With ignore_eos SGLang ignores stop tokens, too.
     sampling["ignore_eos"] = not any("stop" in name for name in sampling)

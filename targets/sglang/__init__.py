@@ -12,6 +12,7 @@ SGLang's own state and KV tensors. See docs/explanation/sglang.md.
     speculation  the target model of a worker that verifies drafts; SGLang's n-gram worker
     eagle        its worker with a draft model
     draft_trees  trees of drafts: how they are drawn, and what attention and state layers see of them
+    sampling     requests with a temperature, and the coins of their verifications
     kernels      their index kernels in plain Torch
     grammars     structured output: a backend of grammars
     sessions     clients of streaming sessions
@@ -38,6 +39,6 @@ SGLang's own state and KV tensors. See docs/explanation/sglang.md.
     repro        stand-alone reproducers
     repro_engine  what only they have
 
-Only `environment`, `factory`, `deployment`, `front_door`, `kit_limits`, `repro` and `compat.sizes` may be imported
-where SGLang is not installed.
+Only `environment`, `factory`, `deployment`, `front_door`, `kit_limits`, `repro`, `sampling` and `compat.sizes` may be
+imported where SGLang is not installed.
 """

@@ -29,7 +29,17 @@ from ..base.trace import (
     least_tokens,
     logprob_start,
 )
-from .compat.sizes import eviction_config, routing_key_of, sizes_of, slots_with, storage_config, storage_request
+from .compat.sizes import (
+    DELAYED,
+    Sizes,
+    eviction_config,
+    routing_key_of,
+    sizes_of,
+    slots_with,
+    storage_config,
+    storage_request,
+)
+from .sampling import GREEDY, sampling_of
 
 
 class Model(NamedTuple):
@@ -267,11 +277,21 @@ def _flags(trace: Trace) -> Iterator[str]:
         yield from ("--schedule-conservativeness", options["conservativeness"])
     if options.get("prefill_interval", "0") != "0":
         yield from ("--prefill-decode-interval", options["prefill_interval"])
+    if sizes.delay in ("slots", "queue"):
+        yield from ("--enable-prefill-delayer", "--prefill-delayer-max-delay-passes", str(DELAYED))
+    if sizes.delay == "queue":
+        yield from ("--prefill-delayer-queue-min-ratio", "1", "--prefill-delayer-max-delay-ms", str(DELAYED))
+    if sizes.delay == "free":
+        yield from ("--min-free-slots-delay", "2")
+    if not sizes.chunked:
+        yield from ("--chunked-prefill-size", "-1")
     if sizes.strips:
         yield from ("--strip-thinking-cache", "--reasoning-parser", "qwen3")
     if config.policy == "priority":
         yield from ("--enable-priority-scheduling", "--schedule-low-priority-values-first")
         yield from ("--priority-scheduling-preemption-threshold", "0")
+    if not sizes.preempts:
+        yield "--disable-priority-preemption"
     if not config.graph_sizes:
         yield EAGER
     yield from ("--page-size", str(page))
@@ -284,8 +304,13 @@ def _flags(trace: Trace) -> Iterator[str]:
             yield from ("--speculative-ngram-max-bfs-breadth", breadth)
         else:
             yield from ("--speculative-num-steps", str(sizes.draft_steps), "--speculative-eagle-topk", breadth)
+        if sizes.sampled == "rejection":
+            yield "--speculative-use-rejection-sampling"
+        if sizes.sampled == "block":
+            yield "--speculative-use-block-verification"
         if sizes.breadth > 1 and page > 1:
-            yield from ("--attention-backend", "flashinfer")  # others refuse trees of drafts with such pages
+            # Others refuse trees of drafts with such pages; the one model with windows runs with triton.
+            yield from ("--attention-backend", "triton" if sizes.sliding else "flashinfer")
     if any(group.window for group in config.groups):
         yield from ("--swa-full-tokens-ratio", options.get("window_ratio", "1"))
     if options.get("inputs") in ("adapters", "tenants"):
@@ -307,11 +332,18 @@ def _limits(config: Config) -> dict[str, tuple[str, ...]]:
     slots = ("--max-mamba-cache-size", states) if config.enable_prefix_caching else ()
     is_told = config.options.get("context_flag", "yes") == "yes"
     return {
-        "max_num_batched_tokens": ("--chunked-prefill-size", str(config.max_num_batched_tokens)),
+        "max_num_batched_tokens": _most_tokens(config, sizes),
         "max_num_seqs": ("--max-running-requests", str(config.max_num_seqs)),
         "num_blocks": ("--max-total-tokens", str(sizes.pages * sizes.page), *slots),
         **({"max_model_len": ("--context-length", str(config.max_model_len))} if is_told else {}),
     }
+
+
+def _most_tokens(config: Config, sizes: Sizes) -> tuple[str, str]:
+    """Return the flag of the most prompt tokens in a step."""
+    if sizes.chunked:
+        return "--chunked-prefill-size", str(config.max_num_batched_tokens)
+    return "--max-prefill-tokens", str(sizes.prefill_tokens)
 
 
 def _sizes(config: Config) -> Iterator[str]:
@@ -327,12 +359,14 @@ def _client(trace: Trace) -> Client:
     aborts = [event for event in trace.events if isinstance(event, Abort)]
     ends = {event.name for event in aborts if event.keeps_session or event.name not in sessions}
     has_keys = trace.config.options.get("order") == "routing-key"
-    calls = calls_of(trace.events, partial(_fields, ends, trace.config.policy == "priority", has_keys), _Others(trace))
+    is_sampled = sizes_of(trace.config).sampled != "no"
+    fields = partial(_fields, ends, trace.config.policy == "priority", has_keys, is_sampled)
+    calls = calls_of(trace.events, fields, _Others(trace))
     return Client(GENERATE, ANSWER_OF_GENERATE, dict(calls), tuple(_forced(trace)))
 
 
 def _fields(
-    aborted: Collection[str], has_priorities: bool, has_keys: bool, event: Turn, samples: int
+    aborted: Collection[str], has_priorities: bool, has_keys: bool, is_sampled: bool, event: Turn, samples: int
 ) -> dict[str, object]:
     """Return the fields of a request besides its prompt and length; those that are aborted have an id. With priorities
     each gets its own, also 0: SGLang ranks a request without one last."""
@@ -344,6 +378,9 @@ def _fields(
     found |= {"min_new_tokens": least} if (least := least_tokens(event)) else {}
     found |= {"regex": ".*"} if event.structured else {}
     found |= {"regex": "("} if isinstance(event, Arrive) and event.bad_grammar else {}
+    if is_sampled and not {"min_new_tokens", "regex"} & found.keys():
+        chance = sampling_of(event.name)
+        found |= {name: value for name, value in chance._asdict().items() if value != getattr(GREEDY, name)}
     if isinstance(event, Arrive) and event.prompt_logprobs:
         found |= {"return_logprob": True, "logprob_start_len": logprob_start(event)}
     return found | ({"priority": event.priority} if isinstance(event, Arrive) and has_priorities else {})
@@ -405,6 +442,8 @@ def _forced(trace: Trace) -> Iterator[str]:
     if trace.config.num_speculative_tokens and has_drafts(trace.events):
         source = "n-gram corpus" if sizes_of(trace.config).drafter == "ngram" else "draft model"
         yield f"drafts are right or wrong as the script says; a server's come from its {source}"
+    if sizes_of(trace.config).sampled != "no":
+        yield "verifications sample what the script expects: their random numbers are chosen, a server's are not"
     if any(isinstance(event, Step) and (event.budget or event.chunks) for event in trace.events):
         yield "the script limits the tokens of single steps; on a server other requests take the rest of a chunk"
 

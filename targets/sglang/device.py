@@ -41,6 +41,7 @@ from .compat.engine import STATES, WINDOW, SglangEngine
 from .compat.immediate import Immediate
 from .inputs import applied
 from .ring import replays
+from .sampling import CHOICES, Coins
 
 
 class KernelLaunch:
@@ -64,6 +65,8 @@ class KernelLaunch:
         """The loads from the host that the batch waits for, None without a host tier."""
         self.penalties: Any = None
         """What changes the logits of the batch, None for nothing."""
+        self.coins: Sequence[Coins] = ()
+        """With which a verification samples, by row; none where all is greedy."""
         self.accesses: list[Access] = []
         self.inputs: list[tuple[int, ...]] = []
         self.hidden: list[tuple[int, ...]] = []
@@ -506,10 +509,6 @@ def _attended(start: int, row: Row, inputs: tuple[int, ...]) -> tuple[int, ...]:
         tag = run_chain(start, tuple([inputs[token] for token in visible]))[-1] if visible else start
         tags.append(tag if position == row.prefix + len(visible) - 1 else combine(tag, position))
     return tuple(tags)
-
-
-CHOICES = 8
-"""Of the model at one place: stop tokens may be withheld, and every other token be forbidden by a grammar."""
 
 
 def ranked(tokens: Sequence[int]) -> torch.Tensor:

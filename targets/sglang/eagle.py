@@ -35,6 +35,7 @@ from . import draft_trees
 from .compat import scheduler_api
 from .compat.engine import SglangEngine
 from .device import Device
+from .sampling import PEAK, Coins, first_is_right
 from .speculation import TargetModel, Wanted
 from .stubs import OFF
 
@@ -63,6 +64,32 @@ class TokenMap:
         return torch.tensor(chosen, dtype=torch.int64).reshape(tokens.shape)
 
 
+class Proposals:
+    """Which guesses of the draft model are right where a draft is drawn from its proposal, which has no token map.
+
+    The first draft of a verification is made in the step before.
+    """
+
+    def __init__(self) -> None:
+        self.right: list[int] = []
+        self._step = 1
+
+    def begin(self, right: list[int]) -> None:
+        """Begin to draft. `right`: the right drafts of each row."""
+        self.right, self._step = right, 1
+
+    def logits(self, tags: list[int], is_first: bool) -> torch.Tensor:
+        """Return logits behind each tag: its model's own token, or another one."""
+        if is_first:
+            right = [first_is_right(tag) for tag in tags]
+        else:
+            right = [self._step < count for count in self.right]
+            self._step += 1
+        guesses = [sample(tag) for tag in tags]
+        chosen = [guess if sure else other_token(guess) for guess, sure in zip(guesses, right, strict=True)]
+        return torch.nn.functional.one_hot(torch.tensor(chosen, dtype=torch.int64), VOCABULARY).float() * PEAK
+
+
 class DraftModel:
     """Guesses the next token from the hidden state at a position and the token behind it.
 
@@ -70,8 +97,8 @@ class DraftModel:
     sure of them behind a token that it takes for right itself, so that SGLang's choice among all has the right path.
     """
 
-    def __init__(self, wanted: Wanted, breadth: int) -> None:
-        self.wanted, self.breadth = wanted, breadth
+    def __init__(self, wanted: Wanted, breadth: int, proposals: Proposals | None) -> None:
+        self.wanted, self.breadth, self.proposals = wanted, breadth, proposals
 
     def forward(self, batch: Any) -> Any:
         """Return logits and hidden states: of a prefill behind each prompt, else behind each token."""
@@ -89,7 +116,9 @@ class DraftModel:
         if batch.forward_mode.is_extend():
             ends = torch.tensor(counts).cumsum(0) - 1
             tags, sure = [tags[end] for end in ends.tolist()], [sure[end] for end in ends.tolist()]
-        if self.breadth == 1:
+        if self.proposals is not None:
+            logits = self.proposals.logits(tags, not batch.forward_mode.is_decode())
+        elif self.breadth == 1:
             guesses = torch.tensor([sample(tag) for tag in tags], dtype=torch.int64)
             logits = torch.nn.functional.one_hot(guesses, VOCABULARY).float()
         else:
@@ -140,7 +169,7 @@ class Drafter(EagleDraftWorker):
         self.draft_attn_backend = SimpleNamespace(
             attn_backends=[OFF] * self.speculative_num_steps, init_forward_metadata=lambda batch: None
         )
-        self.hot_token_id = TokenMap()
+        self.hot_token_id = None if sizes.proposes else TokenMap()
         self._rebuild_topk1_chain_buffers()
 
 
@@ -151,12 +180,15 @@ class EagleWorker(EAGLEWorkerV2):
         sizes = engine.sizes
         eagle_worker_common.eagle_prepare_for_verify = _as_launched
         self.wanted = Wanted()
-        self._target_worker = target = TargetModel(engine, device, scheduler)
+        self._target_worker = target = TargetModel(engine, device, scheduler, self.wanted)
         common = scheduler_api.model_runner(engine, scheduler.spec_algorithm)
         vars(target.model_runner).update(vars(common) | vars(target.model_runner))
         common.token_to_kv_pool = NoPool()
-        common.forward, common.is_draft_worker = DraftModel(self.wanted, sizes.breadth).forward, True
+        self.sizes, self.proposals = sizes, Proposals() if sizes.proposes else None
+        model = DraftModel(self.wanted, sizes.breadth, self.proposals)
+        common.forward, common.is_draft_worker = model.forward, True
         self._draft_worker = Drafter(engine, target, common)
+        self.guesses: Any = self.proposals or self._draft_worker.hot_token_id
         self.req_to_token_pool, self.token_to_kv_pool_allocator = engine.rows, engine.allocator
         self.topk, self.page_size, self.device = sizes.breadth, sizes.page, "cpu"
         self.speculative_num_steps = sizes.draft_steps
@@ -170,21 +202,32 @@ class EagleWorker(EAGLEWorkerV2):
     ) -> GenerationBatchResult:
         """Launch a batch. Drafts are made at once: the forward before, from which they follow, was waited for."""
         batch = copy.copy(batch)
-        staged, guessed, trees = batch, list[int](), list[draft_trees.Proposal]()
+        staged, guessed, proposals, coins = batch, list[int](), list[draft_trees.Proposal](), list[Coins]()
         if batch.forward_mode.is_decode_or_idle():
-            most = self.speculative_num_steps
-            guessed = [min(self.wanted.right_of(request.client_name), most) for request in batch.reqs]
-            self._draft_worker.hot_token_id.begin(guessed)
+            guessed = [
+                self._right(request, length)
+                for request, length in zip(batch.reqs, batch.seq_lens.tolist(), strict=True)
+            ]
+            self.guesses.begin(guessed)
             if batch.spec_info is None:
                 batch.spec_info = self._idle_input()
             batch.spec_info = self._draft_worker.draft(batch)
-            if self.topk > 1:
-                trees = draft_trees.drafted(batch.spec_info, len(guessed))
+            proposals = draft_trees.drafted(batch.spec_info, len(guessed))
+            coins = self.wanted.coins(self.sizes, batch, proposals)
             staged = copy.copy(batch)
             prepared = eagle_prepare_for_verify(staged.spec_info, self.req_to_token_pool, staged, self._target_worker)
             batch.launched = vars(staged), prepared
         forward = partial(super().forward_batch_generation, batch, on_publish, grammar_barrier)
-        return self._target_worker.launch(staged, EagleDraftInput(), forward, guessed, trees)
+        trees = proposals if self.topk > 1 else ()
+        return self._target_worker.launch(staged, EagleDraftInput(), forward, guessed, trees, coins)
+
+    def _right(self, request: Any, length: int) -> int:
+        """Return how many drafts of a request will be right, of which `length` tokens are computed."""
+        right = min(self.wanted.right_of(request.client_name), self.speculative_num_steps)
+        if self.proposals is None:
+            return right
+        truth = self.wanted.truths[request.client_name]
+        return max(right, 1) if first_is_right(truth.tag(length + 1)) else 0
 
     def _idle_input(self) -> EagleDraftInput:
         """Return the draft model's input for a batch without rows, as `EAGLEWorkerV2` makes it."""

@@ -38,6 +38,17 @@ MIXED = (
     Setting("--prefill-max-requests", {"prefill_rows": "0"}, is_rare=True),
     Setting("--schedule-conservativeness", {"conservativeness": "1"}),
     Setting("--prefill-decode-interval", {"prefill_interval": "0"}, is_rare=True),
+    Setting(
+        "--enable-prefill-delayer",
+        {"delay": "no"},
+        {
+            "queue": "--enable-prefill-delayer with --prefill-delayer-queue-min-ratio",
+            "free": "--min-free-slots-delay",
+        },
+        is_rare=True,
+    ),
+    Setting("--disable-priority-preemption", {"preempts": "yes"}, is_rare=True),
+    Setting("--chunked-prefill-size -1", {"chunked": "yes"}, is_rare=True),
     Setting("--radix-eviction-policy", {"eviction": "lru"}, is_rare=True),
     Setting("--enable-linear-replayssm", {"replay": "0"}, is_rare=True),
     Setting("--enable-int8-mamba-checkpoint", {"int8_checkpoints": "no"}, is_rare=True),
@@ -95,9 +106,13 @@ SERVING = {
     "ignore_eos": ("no", "no", "yes"),
     "conservativeness": ("1", "1", "0.14", "0"),
     "prefill_interval": ("0", "0", "0", "2"),
+    "delay": ("no", "no", "slots", "no", "queue", "no", "slots", "free", "queue"),
+    "preempts": ("yes", "yes", "no"),
+    "chunked": ("yes", "yes", "yes", "yes", "yes", "no"),
     "drafter": ("eagle", "ngram"),
     "breadth": ("1", "1", "1", "1", "1", "1", "1", "2", "3"),
     "matches": ("full", "full", "full", "short"),
+    "sampled": ("no", "target", "no", "target", "rejection", "no", "block"),
     "window_ratio": ("1", "0.5"),
     "early_unlock": ("no", "no", "no", "yes"),
     "state_layers": ("gdn", "gdn", "mamba2"),
@@ -110,9 +125,13 @@ SERVING = {
 `--prefill-max-requests` ("0": any number), `--radix-eviction-policy`,
 `--mamba-max-states-per-path`, `--enable-session-radix-cache`, `ignore_eos` of requests, the share of an answer that
 admission reserves (`--schedule-conservativeness`: after 600 decodes a server with 1 is where one with 0.14 begins),
-`--prefill-decode-interval`, what makes drafts (`--speculative-algorithm`), how many of them may follow the same token
+`--prefill-decode-interval`, what holds prompts back while requests decode (`--enable-prefill-delayer`, with
+`--prefill-delayer-queue-min-ratio`, `--min-free-slots-delay`), `--disable-priority-preemption` and
+`--chunked-prefill-size -1`, what makes drafts (`--speculative-algorithm`), how many of them may follow the same token
 (`--speculative-eagle-topk`, `--speculative-ngram-max-bfs-breadth`), whether a match of n-grams is shorter than the
-drafts, so that the rest is padding, `--swa-full-tokens-ratio`,
+drafts, so that the rest is padding, how drafts are verified for requests with a temperature
+(`--speculative-use-rejection-sampling`, `--speculative-use-block-verification`; "no": there are none),
+`--swa-full-tokens-ratio`,
 `SGLANG_OPT_RELEASE_PREFILL_SWA`, what the model's state layers are, whether keys, values and states share one memory
 (`--enable-unified-memory`; "eager" with `SGLANG_DISABLE_LAZY_COMPACTION`: each free moves pages), what requests have
 beside token ids, the entries of the ring with which a decode does not store its state
@@ -163,9 +182,14 @@ PRESSURE = {
 """Values with which memory is short: few state slots for a request and none beyond those of the server, an admission
 that reserves little or nothing for what answers still need, and a host to which what is published is copied, mostly at
 once, by copies that last and lock it. Without a storage, with which what is evicted leaves the host, too."""
-TOGETHER = (("window", "unified_memory"), ("window", "unified_memory"), ("window", "unified_memory"))
-"""Their code is that of neither alone (`allocator/unified_hybrid_swa.py`): as many configurations aim at both as at
-three extras."""
+TOGETHER = (
+    ("window", "unified_memory"),
+    ("window", "unified_memory"),
+    ("window", "unified_memory"),
+    ("window", "breadth"),
+)
+"""The code of the first two is that of neither alone (`allocator/unified_hybrid_swa.py`): as many configurations aim at
+both as at three extras. Beside windows the accepted path of a tree is moved in two pools (`SWAKVPool`)."""
 DRAFTS = 3
 """Most drafts in a verification, for releases whose speculation the target can drive."""
 

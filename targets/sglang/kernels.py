@@ -1,18 +1,22 @@
 """Speculation's index kernels on a CPU: the same arguments and results as SGLang's, in plain Torch.
 
 The verify and commit code around them is SGLang's own. The kernels that scatter states have a CPU version in SGLang
-itself (`HybridLinearAttnBackend._scatter_speculative_state_with_mask`), which is used instead. Acceptance is greedy:
-from the root, a child is accepted if it is the token that the model samples after its parent.
+itself (`HybridLinearAttnBackend._scatter_speculative_state_with_mask`), which is used instead. Greedy acceptance: from
+the root, a child is accepted if it is the token that the model samples after its parent. Sampling from the target's
+probabilities alone is written anew (`tree_speculative_sampling_target_only`), as is what FlashInfer does with the k
+most likely tokens; that with rejections is SGLang's own kernel, in Triton's interpreter.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 
 from ..base.protocol import EngineError
+from .sampling import Coins
 
 
 def replace_kernels() -> None:
@@ -22,17 +26,24 @@ def replace_kernels() -> None:
     from sglang.srt.layers.attention.hybrid_linear_attn_backend import HybridLinearAttnBackend
     from sglang.srt.managers import overlap_utils
     from sglang.srt.mem_cache import allocation
-    from sglang.srt.speculative import eagle_utils, eagle_worker_common, ngram_worker, spec_utils
+    from sglang.srt.speculative import eagle_utils, eagle_worker_common, eagle_worker_v2, ngram_worker, spec_utils
 
     scatter = HybridLinearAttnBackend._scatter_speculative_state_with_mask
     standins: dict[Any, tuple[Callable[..., Any], ...]] = {
         allocation: (assign_req_to_token_pool_func,),
         cache_locs: (assign_extend_cache_locs_func,),
-        eagle_utils: (verify_tree_greedy_func, build_tree_kernel_efficient_func),
+        eagle_utils: (
+            verify_tree_greedy_func,
+            build_tree_kernel_efficient_func,
+            tree_speculative_sampling_target_only,
+            top_k_renorm_prob,
+            top_p_renorm_prob,
+        ),
+        eagle_worker_v2: (fast_sample,),
         eagle_worker_common: (assign_draft_cache_locs_contiguous_func, fill_bonus_tokens_func),
         overlap_utils: (gather_spec_extras,),
         ngram_worker: (assign_extend_cache_locs_func, reconstruct_indices_from_tree_mask_func),
-        spec_utils: (fill_front_out_cache_loc_func, fill_accept_out_cache_loc_func),
+        spec_utils: (fill_front_out_cache_loc_func, fill_accept_out_cache_loc_func, fast_sample),
     }
     for module, functions in standins.items():
         for function in functions:
@@ -43,6 +54,73 @@ def replace_kernels() -> None:
     spec_utils._select_top_k_tokens_later = getattr(select, "_torchdynamo_orig_callable", select)
     mamba_state_scatter_triton.fused_mamba_state_scatter_with_mask = scatter
     mamba_state_scatter_triton.fused_conv_window_scatter_with_mask = scatter
+
+
+def throw(coins: Sequence[Coins]) -> None:
+    """Let the next verification have these coins, in place of random ones (`_verify_coins`)."""
+    from sglang.srt.speculative import eagle_utils
+
+    eagle_utils._verify_coins = partial(_thrown, coins)
+
+
+def _thrown(coins: Sequence[Coins], **more: Any) -> tuple[Any, Any]:
+    return torch.tensor([row.accepting for row in coins]), torch.tensor([row.final for row in coins])
+
+
+def fast_sample(probs: Any, num_samples: int = 1, **seeds: Any) -> Any:
+    """Draw a token of each row of a proposal: of all that may be drawn, the most likely one."""
+    assert num_samples == 1, "one draft behind each token"
+    return probs.max(dim=-1, keepdim=True)
+
+
+def top_k_renorm_prob(probs: Any, top_ks: Any) -> Any:
+    """Return the probabilities of the `top_ks` most likely tokens of each row, 0 for others."""
+    ranked = probs.sort(dim=-1, descending=True).values
+    least = ranked.gather(1, (top_ks.long().clamp(max=probs.shape[1]) - 1)[:, None])
+    kept = torch.where(probs >= least, probs, 0.0)
+    return kept / kept.sum(dim=-1, keepdim=True)
+
+
+def top_p_renorm_prob(probs: Any, top_ps: Any) -> Any:
+    """Return the probabilities of the fewest tokens of each row that have `top_ps` of it together, 0 for others."""
+    ranked = probs.sort(dim=-1, descending=True).values
+    counts = ((ranked.cumsum(dim=-1) - ranked) < top_ps[:, None]).sum(dim=-1, keepdim=True)
+    kept = torch.where(probs >= ranked.gather(1, counts - 1), probs, 0.0)
+    return kept / kept.sum(dim=-1, keepdim=True)
+
+
+def tree_speculative_sampling_target_only(
+    predicts: Any, accept_index: Any, accept_token_num: Any, candidates: Any, retrive_index: Any,
+    retrive_next_token: Any, retrive_next_sibling: Any, uniform_samples: Any, uniform_samples_for_final_sampling: Any,
+    target_probs: Any, draft_probs: Any, threshold_single: float, threshold_acc: float, deterministic: bool,
+) -> None:  # fmt: skip
+    """Accept drafts from each root: of a token's children the first at which the sum of their probabilities reaches the
+    coin of that token. Behind the last one a token is drawn from what the children that were rejected leave."""
+    for row in range(candidates.shape[0]):
+        index, accepted, node = retrive_index[row].tolist(), 0, 0
+        accept_index[row, 0] = index[0]
+        while accepted + 1 < accept_index.shape[1]:
+            child, total = int(retrive_next_token[row, node]), 0.0
+            while child != -1:
+                token = int(candidates[row, child])
+                share = float(target_probs[row, node, token])
+                total += share
+                if float(uniform_samples[row, node]) <= total / threshold_acc or share >= threshold_single:
+                    break
+                draft_probs[row, node, token] = target_probs[row, node, token]
+                child = int(retrive_next_sibling[row, child])
+            if child == -1:
+                break
+            predicts[index[node]] = candidates[row, child]
+            node, accepted = child, accepted + 1
+            accept_index[row, accepted] = index[child]
+        left = target_probs[row, node]
+        if accepted + 1 < accept_index.shape[1]:
+            left = (left - draft_probs[row, node]).clamp(min=0)
+        sums = left.double().cumsum(0)
+        above = sums > float(uniform_samples_for_final_sampling[row]) * sums[-1]
+        predicts[index[node]] = int(above.int().argmax()) if above.any() else len(sums) - 1
+        accept_token_num[row] = accepted
 
 
 class OutOfBounds(EngineError):

@@ -41,7 +41,10 @@ _DEFAULTS: Mapping[str, str] = {
     "mixed_chunk": "no",
     "drafter": "ngram",
     "breadth": "1",
+    "sampled": "no",
     "order": "fcfs",
+    "delay": "no",
+    "chunked": "yes",
     "hicache": "no",
     "storage": "no",
     "host_mode": "cache",
@@ -104,6 +107,11 @@ class Case(NamedTuple):
         return self.config.num_speculative_tokens > 0 and self.options.breadth != "1"
 
     @property
+    def proposes(self) -> bool:
+        """True if a verification compares the draft model's distribution with the target's."""
+        return self.config.num_speculative_tokens > 0 and self.options.sampled in ("rejection", "block")
+
+    @property
     def verified(self) -> int:
         """Tokens of a verification."""
         return self.config.num_speculative_tokens * int(self.options.breadth) + 1
@@ -164,15 +172,23 @@ ROWS: tuple[Row[Case], ...] = (
     Row("shadow", "breadth", lambda c: c.has_trees and c.caches and c.verified > c.track,
         "breadth={options.breadth} has too many drafts: the server wants no more tokens in a verification than between "
         "two decode snapshots"),
-    Row("shadow", "breadth", lambda c: c.has_trees and bool(c.windows),
-        "breadth={options.breadth} is not driven beside windows: the convolutions of the one model with both know "
-        "chains only"),
+    Row("shadow", "sampled",
+        lambda c: c.proposes and (c.options.drafter != "eagle" or c.options.breadth != "1"),
+        "sampled={options.sampled} needs drafter=eagle and breadth=1: the server refuses others"),
+    Row("shadow", "breadth",
+        lambda c: c.has_trees and bool(c.windows) and c.options.drafter == "ngram" and c.sizes["attention"] > 1,
+        "breadth={options.breadth} of n-grams beside windows needs pages of one token: others need flashinfer, which "
+        "the one model with both does not run"),
     Row("shadow", "breadth", lambda c: c.has_trees and c.options.unified_memory != "no",
         "breadth={options.breadth} excludes unified memory: the server refuses trees of drafts with it"),
     Row("shadow", "mixed_chunk",
         lambda c: c.options.mixed_chunk == "yes"
         and c.config.num_speculative_tokens > 0 and c.options.drafter == "ngram",
         "mixed_chunk=yes excludes n-gram drafts: the server switches it off"),
+    Row("shadow", "mixed_chunk", lambda c: c.options.mixed_chunk == "yes" and c.options.chunked == "no",
+        "mixed_chunk=yes needs chunked=yes: the server switches it off"),
+    Row("shadow", "delay", lambda c: c.options.delay in ("slots", "queue") and not c.config.async_depth,
+        "delay={options.delay} needs overlap (async_depth=1): so does the server"),
     Row("shadow", "order",
         lambda c: c.config.policy == "priority" and c.options.order not in ("fcfs", "lof"),
         "order={options.order} excludes priorities: the server takes fcfs and lof with them"),

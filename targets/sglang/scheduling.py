@@ -96,8 +96,8 @@ class Skeleton(Scheduler):
         self.model_config = parts.model_config(sizes)
         self.page_size = sizes.page
         self.max_running_requests = sizes.rows
-        self.max_prefill_tokens = 1 << 14
-        self.chunked_prefill_size = max_tokens
+        self.max_prefill_tokens = sizes.prefill_tokens
+        self.chunked_prefill_size = max_tokens if sizes.chunked else None
         self.enable_overlap = sizes.overlap
         self.memory, self.enable_unified_memory = engine.memory, sizes.unified != "no"
         self.enable_skip_finishing_decode = sizes.overlap

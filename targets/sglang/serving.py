@@ -13,6 +13,7 @@ from .compat.engine import SglangEngine
 from .compat.sizes import Sizes, routing_key_of
 from .device import Device
 from .inputs import keys_of
+from .sampling import GREEDY, sampling_of
 from .scheduling import Skeleton
 from .sessions import Sessions
 
@@ -74,7 +75,10 @@ class Server:
         """
         tokens = truth.tokens[: truth.prompt_length]
         endless = self.engine.sizes.endless and not session
-        sampling = scheduler_api.make_sampling(max_new_tokens, stops, endless, is_string, min_tokens)
+        # What a client that asks for these gets by chance depends on what is withheld.
+        is_sampled = self.engine.sizes.sampled != "no" and not (min_tokens or structured or bad_grammar)
+        chance = sampling_of(name) if is_sampled else GREEDY
+        sampling = scheduler_api.make_sampling(max_new_tokens, stops, endless, is_string, min_tokens, chance)
         if session:
             self.scheduler.client.begin(name)
             request, tokens = self.sessions.turn(name, truth, sampling)
@@ -88,6 +92,7 @@ class Server:
         self.engine.inputs.attach(request, truth, tokens)
         if self.scheduler.model_worker is not None:
             self.scheduler.model_worker.wanted.truths[name] = truth
+            self.scheduler.model_worker.wanted.chances[name] = chance
         request.priority = self.priorities.setdefault(name, priority)
         if self.engine.sizes.order == "routing-key":
             request.routing_key = routing_key_of(name) or None
@@ -114,7 +119,8 @@ class Server:
         pad_to       rows of a captured graph, to which the batch is padded
         """
         scheduler = self.scheduler
-        scheduler.chunked_prefill_size = self.budget(budget)
+        if self.engine.sizes.chunked:
+            scheduler.chunked_prefill_size = self.budget(budget)
         self.device.step, self.device.pad_to = self.steps, pad_to
         batch = scheduler.plan()
         if scheduler.model_worker is not None:

@@ -24,13 +24,15 @@ from sglang.srt.managers.utils import GenerationBatchResult
 from sglang.srt.speculative.ngram_info import NgramVerifyInput
 from sglang.srt.speculative.ngram_worker import NGRAMWorker
 
-from ...reference.draft_trees import path_to
+from ...reference.draft_trees import ROOT, path_to
 from ...reference.tokens import Truth
 from ..base.observe import OutOfRange, StateWrite
 from . import draft_trees, kernels
 from .compat import parts, scheduler_api
 from .compat.engine import STATES, SglangEngine
+from .compat.sizes import Sizes
 from .device import Device, KernelLaunch, penalized, ranked
+from .sampling import Coins, Sampling, Verified, coins_for, more_likely
 
 RESULTS = ("logits_output", "next_token_ids", "accept_lens", "new_seq_lens", "next_draft_input", "can_run_cuda_graph")
 
@@ -44,10 +46,25 @@ class Wanted:
         self.per_request: Mapping[str, tuple[int, int]] = {}
         self.truths: dict[str, Truth] = {}
         """Of every request."""
+        self.chances: dict[str, Sampling] = {}
+        """What the client of each request asks for."""
 
     def right_of(self, name: str) -> int:
         """Return how many of a request's first drafts are right."""
         return min(self.per_request.get(name, (self.count, self.right)))
+
+    def coins(self, sizes: Sizes, batch: Any, proposals: Sequence[draft_trees.Proposal]) -> list[Coins]:
+        """Return the coins of a verification, by row; none where all is greedy."""
+        if sizes.sampled == "no":
+            return []
+        found = []
+        for request, length, proposal in zip(batch.reqs, batch.seq_lens.tolist(), proposals, strict=True):
+            truth = self.truths[request.client_name]
+            # A chain has its padding at its end, or behind its first token: as kernels, or as the corpus has it.
+            fillers = 0 if sizes.breadth > 1 else proposal.fillers
+            chain = Verified(truth.tag(length + 1), truth.key, proposal.tokens, proposal.parents, fillers)
+            found.append(coins_for(sizes.sampled, chain, self.chances[request.client_name]))
+        return found
 
 
 class Corpus:
@@ -56,29 +73,32 @@ class Corpus:
     def __init__(self, drafts: int, breadth: int, is_short: bool, wanted: Wanted) -> None:
         self.drafts, self.breadth, self.is_short = drafts, breadth, is_short
         self.wanted = wanted
-        self.trees: list[draft_trees.Proposal] = []
-        """What was proposed last; none for chains."""
+        self.proposals: list[draft_trees.Proposal] = []
+        """What was proposed last, by request."""
         self.lengths: list[int] = []
         """Tokens of each request of the batch that have been computed; one more is known."""
 
     def batch_get(self, names: list[str], contexts: list[list[int]], totals: list[int]) -> tuple[Any, Any]:
         """Return, per request, its last token and the drafts after it, and the attention mask between them."""
         tokens: list[int] = []
-        self.trees = []
+        self.proposals = []
         for marked, context, length in zip(names, contexts, self.lengths, strict=True):
             name = marked.removesuffix(".")
             truth = self.wanted.truths[name]
             right, count = self.wanted.right_of(name), self.drafts - 1
-            if self.breadth > 1 or self.is_short:
-                tree = draft_trees.grow(truth, length + 1, count, self.breadth, right, self.is_short)
-                self.trees.append(tree)
-                drafts = tree.tokens
+            if self.has_trees:
+                proposal = draft_trees.grow(truth, length + 1, count, self.breadth, right, self.is_short)
             else:
-                drafts = truth.drafts(length + 1, count, right)
-            tokens += [context[-1], *drafts]
-        chain = np.tril(np.ones((self.drafts, self.drafts), dtype=bool))
-        masks = [draft_trees.mask(tree.parents) for tree in self.trees] or [chain] * len(names)
+                proposal = draft_trees.Proposal(truth.drafts(length + 1, count, right), tuple(range(ROOT, count - 1)))
+            self.proposals.append(proposal)
+            tokens += [context[-1], *proposal.tokens]
+        masks = [draft_trees.mask(proposal.parents) for proposal in self.proposals]
         return np.array(tokens, dtype=np.int64), np.concatenate([mask.flatten() for mask in masks])
+
+    @property
+    def has_trees(self) -> bool:
+        """True if several drafts may follow the same token."""
+        return self.breadth > 1 or self.is_short
 
     def synchronize(self) -> None:
         """Do nothing: the corpus works synchronously."""
@@ -136,9 +156,10 @@ class Commit(HybridLinearAttnBackend):
 class TargetModel:
     """The target model of a worker: its batches are launched at once, and run when SGLang waits for them."""
 
-    def __init__(self, engine: SglangEngine, device: Device, scheduler: Any) -> None:
+    def __init__(self, engine: SglangEngine, device: Device, scheduler: Any, wanted: Wanted) -> None:
         kernels.replace_kernels()
-        self.device, self.scheduler = device, scheduler
+        scheduler_api.be_alone()
+        self.device, self.scheduler, self.wanted = device, scheduler, wanted
         self.overlap, self.width = engine.sizes.overlap, engine.sizes.drafts
         self.commit = Commit(engine)
         self.model_runner = scheduler_api.Seen(
@@ -154,6 +175,7 @@ class TargetModel:
         forward: Callable[[], Any],
         guessed: Sequence[int] = (),
         trees: Sequence[draft_trees.Proposal] = (),
+        coins: Sequence[Coins] = (),
     ) -> GenerationBatchResult:
         """Launch a batch as it is staged.
 
@@ -161,11 +183,13 @@ class TargetModel:
         forward   runs the batch by SGLang's own code
         guessed   how many drafts of each row a stand-in for a draft model guesses right
         trees     of drafts, by row; none for chains
+        coins     with which a verification samples, by row; none where all is greedy
         """
         result = GenerationBatchResult(next_draft_input=promised)
         launch = self.device.prepare(
             staged, lambda launch: self.scheduler.launch_batch_sample_if_needed(result, staged)
         )
+        launch.coins = coins
         for index, count in enumerate(guessed):
             launch.rows[index] = launch.rows[index]._replace(guessed=count)
         verify = scheduler_api.verify_batch(staged) if staged.forward_mode.is_target_verify() else None
@@ -199,6 +223,7 @@ class TargetModel:
         """Run forward, acceptance and commit."""
         self.commit.launch = launch
         self.commit.linear_attn_backend.forward_metadata = metadata
+        kernels.throw(launch.coins)
         done = forward()
         for name in RESULTS:
             setattr(result, name, getattr(done, name))
@@ -212,12 +237,26 @@ class TargetModel:
         self.device.conclude(launch, sampled)
         return result
 
+    def _logits(self, launch: KernelLaunch, said: Sequence[tuple[int, ...]]) -> Any:
+        """Return the logits behind every draft, of which the model says `said` by itself."""
+        tokens = [token for row in said for token in row]
+        logits = ranked(tokens)
+        if launch.coins:
+            rows = zip(launch.rows, launch.hidden, strict=True)
+            places = [(tag, self.wanted.chances[row.name]) for row, tags in rows if row.name for tag in tags]
+            likely = zip(tokens, places, strict=True)
+            others = torch.tensor([more_likely(token, tag, chance) for token, (tag, chance) in likely])[:, None]
+            own = torch.tensor(tokens)[:, None]
+            first, second = logits.gather(1, others), logits.gather(1, own)
+            logits.scatter_(1, others, second).scatter_(1, own, first)
+        return logits
+
     def forward_batch_generation(self, batch: Any = None, is_verify: bool = False, **more: Any) -> Any:
         """Return the model's logits after every draft, or the token after every prompt."""
         launch = self.commit.launch
         rows = sum(row.name is not None for row in launch.rows)
         said = self.device.compute(launch)[:rows]
-        logits = ranked([token for tokens in said for token in tokens]) if is_verify else None
+        logits = self._logits(launch, said) if is_verify else None
         if not is_verify and scheduler_api.is_penalized(batch):
             said = penalized(said, batch.sampling_info)
         last = torch.tensor([tokens[-1] for tokens in said], dtype=torch.int64)
@@ -232,8 +271,9 @@ class Worker(NGRAMWorker):
 
     def __init__(self, engine: SglangEngine, device: Device, scheduler: Any) -> None:
         sizes = engine.sizes
-        self.enable_overlap = sizes.overlap
-        self._target_worker = TargetModel(engine, device, scheduler)
+        self.sizes, self.enable_overlap = sizes, sizes.overlap
+        self.wanted = Wanted()
+        self._target_worker = TargetModel(engine, device, scheduler, self.wanted)
         self.model_runner = self._target_worker.model_runner
         self.req_to_token_pool, self.token_to_kv_pool_allocator = engine.rows, engine.allocator
         self.draft_token_num = self.speculative_num_draft_tokens = sizes.drafts
@@ -241,7 +281,6 @@ class Worker(NGRAMWorker):
         self.device, self.max_batch_size = "cpu", sizes.rows
         self.adaptive_controller = self.grammar_tree_host = None
         self._prev_decode_rids: set[str] = set()
-        self.wanted = Wanted()
         self.ngram_corpus = Corpus(sizes.drafts, sizes.breadth, sizes.short, self.wanted)
         self._init_preallocated_tensors()
 
@@ -257,5 +296,7 @@ class Worker(NGRAMWorker):
             draft_token_num=self.draft_token_num, new_seq_lens=nothing, accept_tokens=nothing, accept_lens=nothing
         )
         forward = partial(super().forward_batch_generation, pinned, on_publish)
-        trees = self.ngram_corpus.trees if pinned.forward_mode.is_target_verify() else ()
-        return self._target_worker.launch(pinned, promised, forward, trees=trees)
+        proposals = self.ngram_corpus.proposals if pinned.forward_mode.is_target_verify() else []
+        coins = self.wanted.coins(self.sizes, pinned, proposals) if proposals else ()
+        trees = proposals if self.ngram_corpus.has_trees else ()
+        return self._target_worker.launch(pinned, promised, forward, trees=trees, coins=coins)

@@ -11,7 +11,7 @@ from ....reference.tokens import VOCABULARY
 from ..stubs import OFF
 from . import old_releases, scheduler_api, tree_api
 from .memory import Memory, Pools, UnifiedMemory, make_unified_pools
-from .sizes import Sizes, eviction_config, storage_config
+from .sizes import DELAYED, Sizes, eviction_config, storage_config
 
 
 def publish(sizes: Sizes) -> Any:
@@ -22,7 +22,8 @@ def publish(sizes: Sizes) -> Any:
         "model_path": "dummy",
         "page_size": sizes.page,
         "disable_radix_cache": not sizes.caching,
-        "chunked_prefill_size": max(sizes.page, 16),
+        "chunked_prefill_size": max(sizes.page, 16) if sizes.chunked else -1,
+        "max_prefill_tokens": sizes.prefill_tokens,
         "max_running_requests": sizes.rows,
         "disable_overlap_schedule": not sizes.overlap,
         "disable_cuda_graph": not sizes.graphs,
@@ -79,6 +80,14 @@ def publish(sizes: Sizes) -> Any:
         }
     if sizes.unified != "no":
         given |= {"enable_unified_memory": True, "enable_page_major_kv_layout": True}
+    if sizes.delay in ("slots", "queue"):
+        given |= {"enable_prefill_delayer": True, "prefill_delayer_max_delay_passes": DELAYED}
+    if sizes.delay == "queue":
+        given |= {"prefill_delayer_queue_min_ratio": 1.0, "prefill_delayer_max_delay_ms": float(DELAYED)}
+    if sizes.delay == "free":
+        given |= {"min_free_slots_delay": 2}
+    if not sizes.preempts:
+        given |= {"disable_priority_preemption": True}
     if sizes.priorities:
         given |= {"schedule_low_priority_values_first": True, "priority_scheduling_preemption_threshold": 0}
     if sizes.drafts:
@@ -90,6 +99,9 @@ def publish(sizes: Sizes) -> Any:
         }
         if sizes.drafter == "ngram":
             given["speculative_ngram_max_bfs_breadth"] = sizes.breadth
+        # What SGLang's resolution makes of the second alone.
+        given["speculative_use_rejection_sampling"] = sizes.proposes
+        given["speculative_use_block_verification"] = sizes.sampled == "block"
     if sizes.strips:
         given |= {"strip_thinking_cache": True, "reasoning_parser": "qwen3"}
     if sizes.sliding:

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from ....reference.tokens import VOCABULARY
+from ..sampling import GREEDY, Sampling
 from ..stubs import OFF
 from . import old_releases
 from .sizes import Sizes, storage_request
@@ -94,6 +95,14 @@ def only_rank() -> Any:
     return get_parallel().override(tp_rank=0, pp_rank=0, attn_dcp_rank=0)
 
 
+def be_alone() -> None:
+    """Make this process the only member of its group, to which nothing that was sampled is sent."""
+    from sglang.srt.runtime_context import get_parallel
+
+    group = SimpleNamespace(world_size=1, cpu_group=None)
+    get_parallel().override_permanently(tp_group=group, tp_rank=0, attn_tp_rank=0)
+
+
 def be_first_rank() -> None:
     """Make this process the first rank of its server, which logs errors of grammars."""
     from sglang.srt.runtime_context import get_parallel
@@ -160,9 +169,26 @@ def complete(scheduler: Any, sizes: Sizes) -> None:
     scheduler.ipc_channels = SimpleNamespace(send_to_tokenizer=sender)
     if sizes.order == "random":
         seed_order()
+    if sizes.delay != "no":
+        _delay(scheduler, sizes)
     scheduler.init_schedule_policy()
     if hasattr(type(scheduler), "init_batch_result_processor"):
         scheduler.init_batch_result_processor()
+
+
+def _delay(scheduler: Any, sizes: Sizes) -> None:
+    """Let prompts be held back as the server's configuration says; time passes with forwards."""
+    from sglang.srt.managers import min_free_slots_delayer, prefill_delayer
+    from sglang.srt.runtime_context import get_schedule
+
+    be_alone()
+    prefill_delayer.all_gather_single = lambda gathered, own, group: gathered.copy_(own)
+    prefill_delayer.time = SimpleNamespace(perf_counter=lambda: scheduler.forward_ct / 1000)
+    begin = vars(prefill_delayer).setdefault("_Unstamped", prefill_delayer._State)
+    prefill_delayer._State = lambda: begin(start_time=scheduler.forward_ct / 1000)
+    most = min_free_slots_delayer.resolve_min_free_slots(get_schedule().min_free_slots_delay, sizes.rows)
+    if most is not None:
+        scheduler.min_free_slots_delayer = min_free_slots_delayer.MinFreeSlotsDelayer(most)
 
 
 def seed_order() -> None:
@@ -259,16 +285,20 @@ def make_sampling(
     endless: bool = False,
     is_string: bool = False,
     min_tokens: int = 0,
+    chance: Sampling | None = None,
 ) -> Any:
-    """Return greedy sampling until `max_new_tokens` or a stop token, which must not come before `min_tokens`.
+    """Return sampling until `max_new_tokens` or a stop token, which must not come before `min_tokens`.
 
     `endless`: without a stop token the server counts on the full length. `is_string`: they are given as one stop
     string.
     """
     from sglang.srt.sampling.sampling_params import SamplingParams
 
+    chance = chance or GREEDY
     sampling = SamplingParams(
-        temperature=0,
+        temperature=chance.temperature,
+        top_k=chance.top_k,
+        top_p=chance.top_p,
         max_new_tokens=max_new_tokens,
         min_new_tokens=min(min_tokens, max_new_tokens),
         stop_token_ids=None if is_string else list(stops) or None,

@@ -27,6 +27,9 @@ def eviction_config(eviction: str, page: int) -> dict[str, int] | None:
 ROW_WORDS = 2
 """64-bit integers of a token's key, and of its value, in a unified memory: SGLang wants rows in multiples of 16 bytes.
 The first is used."""
+MOST_PREFILLED = 1 << 14
+DELAYED = 3
+"""Passes for which a prompt may be held back; in milliseconds, of which one is a pass, as long again."""
 PATIENCE = 2
 """Turns after which a prefetch is cut off by the policy "timeout"."""
 ROOM = 12
@@ -75,6 +78,9 @@ class Sizes:
     mamba2       True if state layers are Mamba 2, else they are gated delta nets
     drafts       tokens of one verification, 0 without speculation
     breadth      most drafts that follow the same token: above 1 they form a tree (`speculative_eagle_topk`)
+    sampled      how a verification samples for requests with a temperature: by the "target"'s probabilities alone, by
+                 "rejection" (`speculative_use_rejection_sampling`), or in a "block" of them
+                 (`speculative_use_block_verification`); "no" without such requests
     short        True if n-grams that match are shorter than the drafts, and the rest is padding
     drafter      what proposes them (`speculative_algorithm`): "ngram", or "eagle", a draft model
     mixed        True if decodes join the batch of a prefill (`enable_mixed_chunk`)
@@ -89,6 +95,12 @@ class Sizes:
     endless      True if a request without a stop token ends by its length alone (`ignore_eos`)
     conservativeness  factor on the share of an answer that admission reserves (`schedule_conservativeness`)
     prefill_interval  rounds between two prefills in which only decodes may run (`prefill_decode_interval`)
+    delay        what holds prompts back while requests decode: few free rows ("slots") or few waiting requests
+                 (also "queue"; `enable_prefill_delayer`), or fewer than two free rows ("free": `min_free_slots_delay`);
+                 "no" for nothing
+    preempts     True if a more important request takes the place of one that runs, False if it comes first alone
+                 (`disable_priority_preemption`)
+    chunked      False if each prompt is computed in one step (`chunked_prefill_size` -1)
     hicache      when content is copied to the host (`hicache_write_policy`), "no" without a host tier
     host_ratio   size of the host's pools in sizes of the device's (`hicache_ratio`)
     host_layout  of the host's pools (`hicache_mem_layout`): "page_first", whose copies are kernels, or
@@ -135,6 +147,7 @@ class Sizes:
     drafter: str = "ngram"
     breadth: int = 1
     short: bool = False
+    sampled: str = "no"
     mamba2: bool = False
     mixed: bool = False
     graphs: tuple[int, ...] = ()
@@ -149,6 +162,9 @@ class Sizes:
     endless: bool = False
     conservativeness: float = 1.0
     prefill_interval: int = 0
+    delay: str = "no"
+    preempts: bool = True
+    chunked: bool = True
     hicache: str = "no"
     host_ratio: float = 2.0
     host_layout: str = "page_first_direct"
@@ -318,6 +334,19 @@ class Sizes:
         return decode_tokens(self.drafts, self.breadth, self.drafter, self.page)
 
     @property
+    def prefill_tokens(self) -> int:
+        """Most tokens of the prompts that begin in a step (`max_prefill_tokens`). One may be longer alone.
+
+        With chunks these are the limit, and this is the server's own.
+        """
+        return MOST_PREFILLED if self.chunked else self.context
+
+    @property
+    def proposes(self) -> bool:
+        """True if drafts are drawn from a distribution that the verification needs."""
+        return self.sampled in ("rejection", "block")
+
+    @property
     def eviction_interval(self) -> int:
         """Tokens that leave a window before their slots are given back (`SGLANG_SWA_EVICTION_INTERVAL`)."""
         return self.page
@@ -388,6 +417,7 @@ def sizes_of(config: Config) -> Sizes:
         drafter=drafter,
         breadth=breadth,
         short=options.get("matches") == "short" and drafter == "ngram" and drafts > 0,
+        sampled=options.get("sampled", "no") if drafts else "no",
         mamba2=options.get("state_layers") == "mamba2",
         mixed=options.get("mixed_chunk") == "yes",
         graphs=config.graph_sizes,
@@ -403,6 +433,9 @@ def sizes_of(config: Config) -> Sizes:
         endless=options.get("ignore_eos") == "yes",
         conservativeness=float(options.get("conservativeness", "1")),
         prefill_interval=int(options.get("prefill_interval", "0")),
+        delay=options.get("delay", "no"),
+        preempts=options.get("preempts", "yes") == "yes" or config.policy != "priority",
+        chunked=options.get("chunked", "yes") == "yes",
         hicache=hicache,
         host_ratio=float(options.get("host_ratio", "2")),
         # A unified memory cannot be copied directly: the server resolves one layout to the other.

@@ -16,6 +16,7 @@ from hybridfuzz.targets.sglang.factory import SglangFactory, variants
 
 PLAIN = Config(num_blocks=60, groups=(Group("mamba", 4), Group("attention", 1)), mamba_cache_mode="slots")
 WINDOWS = (*PLAIN.groups, Group("attention", 1, window=4))
+LARGE_WINDOWS = (Group("mamba", 4), Group("attention", 4), Group("attention", 4, window=4))
 FACTORY = SglangFactory("sglang")
 MIXES = SglangFactory("sglang", mixes=True)
 
@@ -176,7 +177,9 @@ def test_a_server_mixes_chunks_beside_a_draft_model_but_not_beside_n_grams(draft
         ({"options": {"unified_memory": "lazy", "drafter": "eagle"}}, "refuses trees of drafts"),
         ({"options": {"breadth": "3"}}, "too many drafts"),
         ({"options": {"breadth": "3", "track": "2"}}, ""),
-        ({"groups": WINDOWS}, "not driven beside windows"),
+        ({"groups": WINDOWS}, ""),
+        ({"groups": LARGE_WINDOWS}, "needs pages of one token"),
+        ({"groups": LARGE_WINDOWS, "options": {"drafter": "eagle"}}, ""),
     ],
 )
 def test_trees_of_drafts_are_taken_where_a_server_takes_them(changes: dict[str, Any], reason: str) -> None:
@@ -188,6 +191,71 @@ def test_trees_of_drafts_are_taken_where_a_server_takes_them(changes: dict[str, 
     assert bool(answer) == bool(reason)
     without = msgspec.structs.replace(wanted, options={**options, "breadth": "1"})
     assert not MIXES.supports(without)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"sampled": "target"}, ""),
+        ({"sampled": "target", "breadth": "2", "track": "2"}, ""),
+        ({"sampled": "rejection", "drafter": "eagle"}, ""),
+        ({"sampled": "block", "drafter": "eagle"}, ""),
+        ({"sampled": "rejection"}, "needs drafter=eagle"),
+        ({"sampled": "block", "drafter": "eagle", "breadth": "2", "track": "2"}, "breadth=1"),
+    ],
+)
+def test_verifications_that_sample_are_taken_where_a_server_takes_them(options: dict[str, str], reason: str) -> None:
+    wanted = msgspec.structs.replace(
+        PLAIN, num_speculative_tokens=2, options={"strategy": "extra_buffer", "tree_core": "python", **options}
+    )
+    answer = MIXES.supports(wanted)
+    assert reason in answer
+    assert bool(answer) == bool(reason)
+    flags = deployment("", Trace(wanted, (Arrive("b", (("a", 3),), 4),)), "0.5.23").flags
+    assert ("--speculative-use-rejection-sampling" in flags) == (options["sampled"] == "rejection")
+    assert ("--speculative-use-block-verification" in flags) == (options["sampled"] == "block")
+    assert sizes_of(msgspec.structs.replace(wanted, num_speculative_tokens=0)).sampled == "no"
+
+
+@pytest.mark.parametrize(
+    ("options", "depth", "reason"),
+    [
+        ({"delay": "slots"}, 1, ""),
+        ({"delay": "queue"}, 1, ""),
+        ({"delay": "free"}, 0, ""),
+        ({"delay": "slots"}, 0, "needs overlap"),
+        ({"delay": "queue"}, 0, "needs overlap"),
+        ({"chunked": "no"}, 0, ""),
+        ({"chunked": "no", "mixed_chunk": "yes"}, 0, "the server switches it off"),
+        ({"preempts": "no"}, 0, ""),
+    ],
+)
+def test_admission_is_asked_for_as_a_server_takes_it(options: dict[str, str], depth: int, reason: str) -> None:
+    given = {"strategy": "extra_buffer", "tree_core": "python", **options}
+    wanted = msgspec.structs.replace(PLAIN, async_depth=depth, policy="priority", options=given)
+    answer = MIXES.supports(wanted)
+    assert reason in answer
+    assert bool(answer) == bool(reason)
+    shown = deployment("", Trace(wanted, ()), "0.5.23")
+    pairs = list(pairwise((*shown.flags, *shown.sizes)))
+    assert ("--enable-prefill-delayer" in shown.flags) == (options.get("delay") in ("slots", "queue"))
+    assert (("--prefill-delayer-queue-min-ratio", "1") in pairs) == (options.get("delay") == "queue")
+    assert (("--min-free-slots-delay", "2") in pairs) == (options.get("delay") == "free")
+    assert ("--disable-priority-preemption" in shown.flags) == ("preempts" in options)
+    assert (
+        (("--chunked-prefill-size", "-1") in pairs) == ("chunked" in options) == ("--max-prefill-tokens" in shown.sizes)
+    )
+    # Without priorities there is nothing to switch off.
+    assert sizes_of(msgspec.structs.replace(wanted, policy="fcfs")).preempts
+
+
+def test_clients_ask_for_a_temperature_where_nothing_is_withheld() -> None:
+    """Each by its name; what else a client asks for may take the first choice away."""
+    sampled = msgspec.structs.replace(PLAIN, num_speculative_tokens=2, options={"sampled": "target"})
+    plain, least = Arrive("r1", (("a", 3),), 4), Arrive("r1", (("a", 3),), 4, stop_at=4, min_tokens=3)
+    for config, event in ((sampled, plain), (sampled, least), (PLAIN, plain)):
+        client = deployment("", Trace(config, (event,)), "0.5.23").client
+        assert client and ("temperature" in str(client.calls)) == (config is sampled and event is plain)
 
 
 @pytest.mark.parametrize(("drafter", "page"), [("eagle", 1), ("eagle", 4), ("ngram", 1), ("ngram", 4)])

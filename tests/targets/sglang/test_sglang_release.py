@@ -267,6 +267,53 @@ def test_a_draft_model_guesses_beside_arrivals_ends_and_an_idle_batch(
     assert bool(outcome.reached.get("prompts and decodes in one step")) == (mixed == "yes")
 
 
+@pytest.mark.parametrize("delay", ["slots", "queue", "free"])
+def test_a_prompt_is_held_back_while_others_decode(workers: dict[str, WorkerClient], delay: str) -> None:
+    """Two prompts in one step; then one row in three is left for one more, with few waiting."""
+    config = config_of(0, 1)
+    rows = 4 if delay == "queue" else 3
+    ends = {"slots": 2, "queue": 12, "free": 12}[delay]
+    arrivals = [Arrive(name, ((name, 3),), new) for name, new in (("r0", ends), ("r1", 12), ("r2", 6), ("r3", 3))]
+    events = (*arrivals[:2], *(Step(),) * 2, arrivals[2], *(Step(),) * 3, arrivals[3], *(Step(),) * 12)
+    outcomes = []
+    for chosen in ({}, {"preempts": "no"}, {"delay": delay}):  # the second has no effect without priorities
+        options = {**config.options, **chosen}
+        traced = Trace(msgspec.structs.replace(config, max_num_seqs=rows, num_blocks=120, options=options), events)
+        outcomes.append(worker_of(workers, LATEST).run(traced))
+    assert not any(outcome.violation for outcome in outcomes)
+    plain, same, held = [outcome.digest for outcome in outcomes]
+    assert plain == same != held
+
+
+def test_without_chunks_a_prompt_is_computed_in_one_step(workers: dict[str, WorkerClient]) -> None:
+    config = config_of(0, 1)
+    events = (Arrive("r0", (("a", 12),), 2), *(Step(budget=4),) * 8)
+    for chunked in ("yes", "no"):
+        options = {**config.options, "chunked": chunked}
+        outcome = worker_of(workers, LATEST).run(Trace(msgspec.structs.replace(config, options=options), events))
+        assert outcome.violation is None, outcome.violation.message
+        assert bool(outcome.reached.get("chunked prefill")) == (chunked == "yes")
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+@pytest.mark.parametrize("sampled", ["target", "rejection", "block"])
+def test_requests_with_a_temperature_get_what_their_coins_say(
+    workers: dict[str, WorkerClient], sampled: str, depth: int
+) -> None:
+    """Rows of five kinds, one of them greedy, come and go; SGLang's own kernel compares proposals."""
+    config = config_of(3, depth)
+    config = msgspec.structs.replace(
+        config, max_num_seqs=4, options={**config.options, "drafter": "eagle", "sampled": sampled}
+    )
+    arrivals = [Arrive(name, ((name[0], length),), new) for name, length, new in
+                (("a0", 3, 9), ("b0", 4, 14), ("c0", 3, 14), ("d0", 5, 14), ("e0", 3, 9))]  # fmt: skip
+    verified = (Step(drafts=3, right=3), Step(drafts=3, right=1), Step(drafts=3, right=2), Step(drafts=3, right=0))
+    outcome = worker_of(workers, LATEST).run(Trace(config, (*arrivals[:3], *verified, *arrivals[3:], *verified * 4)))
+    assert outcome.violation is None, outcome.violation.message
+    for state in ("all drafts accepted", "draft rejected"):
+        assert outcome.reached[state], state
+
+
 TREE_STATES = ("tree of drafts verified", "draft accepted that is not the first behind its token",
     "draft accepted behind one that is not the first", "all drafts accepted", "draft rejected")  # fmt: skip
 
@@ -287,6 +334,20 @@ def test_a_path_down_a_tree_of_drafts_is_accepted(
     outcome = worker_of(workers, LATEST).run(Trace(config, events))
     assert outcome.violation is None, outcome.violation.message
     for state in TREE_STATES:
+        assert outcome.reached[state], state
+
+
+@pytest.mark.parametrize(("drafter", "page"), [("ngram", 1), ("eagle", 1), ("eagle", 4)])
+def test_a_path_is_moved_in_the_pool_of_windows_too(workers: dict[str, WorkerClient], drafter: str, page: int) -> None:
+    config = config_of(2, 1)
+    options = {**config.options, "drafter": drafter, "breadth": "2"}
+    groups = Group("mamba", 8), Group("attention", page), Group("attention", page, window=4)
+    config = msgspec.structs.replace(config, options=options, groups=groups, max_model_len=40, num_blocks=160)
+    arrivals = [Arrive(name, ((name[0], length),), 24) for name, length in (("a0", 3), ("b0", 6), ("c0", 9))]
+    events = (*arrivals, *(Step(drafts=2, right=2), Step(drafts=2, right=2), Step(drafts=2, right=1)) * 5)
+    outcome = worker_of(workers, LATEST).run(Trace(config, events))
+    assert outcome.violation is None, outcome.violation.message
+    for state in (*TREE_STATES, "blocks to the left of a sliding window freed"):
         assert outcome.reached[state], state
 
 
