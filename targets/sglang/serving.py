@@ -90,8 +90,8 @@ class Server:
                 request.session_id = self.tags[name] = str(tokens[0] % TAGS)
                 request.session_generation = self.engine.cache.ensure_session_generation(request.session_id)
         self.engine.inputs.attach(request, truth, tokens)
+        self.draft_for(name, truth)
         if self.scheduler.model_worker is not None:
-            self.scheduler.model_worker.wanted.truths[name] = truth
             self.scheduler.model_worker.wanted.chances[name] = chance
         request.priority = self.priorities.setdefault(name, priority)
         if self.engine.sizes.order == "routing-key":
@@ -103,6 +103,11 @@ class Server:
             if self.scheduler.grammar_manager.process_req_with_grammar(request):
                 return
         self.scheduler._add_request_to_queue(request)
+
+    def draft_for(self, name: str, truth: Truth) -> None:
+        """From now on draft what the model will say in this text, if anything drafts."""
+        if self.scheduler.model_worker is not None:
+            self.scheduler.model_worker.wanted.truths[name] = truth
 
     def plan(
         self,

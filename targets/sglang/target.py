@@ -164,6 +164,7 @@ class SglangTarget:
         instead = scheduler_api.instead(batch.reqs[index])
         if instead:
             self._truths[name] = self._truths[name].instead(instead)
+            self.server.draft_for(name, self._truths[name])
         return PlannedRow(name, start, count, 0, admitted, start if admitted else 0, instead=instead)
 
     def preempt(self, event: Preempt) -> None:
