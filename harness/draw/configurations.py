@@ -95,9 +95,7 @@ def _fitting(
     workload: Workload,
     tries: int = CONFIG_TRIES_MAX,
 ) -> Config:
-    reason = ""
-
-    usual = capabilities.usual_options
+    reason, usual = "", capabilities.usual_options
 
     def fitting(trial: Settings) -> Config | None:
         """Return the configuration with these settings, None if it is refused, for a `reason`."""
@@ -138,12 +136,12 @@ def _subject(choices: Choices, draws: Mapping[str, Callable[[], Any]], capabilit
     settings = {name: draw() for name, draw in draws.items()}
     usual = capabilities.usual_options
     single = [(name,) for name in (*EXTRAS, *(f"option {name}" for name in usual))]
-    several = [tuple(name if name in EXTRAS else f"option {name}" for name in names) for names in capabilities.together]
+    several = [tuple(name if name in draws else f"option {name}" for name in names) for names in capabilities.together]
     found: Settings = {}
     for name in choices.pick([*single, *several]):
         for _ in range(SUBJECT_TRIES):
             value = draws[name]()
-            if name in _plain(settings | {name: value}, usual):
+            if (name == "drafts" and value) or name in _plain(settings | {name: value}, usual):
                 found[name] = value
                 break
         else:

@@ -216,8 +216,8 @@ class Grammar:
         return self._last
 
     def all_events(self) -> tuple[AnyEvent, ...]:
-        """Return the events of a trace: a number of them, then aborts, or more without arrivals until the requests have
-        ended."""
+        """Return the events of a trace: a number of them, then aborts; or more, in which few requests arrive, until all
+        have probably ended, and some behind that."""
         count = self.choices.pick(self.workload.events)
         events = [self.next_event() for _ in range(count)]
         if isinstance(self._last, Sleep):
@@ -234,11 +234,12 @@ class Grammar:
         return tuple(events)
 
     def overtime(self) -> list[AnyEvent]:
-        """Return events for requests that run longer than estimated, the latest ones. Where none does, steps of an
-        idle engine cost little."""
+        """Return events for the latest requests, as if they still ran: the estimate knows no pool. Where none does,
+        steps of an idle engine cost little."""
         events: list[AnyEvent] = []
         for _ in range(self.choices.pick(self.workload.overtime)):
-            for event in self.history[-self.config.max_num_seqs :] if not self.left else ():
+            nothing_due = not (self.left or self.idle_left)
+            for event in self.history[-self.config.max_num_seqs :] if nothing_due else ():
                 self.expect(event.name, 0, self.unit)
             events.append(self.next_event())
         if isinstance(self._last, Sleep):

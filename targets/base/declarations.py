@@ -89,7 +89,7 @@ def _contradiction(capabilities: Capabilities) -> str:
 
 
 def _bad_together(capabilities: Capabilities) -> str:
-    known = {"window", *capabilities.usual_options}
+    known = {"window", "drafts", *capabilities.usual_options}
     for name in (name for names in capabilities.together for name in names):
         if name not in known:
             return f"together has {name!r}; {_hint(name, known)}"

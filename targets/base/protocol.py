@@ -94,8 +94,8 @@ class Capabilities(Struct, frozen=True):
     accepts      further values of switches: a trace may have them, but they are not drawn
     pressure     switch -> values with which memory is short or given back late. Configurations under pressure have
                  one of them each, and few running requests; without any there are none
-    together     switches with a usual value, and "window" for sliding windows, that seldom occur together: some
-                 configurations aim at all of a tuple, as others do at one extra
+    together     switches with a usual value, "window" for sliding windows and "drafts", that seldom occur together:
+                 some configurations aim at all of a tuple, as others do at one extra
     documents    switch -> value -> documents that prompts are drawn from with it, instead of plain ones
     features_with  switch -> value -> features and kinds of groups ("sliding-window", "attention-chunks", "draft-group")
                  that the target has only with it, or with another value that lists them: a campaign that fixes the

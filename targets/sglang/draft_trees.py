@@ -33,15 +33,15 @@ class Proposal(NamedTuple):
     fillers: int = 0
 
 
-def grow(truth: Truth, known: int, count: int, breadth: int, right: int, is_short: bool = False) -> Proposal:
+def grow(truth: Truth, known: int, count: int, breadth: int, right: int, padding: str = "") -> Proposal:
     """Return a tree of `count` drafts behind the first `known` tokens, of which a path of `right` is right if one is as
-    long. With `is_short` a corpus may have found less: the rest is padding, right or wrong.
+    long. With `padding` a corpus may have found less; the rest is padding, "wrong" or "any".
 
     What the tree looks like and where the right path leads follows from the tokens, so that a trace repeats it.
     """
     seed = truth.tag(known)
-    padding = mix(seed, 1) % count if is_short else 0
-    parents = shape(count - padding, breadth, seed)
+    fillers = mix(seed, 1) % count if padding else 0
+    parents = shape(count - fillers, breadth, seed)
     paths = [path_to(draft, parents) for draft in range(len(parents))]
     length = min(right, max((len(path) for path in paths), default=0))
     ends = [path for path in paths if len(path) == length] or [[]]
@@ -60,8 +60,8 @@ def grow(truth: Truth, known: int, count: int, breadth: int, right: int, is_shor
         tokens.append(token)
         tags[draft] = mix(tags[parent], token + truth.key)
     # A model may say the token that is padding. Here it never says 0: another one stands for it.
-    filler = said[0] if not path and mix(seed, 2) % 2 else PADDING
-    return Proposal(tokens + [filler] * padding, (*parents, *[ROOT] * padding), padding)
+    filler = said[0] if padding == "any" and not path and mix(seed, 2) % 2 else PADDING
+    return Proposal(tokens + [filler] * fillers, (*parents, *[ROOT] * fillers), fillers)
 
 
 def mask(parents: Sequence[int]) -> Any:

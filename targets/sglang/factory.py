@@ -186,7 +186,7 @@ TOGETHER = (
     ("window", "unified_memory"),
     ("window", "unified_memory"),
     ("window", "unified_memory"),
-    ("window", "breadth"),
+    ("window", "breadth", "drafts"),
 )
 """The code of the first two is that of neither alone (`allocator/unified_hybrid_swa.py`): as many configurations aim at
 both as at three extras. Beside windows the accepted path of a tree is moved in two pools (`SWAKVPool`)."""

@@ -150,13 +150,12 @@ def _of_tree(chain: Verified, sampling: Sampling) -> Coins:
             break
         coins[node + 1] = _between(before, before + left[said], tag)
         node, tag = child, mix(tag, said + chain.key)
-    # A padding draft that happens to be right may be accepted or not; one that is wrong is rejected wherever it stands.
+    # Padding is wrong here (`Corpus.batch_get`), and is rejected wherever it stands.
     filler, rests = chain.tokens[-1], [left]
     if chain.fillers and filler != said:
         before += chain.fillers * left[filler]
         rests.append([*left[:filler], 0.0, *left[filler + 1 :]])
-    most = before + left[said] if chain.fillers and filler == said else 1.0
-    coins[node + 1] = _between(before, most, tag)
+    coins[node + 1] = _between(before, 1.0, tag)
     return Coins(coins, _final(rests, said, tag))
 
 

@@ -87,7 +87,10 @@ class Corpus:
             truth = self.wanted.truths[name]
             right, count = self.wanted.right_of(name), self.drafts - 1
             if self.has_trees:
-                proposal = draft_trees.grow(truth, length + 1, count, self.breadth, right, self.is_short)
+                # Where chance decides, a draft of a chain that may be tried in two places must be wrong in both.
+                is_wrong = self.breadth == 1 and self.wanted.chances[name].temperature > 0
+                padding = ("wrong" if is_wrong else "any") if self.is_short else ""
+                proposal = draft_trees.grow(truth, length + 1, count, self.breadth, right, padding)
             else:
                 proposal = draft_trees.Proposal(truth.drafts(length + 1, count, right), tuple(range(ROOT, count - 1)))
             self.proposals.append(proposal)

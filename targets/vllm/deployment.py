@@ -120,8 +120,15 @@ CONNECTOR = (
     "store holds, how long a load takes and whether it fails"
 )
 OFFLOADING = "the copies between the caches and host memory: vLLM orders each, and they happen as late as it permits"
+SIMPLY = (
+    "the copies between the caches and the host: some happen as soon as they are planned, "
+    "others as late as vLLM permits"
+)
 FILES = "a folder of its own for the file tier, whose threads do their work between two steps"
-DISK = "a file of its own for the disk backend, whose threads do their work between two steps"
+DISK = (
+    "a file of its own for the disk backend, whose threads do their work between two steps, through the page cache "
+    "(`use_page_cache`), not past it"
+)
 HOST_BYTES = 1 << 30
 """Bytes of host memory, or of the file, of a server with `offloading` or `simple_cpu`."""
 TIERS = {"spec_name": "TieringOffloadingSpec", "secondary_tiers": [{"type": "fs", "root_dir": "/tmp/kv"}]}
@@ -223,7 +230,7 @@ def deployment(variant: str, trace: Trace, version: str, device: str = "") -> De
     graphs = GRAPHS if has_graphs(config) and not device else ()
     options = options_of(config)
     offloading = (OFFLOADING, *((FILES,) if has_files(config) else ()))
-    simple = (OFFLOADING, *((DISK,) if has_disk(config) else ()))
+    simple = (SIMPLY, *((DISK,) if has_disk(config) else ()))
     connector = {"none": (), "offloading": offloading, "simple_cpu": simple}.get(options.connector, (CONNECTOR,))
     model = model_of(trace)
     flags = (*_weights(model), *_flags(trace, model, _release(version)))
@@ -522,6 +529,6 @@ def _scaled(trace: Trace) -> Iterator[str]:
     tokens = " and ".join(map(str, sizes))
     yield f"blocks of {tokens} tokens; on a GPU vLLM derives the block size from the size of a state"
     if offloads(config) or offloads_simply(config):
-        yield "the host holds a few blocks, so that some are evicted; the scenario says how long a transfer takes"
+        yield "host or file hold a few blocks, so that some are evicted; the scenario says how long a transfer takes"
     elif options_of(config).connector != "none":
         yield "hits, delays and failures of the KV connector are given by the scenario; a server's come from its store"

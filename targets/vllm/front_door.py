@@ -69,7 +69,13 @@ BEHIND: Sequence[Behind] = (
         (
             *(
                 f"cache_config.{name}"
-                for name in ("num_gpu_blocks", "hash_block_size", "cache_hit_alignment_tokens", "kv_cache_layout")
+                for name in (
+                    "num_gpu_blocks",
+                    "hash_block_size",
+                    "cache_hit_alignment_tokens",
+                    "kv_cache_layout",
+                    "simple_cpu_offload_num_blocks",
+                )
             ),
             "compilation_config.static_forward_context",
         ),

@@ -99,7 +99,7 @@ def publish(sizes: Sizes) -> Any:
         }
         if sizes.drafter == "ngram":
             given["speculative_ngram_max_bfs_breadth"] = sizes.breadth
-        # What SGLang's resolution makes of the second alone.
+        # `--speculative-use-block-verification` switches rejection sampling on, too.
         given["speculative_use_rejection_sampling"] = sizes.proposes
         given["speculative_use_block_verification"] = sizes.sampled == "block"
     if sizes.strips:

@@ -8,6 +8,7 @@ from inspect import signature
 from random import Random
 from types import SimpleNamespace
 from typing import Any
+from weakref import ref
 
 from ....reference.tokens import VOCABULARY
 from ..sampling import GREEDY, Sampling
@@ -169,6 +170,8 @@ def complete(scheduler: Any, sizes: Sizes) -> None:
     scheduler.ipc_channels = SimpleNamespace(send_to_tokenizer=sender)
     if sizes.order == "random":
         seed_order()
+    if is_driven_fully():  # for every trace, so that none sees what another one needed
+        be_alone()
     if sizes.delay != "no":
         _delay(scheduler, sizes)
     scheduler.init_schedule_policy()
@@ -181,11 +184,16 @@ def _delay(scheduler: Any, sizes: Sizes) -> None:
     from sglang.srt.managers import min_free_slots_delayer, prefill_delayer
     from sglang.srt.runtime_context import get_schedule
 
-    be_alone()
+    running = ref(scheduler)  # these stand-ins outlive the trace
+
+    def now() -> float:
+        scheduler = running()
+        return scheduler.forward_ct / 1000 if scheduler is not None else 0.0
+
     prefill_delayer.all_gather_single = lambda gathered, own, group: gathered.copy_(own)
-    prefill_delayer.time = SimpleNamespace(perf_counter=lambda: scheduler.forward_ct / 1000)
+    prefill_delayer.time = SimpleNamespace(perf_counter=now)
     begin = vars(prefill_delayer).setdefault("_Unstamped", prefill_delayer._State)
-    prefill_delayer._State = lambda: begin(start_time=scheduler.forward_ct / 1000)
+    prefill_delayer._State = lambda: begin(start_time=now())
     most = min_free_slots_delayer.resolve_min_free_slots(get_schedule().min_free_slots_delay, sizes.rows)
     if most is not None:
         scheduler.min_free_slots_delayer = min_free_slots_delayer.MinFreeSlotsDelayer(most)

@@ -29,7 +29,8 @@ ROW_WORDS = 2
 The first is used."""
 MOST_PREFILLED = 1 << 14
 DELAYED = 3
-"""Passes for which a prompt may be held back; in milliseconds, of which one is a pass, as long again."""
+"""`prefill_delayer_max_delay_passes`: a prompt is held back in one pass less; in milliseconds, of which one is a pass,
+as long again."""
 PATIENCE = 2
 """Turns after which a prefetch is cut off by the policy "timeout"."""
 ROOM = 12

@@ -43,6 +43,7 @@ class GpuFactory:
         self.gpus = gpus
         self.say: Callable[[str], None] = lambda what: None
         self.waited: dict[str, float] = {}
+        connected = {name: has for name, has in CONNECTED.items() if name in ALL_CONNECTORS}
         self.capabilities = Capabilities(
             events=_EVENTS,
             modes=REAL_MODES,
@@ -95,13 +96,13 @@ class GpuFactory:
             documents={"inputs": DOCUMENTS},
             traces_per_second=1.0,
             traces_per_configuration=24,
-            features=_FEATURES.union(*CONNECTED.values()),
+            features=_FEATURES.union(*connected.values()),
             features_with={
                 "runner": {"v2": _HEAD},
                 "mixer": {"gdn": _HEAD} | dict.fromkeys(WINDOWED, _HEAD | {"sliding-window"}),
                 "inputs": {"tokens": _HEAD, "images": _HEAD | {"images"}, "adapters": frozenset({"adapters"})},
                 "prefix_match_unit": {"8": frozenset({"partial-hits"})},
-                "connector": CONNECTED | {"none": frozenset({"lookahead-hashes"}) | _HEAD},
+                "connector": connected | {"none": frozenset({"lookahead-hashes"}) | _HEAD},
                 "hashing": {"lookahead": frozenset({"lookahead-hashes"})},
                 "load_failure": {"fail": frozenset({"failing-loads"})},
             },

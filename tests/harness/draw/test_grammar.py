@@ -545,7 +545,7 @@ def test_few_requests_are_left_to_the_plain_steps_of_the_end() -> None:
 def test_a_reset_that_needs_an_idle_engine_comes_behind_steps() -> None:
     """Steps until the requests have probably ended, and a few more; nothing arrives in between."""
     idle = msgspec.structs.replace(CLEAN.capabilities, features=CLEAN.capabilities.features | {"reset-when-idle"})
-    traces = [draw_trace(idle, 1, index, supports=CLEAN.supports) for index in range(200)]
+    traces = [draw_trace(idle, 1, index, supports=CLEAN.supports) for index in range(150)]
     assert count_behind_steps(traces, ResetPrefixCache) >= 20
 
 

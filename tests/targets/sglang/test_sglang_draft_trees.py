@@ -39,7 +39,7 @@ def test_a_short_match_is_filled_up_behind_the_last_known_token() -> None:
     right = fillers = 0
     for length in range(2, 60):
         truth = Truth((("a", length),))
-        tree = draft_trees.grow(truth, length, 4, 1, 0, is_short=True)
+        tree = draft_trees.grow(truth, length, 4, 1, 0, "any")
         assert tree.parents == (*range(ROOT, 3 - tree.fillers), *[ROOT] * tree.fillers)
         truth.reach(length + 1)
         fillers += tree.fillers > 0
