@@ -83,12 +83,12 @@ def test_a_trace_that_is_given_raises(no_memory: WorkerClient) -> None:
 
 def test_a_drawn_trace_that_could_not_run_ends_the_request(no_memory: WorkerClient) -> None:
     with pytest.raises(FaultyEnvironment):
-        list(no_memory.fuzz(Fuzz(1, 0, 4, {})))
-    ran = list(no_memory.fuzz(Fuzz(1, 0, 4, {}, takes_unopened=True)))
+        list(no_memory.fuzz(Fuzz(2, 0, 4, {})))
+    ran = list(no_memory.fuzz(Fuzz(2, 0, 4, {}, takes_unopened=True)))
     assert [one.index for one in ran] == [0, 1, 2, 3]
     assert all(one.outcome.fault and one.trace and not one.outcome.violation for one in ran)
-    for one in no_memory.fuzz(Fuzz(1, 0, 4, {}, takes_unopened=True)):
-        assert no_memory.draw(1, one.index, {}) == one.trace  # the process waits after each
+    for one in no_memory.fuzz(Fuzz(2, 0, 4, {}, takes_unopened=True)):
+        assert no_memory.draw(2, one.index, {}) == one.trace  # the process waits after each
 
 
 def test_a_paused_worker_has_no_process(killed: WorkerClient, tmp_path: Path) -> None:
