@@ -45,6 +45,10 @@ class Server:
         self.tier = self.device.tier = tier and tier(self.engine, self.device)
         self.scheduler = Skeleton(self.engine, self.device, max_tokens, worker, grammars)
         self.sessions: Any = sessions and sessions(self.engine)
+        self.truths: dict[str, Truth] = {}
+        """What each client knows and what the model will say, which is drafted."""
+        if self.scheduler.model_worker is not None:
+            self.scheduler.model_worker.wanted.truths = self.truths
         self.requests: dict[str, Any] = {}
         """The last request of each client."""
         self.priorities: dict[str, int | None] = {}
@@ -90,7 +94,7 @@ class Server:
                 request.session_id = self.tags[name] = str(tokens[0] % TAGS)
                 request.session_generation = self.engine.cache.ensure_session_generation(request.session_id)
         self.engine.inputs.attach(request, truth, tokens)
-        self.draft_for(name, truth)
+        self.truths[name] = truth
         if self.scheduler.model_worker is not None:
             self.scheduler.model_worker.wanted.chances[name] = chance
         request.priority = self.priorities.setdefault(name, priority)
@@ -103,11 +107,6 @@ class Server:
             if self.scheduler.grammar_manager.process_req_with_grammar(request):
                 return
         self.scheduler._add_request_to_queue(request)
-
-    def draft_for(self, name: str, truth: Truth) -> None:
-        """From now on draft what the model will say in this text, if anything drafts."""
-        if self.scheduler.model_worker is not None:
-            self.scheduler.model_worker.wanted.truths[name] = truth
 
     def plan(
         self,

@@ -161,7 +161,6 @@ class TargetModel:
 
     def __init__(self, engine: SglangEngine, device: Device, scheduler: Any, wanted: Wanted) -> None:
         kernels.replace_kernels()
-        scheduler_api.be_alone()
         self.device, self.scheduler, self.wanted = device, scheduler, wanted
         self.overlap, self.width = engine.sizes.overlap, engine.sizes.drafts
         self.commit = Commit(engine)

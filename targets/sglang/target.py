@@ -66,7 +66,7 @@ class SglangTarget:
         self.engine, self.device, self.scheduler = server.engine, server.device, server.scheduler
         self.sessions = server.sessions
         self.host = Host(server)
-        self._truths: dict[str, Truth] = {}
+        self._truths = server.truths
         """What each client knows and what the model will say."""
         self._handlers: dict[type[Event], Callable[[Any], None]] = {
             Arrive: self.arrive,
@@ -164,7 +164,6 @@ class SglangTarget:
         instead = scheduler_api.instead(batch.reqs[index])
         if instead:
             self._truths[name] = self._truths[name].instead(instead)
-            self.server.draft_for(name, self._truths[name])
         return PlannedRow(name, start, count, 0, admitted, start if admitted else 0, instead=instead)
 
     def preempt(self, event: Preempt) -> None:

@@ -170,7 +170,7 @@ def complete(scheduler: Any, sizes: Sizes) -> None:
     scheduler.ipc_channels = SimpleNamespace(send_to_tokenizer=sender)
     if sizes.order == "random":
         seed_order()
-    if is_driven_fully():  # for every trace, so that none sees what another one needed
+    if is_driven_fully() or speculates():  # for every trace, so that none sees what another one needed
         be_alone()
     if sizes.delay != "no":
         _delay(scheduler, sizes)

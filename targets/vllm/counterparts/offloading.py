@@ -36,7 +36,7 @@ from ...base.trace import Config
 from ..options import options_of
 from ..shadow.recorder import Recorder
 from ..versions.wrapping import replaced
-from .own_store import OwnStore, Page
+from .own_store import OwnStore, Page, TellsStore
 
 SYNC_BYTES = 1 << 12
 """Bytes that are loaded before the forward of one step, at most, with offload=sync: those of a few small blocks."""
@@ -430,23 +430,16 @@ class OffloadedStore(OwnStore):
         return {key: self.named(key, self.worker.pages(key.group, chunk)) for key, chunk in found.items()}
 
 
-class ObservedConnector(OffloadingConnector):
+class ObservedConnector(TellsStore, OffloadingConnector):
     """vLLM's connector; notes which loads it plans."""
 
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
         self.store: OffloadedStore = vllm_config.kv_transfer_config.kv_connector_extra_config["store"]
-        self._local: dict[str, int] = {}
         if self.connector_scheduler:
             self.store.watch(self.connector_scheduler)
         else:
             self.store.worker_side = self.connector_worker
-
-    def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int | None, bool]:
-        """Keep the tokens of the local hit."""
-        self._local[request.request_id] = num_computed_tokens
-        found: tuple[int | None, bool] = super().get_num_new_matched_tokens(request, num_computed_tokens)
-        return found
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
         """Note a load."""
@@ -454,7 +447,7 @@ class ObservedConnector(OffloadingConnector):
         if num_external_tokens:
             name = request.request_id
             is_sync = name in self.scheduler._current_batch_sync_loads
-            self.store.plan(name, self._local[name], num_external_tokens, is_sync)
+            self.store.plan(name, self.store.hits[name], num_external_tokens, is_sync)
 
     def build_connector_meta(self, scheduler_output: Any) -> Any:
         """Note whose jobs the worker gets."""
@@ -462,12 +455,6 @@ class ObservedConnector(OffloadingConnector):
         for job_id, job in (*metadata.load_jobs.items(), *metadata.store_jobs.items()):
             self.store.names[job_id] = job.req_id
         return metadata
-
-    def request_finished_all_groups(self, request: Any, block_ids: Any) -> tuple[bool, Any]:
-        """Note that a request does not wait any more."""
-        self.store.waiting.discard(request.request_id)
-        finished: tuple[bool, Any] = super().request_finished_all_groups(request, block_ids)
-        return finished
 
 
 def connect_own(vllm_config: Any, config: Config, store: OffloadedStore) -> OffloadedStore:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ....reference.prefix_cache import Key
 from ...base.observe import Content, Loaded, PlannedRow, SlotContent
@@ -35,6 +35,8 @@ class OwnStore(NullStore):
         self.steps: dict[str, int] = {}
         """Step that planned the latest load of a request."""
         self.waiting: set[str] = set()
+        self.hits: dict[str, int] = {}
+        """Tokens of the local hit, of each request that was looked up."""
 
     def plan(self, name: str, local: int, external: int, is_sync: bool) -> None:
         """Note a load of `external` tokens behind a local hit."""
@@ -67,3 +69,21 @@ class OwnStore(NullStore):
         size = self.layout.groups[key.group].block_size
         slots = (key.depth - 1) % size + 1
         return tuple(SlotContent(page.tags[:slots]) if isinstance(page, SlotContent) else page for page in pages)
+
+
+class TellsStore:
+    """What vLLM's own connectors, before whose class this one stands, tell their store alike."""
+
+    store: OwnStore
+
+    def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int | None, bool]:
+        """Keep the tokens of the local hit."""
+        self.store.hits[request.request_id] = num_computed_tokens
+        found: tuple[int | None, bool] = super().get_num_new_matched_tokens(request, num_computed_tokens)  # type: ignore[misc]
+        return found
+
+    def request_finished_all_groups(self, request: Any, block_ids: Any) -> tuple[bool, Any]:
+        """Note that a request does not wait any more."""
+        self.store.waiting.discard(request.request_id)
+        finished: tuple[bool, Any] = super().request_finished_all_groups(request, block_ids)  # type: ignore[misc]
+        return finished

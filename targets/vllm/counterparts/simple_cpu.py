@@ -42,7 +42,7 @@ from ..pool_reader import Pool, host_pool_of, ids_of, split
 from ..shadow.recorder import Recorder
 from ..versions.wrapping import replaced
 from .offloading import Contents, Copy, CopyStream, Event, Move, place_of
-from .own_store import OwnStore, Page
+from .own_store import OwnStore, Page, TellsStore
 
 Parts = dict[int, list[Move]]
 """The copies of a transfer, by block of the device."""
@@ -458,7 +458,7 @@ class SimpleStore(OwnStore):
             self.folder.cleanup()
 
 
-class ObservedSimpleConnector(SimpleCPUOffloadConnector):
+class ObservedSimpleConnector(TellsStore, SimpleCPUOffloadConnector):
     """vLLM's connector; notes which transfers it plans, and launches them on a `SimpleDevice`."""
 
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
@@ -472,7 +472,6 @@ class ObservedSimpleConnector(SimpleCPUOffloadConnector):
             blocks = self.store.side.inner.num_cpu_blocks
             vllm_config.cache_config.simple_cpu_offload_num_blocks = blocks
         super().__init__(vllm_config, role, kv_cache_config)
-        self._local: dict[str, int] = {}
         if is_worker:
             self.store.side = HostSide(self.store, self.worker_handler)
         else:
@@ -480,18 +479,12 @@ class ObservedSimpleConnector(SimpleCPUOffloadConnector):
 
     # The scheduler's side.
 
-    def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int | None, bool]:
-        """Keep the tokens of the local hit."""
-        self._local[request.request_id] = num_computed_tokens
-        found: tuple[int | None, bool] = super().get_num_new_matched_tokens(request, num_computed_tokens)
-        return found
-
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
         """Note a load."""
         super().update_state_after_alloc(request, blocks, num_external_tokens)
         if num_external_tokens:
             name = request.request_id
-            self.store.plan(name, self._local[name], num_external_tokens, is_sync=False)
+            self.store.plan(name, self.store.hits[name], num_external_tokens, is_sync=False)
             self.store.place(name, blocks.get_block_ids())
 
     def build_connector_meta(self, scheduler_output: Any) -> Any:
@@ -499,12 +492,6 @@ class ObservedSimpleConnector(SimpleCPUOffloadConnector):
         metadata = super().build_connector_meta(scheduler_output)
         self.store.ordered(metadata)
         return metadata
-
-    def request_finished_all_groups(self, request: Any, block_ids: Any) -> tuple[bool, Any]:
-        """Note that a request does not wait any more."""
-        self.store.waiting.discard(request.request_id)
-        finished: tuple[bool, Any] = super().request_finished_all_groups(request, block_ids)
-        return finished
 
     # The worker's side.
 
