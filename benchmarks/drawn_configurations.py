@@ -37,6 +37,7 @@ def vllm() -> TargetFactory:
         inputs=True,
         sampling=True,
         offloads=True,
+        offloads_simply=True,
     )
     return VllmFactory("vllm", release)
 

@@ -216,8 +216,8 @@ class Grammar:
         return self._last
 
     def all_events(self) -> tuple[AnyEvent, ...]:
-        """Return the events of a trace: a number of them, then aborts; or more, in which few requests arrive, until all
-        have probably ended, and some behind that."""
+        """Return the events of a trace: a number of them, then aborts, or more with few arrivals until all requests
+        have probably ended, and some beyond that."""
         count = self.choices.pick(self.workload.events)
         events = [self.next_event() for _ in range(count)]
         if isinstance(self._last, Sleep):
@@ -234,8 +234,8 @@ class Grammar:
         return tuple(events)
 
     def overtime(self) -> list[AnyEvent]:
-        """Return events for the latest requests, as if they still ran: the estimate knows no pool. Where none does,
-        steps of an idle engine cost little."""
+        """Return events for the latest requests, as if they still ran: the estimate knows no pool. If none runs any
+        more, steps of an idle engine cost little."""
         events: list[AnyEvent] = []
         for _ in range(self.choices.pick(self.workload.overtime)):
             nothing_due = not (self.left or self.idle_left)

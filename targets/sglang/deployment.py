@@ -309,7 +309,7 @@ def _flags(trace: Trace) -> Iterator[str]:
         if sizes.sampled == "block":
             yield "--speculative-use-block-verification"
         if sizes.breadth > 1 and page > 1:
-            # Others refuse trees of drafts with such pages; the one model with windows runs with triton.
+            # N-grams need flashinfer for them; EAGLE may have triton, as the one model with windows does.
             yield from ("--attention-backend", "triton" if sizes.sliding else "flashinfer")
     if any(group.window for group in config.groups):
         yield from ("--swa-full-tokens-ratio", options.get("window_ratio", "1"))
@@ -443,7 +443,7 @@ def _forced(trace: Trace) -> Iterator[str]:
         source = "n-gram corpus" if sizes_of(trace.config).drafter == "ngram" else "draft model"
         yield f"drafts are right or wrong as the script says; a server's come from its {source}"
     if sizes_of(trace.config).sampled != "no":
-        yield "verifications sample what the script expects: their random numbers are chosen, a server's are not"
+        yield "verifications sample what the script expects, since their random numbers are chosen; a server's are not"
     if any(isinstance(event, Step) and (event.budget or event.chunks) for event in trace.events):
         yield "the script limits the tokens of single steps; on a server other requests take the rest of a chunk"
 

@@ -66,7 +66,7 @@ class KernelLaunch:
         self.penalties: Any = None
         """What changes the logits of the batch, None for nothing."""
         self.coins: Sequence[Coins] = ()
-        """With which a verification samples, by row; none where all is greedy."""
+        """With which a verification samples, by row; none with `sampled=no`."""
         self.accesses: list[Access] = []
         self.inputs: list[tuple[int, ...]] = []
         self.hidden: list[tuple[int, ...]] = []

@@ -35,7 +35,7 @@ class Proposal(NamedTuple):
 
 def grow(truth: Truth, known: int, count: int, breadth: int, right: int, padding: str = "") -> Proposal:
     """Return a tree of `count` drafts behind the first `known` tokens, of which a path of `right` is right if one is as
-    long. With `padding` a corpus may have found less; the rest is padding, "wrong" or "any".
+    long. If `padding` is not empty, a corpus may have found less and pads: with wrong tokens ("wrong"), or any ("any").
 
     What the tree looks like and where the right path leads follows from the tokens, so that a trace repeats it.
     """

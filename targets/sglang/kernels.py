@@ -1,10 +1,10 @@
-"""Speculation's index kernels on a CPU: the same arguments and results as SGLang's, in plain Torch.
+"""Speculation's index and sampling kernels on a CPU: arguments and results as SGLang's, in plain Torch.
 
 The verify and commit code around them is SGLang's own. The kernels that scatter states have a CPU version in SGLang
 itself (`HybridLinearAttnBackend._scatter_speculative_state_with_mask`), which is used instead. Greedy acceptance: from
 the root, a child is accepted if it is the token that the model samples after its parent. Sampling from the target's
-probabilities alone is written anew (`tree_speculative_sampling_target_only`), as is what FlashInfer does with the k
-most likely tokens; that with rejections is SGLang's own kernel, in Triton's interpreter.
+probabilities alone is written anew (`tree_speculative_sampling_target_only`), as are FlashInfer's filters for `top_k`
+and `top_p`. Rejection sampling and block verification are SGLang's own kernel, in Triton's interpreter.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def top_k_renorm_prob(probs: Any, top_ks: Any) -> Any:
 
 
 def top_p_renorm_prob(probs: Any, top_ps: Any) -> Any:
-    """Return the probabilities of the fewest tokens of each row that have `top_ps` of it together, 0 for others."""
+    """Return the probabilities of the fewest most likely tokens of each row that sum up to `top_ps`, 0 for others."""
     ranked = probs.sort(dim=-1, descending=True).values
     counts = ((ranked.cumsum(dim=-1) - ranked) < top_ps[:, None]).sum(dim=-1, keepdim=True)
     kept = torch.where(probs >= ranked.gather(1, counts - 1), probs, 0.0)
@@ -95,7 +95,7 @@ def tree_speculative_sampling_target_only(
     target_probs: Any, draft_probs: Any, threshold_single: float, threshold_acc: float, deterministic: bool,
 ) -> None:  # fmt: skip
     """Accept drafts from each root: of a token's children the first at which the sum of their probabilities reaches the
-    coin of that token. Behind the last one a token is drawn from what the children that were rejected leave."""
+    coin of the parent. Behind the last accepted one a token is drawn from what the rejected children leave."""
     for row in range(candidates.shape[0]):
         index, accepted, node = retrive_index[row].tolist(), 0, 0
         accept_index[row, 0] = index[0]

@@ -23,14 +23,14 @@ from ...reference.draft_trees import ROOT
 from ...reference.tokens import VOCABULARY, mix, next_token, other_token
 
 CHOICES = 8
-"""Of the model at one place: the first has this logit, each next one less, all others 0."""
+"""Tokens that the model ranks at a place. The first has this logit, each next one less; all others have 0."""
 PEAK = 20.0
 """Logit of what the draft model takes for right with rejection sampling; all others have 0."""
 PLACES = 3
 """The reference's token is one of so many most likely ones."""
 MARGIN, END = 1 / 256, 1 / 32
-"""Shares of a coin's part: what is left out at each end, since SGLang computes with 32 bits, and what counts as an end,
-where two of three coins are: there a part that has moved a little shows."""
+"""Shares of the interval that a coin is drawn from. `MARGIN` is left out at each end, since SGLang computes with 32
+bits. Two of three coins lie within `END` of an end, where an interval that has moved a little shows."""
 _TURNS = 1 << 20
 Probabilities = Sequence[float]
 
@@ -150,7 +150,7 @@ def _of_tree(chain: Verified, sampling: Sampling) -> Coins:
             break
         coins[node + 1] = _between(before, before + left[said], tag)
         node, tag = child, mix(tag, said + chain.key)
-    # Padding is wrong here (`Corpus.batch_get`), and is rejected wherever it stands.
+    # Wrong padding is rejected wherever it stands. That of a greedy request may be right: then any coin accepts it.
     filler, rests = chain.tokens[-1], [left]
     if chain.fillers and filler != said:
         before += chain.fillers * left[filler]

@@ -47,14 +47,14 @@ class Wanted:
         self.truths: dict[str, Truth] = {}
         """Of every request."""
         self.chances: dict[str, Sampling] = {}
-        """What the client of each request asks for."""
+        """Temperature, `top_k` and `top_p` that the client of each request asks for."""
 
     def right_of(self, name: str) -> int:
         """Return how many of a request's first drafts are right."""
         return min(self.per_request.get(name, (self.count, self.right)))
 
     def coins(self, sizes: Sizes, batch: Any, proposals: Sequence[draft_trees.Proposal]) -> list[Coins]:
-        """Return the coins of a verification, by row; none where all is greedy."""
+        """Return the coins of a verification, by row; none with `sampled=no`."""
         if sizes.sampled == "no":
             return []
         found = []
@@ -185,7 +185,7 @@ class TargetModel:
         forward   runs the batch by SGLang's own code
         guessed   how many drafts of each row a stand-in for a draft model guesses right
         trees     of drafts, by row; none for chains
-        coins     with which a verification samples, by row; none where all is greedy
+        coins     with which a verification samples, by row; none with `sampled=no`
         """
         result = GenerationBatchResult(next_draft_input=promised)
         launch = self.device.prepare(
@@ -240,7 +240,7 @@ class TargetModel:
         return result
 
     def _logits(self, launch: KernelLaunch, said: Sequence[tuple[int, ...]]) -> Any:
-        """Return the logits behind every draft, of which the model says `said` by itself."""
+        """Return the logits behind every draft. `said` are the model's own tokens there, by row."""
         tokens = [token for row in said for token in row]
         logits = ranked(tokens)
         if launch.coins:

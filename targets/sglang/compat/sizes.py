@@ -29,8 +29,8 @@ ROW_WORDS = 2
 The first is used."""
 MOST_PREFILLED = 1 << 14
 DELAYED = 3
-"""`prefill_delayer_max_delay_passes`: a prompt is held back in one pass less; in milliseconds, of which one is a pass,
-as long again."""
+"""`prefill_delayer_max_delay_passes`: a prompt is held back for one pass less. Also the limit in milliseconds
+(`prefill_delayer_max_delay_ms`), of which each pass takes one."""
 PATIENCE = 2
 """Turns after which a prefetch is cut off by the policy "timeout"."""
 ROOM = 12
@@ -99,8 +99,8 @@ class Sizes:
     delay        what holds prompts back while requests decode: few free rows ("slots") or few waiting requests
                  (also "queue"; `enable_prefill_delayer`), or fewer than two free rows ("free": `min_free_slots_delay`);
                  "no" for nothing
-    preempts     True if a more important request takes the place of one that runs, False if it comes first alone
-                 (`disable_priority_preemption`)
+    preempts     True if a more important request takes the place of one that runs, False if it is only first in the
+                 queue (`disable_priority_preemption`)
     chunked      False if each prompt is computed in one step (`chunked_prefill_size` -1)
     hicache      when content is copied to the host (`hicache_write_policy`), "no" without a host tier
     host_ratio   size of the host's pools in sizes of the device's (`hicache_ratio`)

@@ -5,9 +5,9 @@ the file are vLLM's. Ours are streams, events, the driver's function that copies
 threads get to run:
 
     planned   every second block of an even load, before the forwards in flight: nothing orders a load and a forward
-    launched  the thread takes up an even transfer, and every second such copy is half made
-    ended     it is taken up at the latest, and the rest copied, `ExternalLoad.delay` + 1 steps later, or when
-              vLLM waits for it
+    launched  the thread takes up an even transfer, with all that is queued; every second one taken up is half copied
+    ended     `ExternalLoad.delay` + 1 steps later, or when vLLM waits for it: the thread takes up what is still
+              queued, and the rest is copied
 
 Transfers of one direction end in the order of their launch, as on vLLM's streams. Unlike on a GPU the forward is over
 when a store is launched, so a store cannot come too early. A file is read and written at once, by vLLM's own loops.
