@@ -73,6 +73,8 @@ class Row(NamedTuple):
     contents: tuple[int, ...] | None = None
     """Of `tokens`, None if that is the number of each token and the key."""
     outside: OutOfRange | None = None
+    columns: int | None = None
+    """Of the batch's table of pages, in tokens; None for as many as there can be."""
     place: int = 0
     reads: Sequence[int] = ()
     writes: Sequence[int] = ()

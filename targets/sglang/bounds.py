@@ -39,6 +39,7 @@ class Bounds:
             if len(places)
             for end in (min, max)
         ]
+        columns = self.num_columns if row.columns is None else min(row.columns, self.num_columns)
         return _first(
             index,
             [
@@ -46,7 +47,7 @@ class Bounds:
                 *([(STATES, "slot", row.slot, self.num_slots)] if row.has_state else ()),
                 *([(STATES, "ring entry", row.replay.entries, self.num_entries)] if row.replay else ()),
                 (ATTENTION, "position", row.prefix, self.num_columns),
-                (ATTENTION, "column", row.prefix + row.num_tokens - 1, self.num_columns),
+                (ATTENTION, "column", row.prefix + row.num_tokens - 1, columns),
                 *ends,
             ],
         )

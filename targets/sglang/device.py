@@ -165,12 +165,15 @@ class Device:
         tokens = old_releases.prefill_tokens(batch) if extend else None
         rows, first = [], 0
         written = batch.out_cache_loc.tolist()
+        # Kernels read the lengths on the device. The host makes the table of pages as wide as its copy of the longest.
+        lengths, longest = batch.seq_lens.tolist(), max(batch.seq_lens_cpu.tolist(), default=0)
         for index, request in enumerate(batch.reqs):
-            length = int(batch.seq_lens_cpu[index])
+            length = lengths[index]
             count = self.sizes.drafts if verify else batch.extend_lens[index] if extend else 1
             # The rows that decode in a mixed step follow those of its prompts.
             given = tokens if tokens is not None and first < len(tokens) else None
             row = self._row(batch, index, length + count * verify, count, given, first, written, request)
+            row = row._replace(columns=longest + count * verify)
             if verify:
                 row = row._replace(samples=True, drafts=count - 1)
             elif extend:  # kernels take positions and the lengths of prefixes from here

@@ -44,6 +44,7 @@ def test_a_sound_row_is_inside() -> None:
         ({"prefix": -1}, (ATTENTION, "position", -1, 8)),
         ({"prefix": 8}, (ATTENTION, "position", 8, 8)),
         ({"prefix": 6, "num_tokens": 3}, (ATTENTION, "column", 8, 8)),
+        ({"columns": 4}, (ATTENTION, "column", 4, 4)),  # the host's copy of the longest length is one short
         ({"locations": [4, 5, -6, 7, 8]}, (ATTENTION, "location", -6, 20)),
         ({"written": [20]}, (ATTENTION, "location", 20, 20)),
         ({"replay": Replay(3, False)}, (STATES, "ring entry", 3, 3)),
