@@ -41,6 +41,7 @@ class Kernel:
         self.names = list(parameters)
         self.place = {name: i for i, name in enumerate(self.names)}
         self.defaults = [unwrap(p.default) for p in parameters.values()]
+        self.required = [i for i, p in enumerate(parameters.values()) if p.default is inspect.Parameter.empty]
         self.constant = ["constexpr" in str(p.annotation) for p in parameters.values()]
         self.variants: dict[Any, Any] = {}
         self.marked = Host.lines.wanted
@@ -51,7 +52,8 @@ class Kernel:
             place = self.place.get(name)
             if place is not None:  # else an option of the launch, such as num_warps
                 values[place] = value
-        if len(values) != len(self.names) or any(v is inspect.Parameter.empty for v in values):
+        missing = [i for i in self.required if i >= len(args) and values[i] is inspect.Parameter.empty]
+        if len(values) != len(self.names) or missing:
             raise TypeError(f"kernel {self.name}: arguments do not match its signature")
         return values
 
