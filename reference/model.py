@@ -69,6 +69,8 @@ class Reference:
         self.loading: dict[str, PlanFacts] = {}
         """Waiting requests for which content is loaded -> the planning that allocated their blocks. An aborted request
         stays: its load may still write."""
+        self._ended: dict[str, Life] = {}
+        """Requests that are over."""
         self.handed_out: list[int] = []
         """Blocks that changed hands when the current step was entered."""
         self.batch: Sequence[str] | None = None
@@ -173,12 +175,13 @@ class Reference:
                 since[block] = (key, step)
                 self.know(key)
 
-    def know(self, key: Key) -> None:
-        """Remember the prefix that a key names, searching also requests that ended in the current step."""
+    def know(self, key: Key, is_late: bool = False) -> None:
+        """Remember the prefix that a key names, searching also requests that ended in the current step, or if it
+        `is_late` in any."""
         if key in self.truths:
             return
         ended = self.current.lives.values() if self.current else ()
-        for life in (*self.lives.values(), *ended):
+        for life in (*self.lives.values(), *ended, *(self._ended.values() if is_late else ())):
             if key.depth <= life.foreseen_length and has_key(self.layout, key, life.truth):
                 self.truths[key] = life.truth
                 return
@@ -391,4 +394,6 @@ class Reference:
 
     def forget(self, name: str) -> None:
         """Remove a request; steps in flight keep their own reference to its life."""
-        self.lives.pop(name, None)
+        life = self.lives.pop(name, None)
+        if life is not None:
+            self._ended[name] = life

@@ -11,7 +11,7 @@ never turned on or off.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
 
 from msgspec import structs
@@ -49,19 +49,44 @@ def refusal(trace: Trace, factory: TargetFactory) -> str:
         return f"configuration: {factory.name} has no mamba_cache_mode={mode}"
     if reason := foreign_option(trace.config.options, factory.capabilities):
         return f"configuration: {factory.name}: {reason}"
-    if foreign := needed_events(trace.events) - factory.capabilities.events:
+    without = factory.capabilities.switched_off(trace.config.options)
+    if foreign := needed_events(trace.events) - (factory.capabilities.events - without):
         return f"events: {factory.name} has no {', '.join(sorted(foreign))}"
     if foreign := needed_features(trace.events) - factory.capabilities.features:
         return f"requests: {factory.name} has no {', '.join(sorted(foreign))}"
+    if reason := switched_off(trace.events, trace.config, factory.capabilities):
+        return f"{factory.name}: {reason}"
     return ""
+
+
+def switched_off(events: Iterable[AnyEvent], config: Config, capabilities: Capabilities) -> str:
+    """Return what events need that a target lacks with the options of a configuration, "" if nothing."""
+    events, off = list(events), capabilities.switched_off(config.options)
+    missing = needed_events(events) & off
+    if missing:
+        reason = f"events: there is no {', '.join(sorted(missing))} with "
+    elif "long-answers" in off and any(turn.max_new_tokens > 1 for turn in events if isinstance(turn, Turn)):
+        missing, reason = (
+            {"long-answers"},
+            "requests: ask for one token each (max_new_tokens): answers have no more with ",
+        )
+    else:
+        return ""
+    switches = [
+        f"{name}={value}"
+        for name, value in config.options.items()
+        if capabilities.switched_off({name: value}) & missing
+    ]
+    return reason + ", ".join(switches)
 
 
 def port(trace: Trace, factory: TargetFactory) -> tuple[Trace, tuple[str, ...]]:
     """Return a trace that the target takes, and the changes, one line each. Raises TraceError if there is none."""
     if not refusal(trace, factory):
         return trace, ()
-    capabilities = factory.capabilities
-    config = _nearest(trace.config, factory)
+    config, capabilities = _nearest(trace.config, factory), factory.capabilities
+    off = capabilities.switched_off(config.options)
+    capabilities = structs.replace(capabilities, events=capabilities.events - off)
     known = [event for event in trace.events if tag_of(event) in capabilities.events]
     events = tuple(_limited(event, config, capabilities) for event in known)
     changes = (*_config_changes(trace.config, config), *_event_changes(trace.events, known, events))
@@ -180,6 +205,8 @@ def _limited(event: AnyEvent, config: Config, capabilities: Capabilities) -> Any
             changes[field] = defaults(kind)[field]
     if isinstance(event, Turn) and not needed_kinds([event]) <= capabilities.features:
         changes["prompt"] = tuple((plain_name(document), length) for document, length in event.prompt)
+    if isinstance(event, Turn) and "long-answers" in capabilities.switched_off(config.options):
+        changes |= {"max_new_tokens": 1, "stop_at": 0}
     if isinstance(event, Step):
         k = config.num_speculative_tokens
         changes["drafts"] = _drafts(event.drafts, k, capabilities)

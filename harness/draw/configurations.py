@@ -79,6 +79,8 @@ def draw_valid_config(
         fixed = {name: partial(_given, value) for name, value in draw_fixed(choices, capabilities).items()}
         with suppress(TraceError):  # what the overrides fix does not go with the stock server
             return _fitting(choices, {**draws, **fixed}, factory_supports, capabilities, overrides, workload)
+    with suppress(TraceError):  # overrides that go with few configurations may need others from the beginning
+        return _fitting(choices, draws, factory_supports, capabilities, overrides, workload, LAST_TRIES_MAX)
     return _fitting(choices, draws, factory_supports, capabilities, overrides, workload, LAST_TRIES_MAX)
 
 

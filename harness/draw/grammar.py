@@ -96,8 +96,12 @@ class Grammar:
         self.apart = apart
         self.workload = workload
         self.capabilities = capabilities
-        self.events = capabilities.events
+        off = capabilities.switched_off(config.options)
+        features = capabilities.features - off
+        self.events = capabilities.events - off
         """Tags of the events that are drawn."""
+        self.is_brief = "long-answers" in off
+        """True if each answer has one token."""
         self.is_accurate = config.num_speculative_tokens > 0 and self._asking.chance(workload.accurate)
         """True if drafts are right where a request has none of its own. Two verifications in a row then cross
         boundaries, and answers end inside a verification. Drawn first, so that no feature changes it."""
@@ -118,7 +122,6 @@ class Grammar:
         """True if the storage is detached: another switch attaches it again."""
         self.unit = max(group.block_size for group in config.groups)
         self.documents = capabilities.documents_with(config.options)
-        features = capabilities.features - capabilities.switched_off(config.options)
         self.loads_back = "evict" in self.events and bool(features & {"loads-back", "reloads"})
         """True if what is evicted may be loaded back: requests then often ask for it."""
         acts_on = {SwitchStorage: "storage" in features, ResetEncoderCache: "images" in features_of(self.documents)}
@@ -141,7 +144,7 @@ class Grammar:
         """True if requests wait for loads. A load then often follows an arrival or a turn directly, before the request
         runs."""
         self.cuts = self.talks and "truncate" in self.events and choices.chance(workload.truncations)
-        self.stops = bool("stop-tokens" in capabilities.features and workload.stop_token)
+        self.stops = bool("stop-tokens" in features and workload.stop_token)
         self.asks_for_logprobs = self._is_asked("prompt-logprobs", workload.logprobs_used)
         self.asks_for_ends = "logprobs-from" in capabilities.features
         self.is_structured = self._is_asked("structured-output", workload.structured_used)
@@ -478,7 +481,7 @@ class Grammar:
         prefix with earlier ones. A `brief` one has a short new prompt, and one token as its answer."""
         choices, config, workload = self.choices, self.config, self.workload
         name = f"r{len(self.history)}"
-        new_max = min(config.max_model_len - 2, 6 if self.short else 3 * self.unit)
+        new_max = 1 if self.is_brief else min(config.max_model_len - 2, 6 if self.short else 3 * self.unit)
         near = choices.chance(workload.answer_near_boundary) and not brief
         max_new = self.length(new_max) if near else 1 if brief else choices.integer(1, min(4, new_max))
         talks = self.talks and not brief and len(self.sessions) < self.sessions_max
@@ -496,7 +499,7 @@ class Grammar:
         total = sum(length for _, length in path)
         rest = config.max_model_len - total
         may_fill = self.is_pressed or rest <= 2 * self.unit
-        if not session and not brief and may_fill and choices.chance(workload.full_length):
+        if not session and not brief and not self.is_brief and may_fill and choices.chance(workload.full_length):
             max_new = rest
         elif near:
             max_new = self.length(max_new if session else min(new_max, rest), total)

@@ -224,6 +224,7 @@ class Form:
         fields["pins"] = [self._blocks(dict(view.pins)), self._blocks(dict(view.copies))]
         fields["leftovers"] = [list(view.leftovers.items()), list(view.drained.items()), list(view.caches.items())]
         fields["stored"] = [[key, self._walk(list(pages))] for key, pages in view.stored.items()]
+        fields["sent"] = [[key, self._walk(list(pages))] for key, pages in view.sent.items()]
         fields["content"] = [] if lockstep.asleep else self._content(lockstep)
 
     def _content(self, lockstep: Lockstep) -> list[object]:

@@ -41,6 +41,7 @@ from ...targets.base.trace import (
     needed_kinds,
     tag_of,
 )
+from ..draw.adapt import switched_off
 from ..draw.trace_files import ERROR_LENGTH_MAX, read_toml
 from ..quoting import one_line
 
@@ -142,7 +143,7 @@ class Alphabet:
         event = _event(tag, {**dict.fromkeys(_named(tag), "r0"), **fields})
         if not needed_events([event]) <= capabilities.events | {"arrive", "step"}:
             return False
-        if not needed_features([event]) <= capabilities.features:
+        if not needed_features([event]) <= capabilities.features or switched_off([event], config, capabilities):
             return False
         if capabilities.documents and not needed_kinds([event]) <= features_of(
             capabilities.documents_with(config.options)

@@ -130,7 +130,7 @@ def _wrong_types(struct: Struct) -> Iterator[Fault]:
         value, path = getattr(struct, name), f"{kind.__name__}.{name}"
         if name in ("rows", "accesses"):
             yield from _wrong_parts(value, hints[name], path)
-        elif name not in ("view", "stored", "outputs", "published", "labels"):
+        elif name not in ("view", "stored", "sent", "outputs", "published", "labels"):
             yield from _wrong(path, value, hints[name])
 
 

@@ -506,6 +506,15 @@ class ReachedStates:
             moved = path != list(range(len(path)))
             counts["boundary crossed by a draft that is not in the place of a chain's"] += moved
 
+    def _wait_for_transfers(self, event: Event, context: Context, view: View) -> None:
+        """Count answers that are complete and that their clients do not have while content is sent."""
+        lives, pending = context.reference.lives, context.reference.pending.values()
+        ready = [name for name in view.running if name in lives and lives[name].settled + 1 >= lives[name].total_length]
+        held = [name for name in ready if not any(name in facts.lives for facts in pending)]
+        self.counts["answer held back until its request was sent"] += bool(held)
+        is_abort = isinstance(event, Abort) and event.name in held
+        self.counts["aborted while its answer was held back"] += is_abort
+
     def _read_back(self, context: Context, view: View) -> None:
         """Count content that was loaded, not computed, although neither the pool nor what is outside had it: into the
         pool, or into what is outside, which had it once."""
@@ -572,6 +581,9 @@ class ReachedStates:
                 counts["aborted while a load was under way"] += 1
         ended = view.tables.keys() - context.reference.lives.keys() - {*view.running, *view.waiting, *view.parked}
         counts["blocks held for a transfer after the end of their request"] += bool(ended)
+        counts["content sent to another engine"] += len(view.sent) > len(context.before.sent)
+        if view.copying and view.sent:
+            self._wait_for_transfers(event, context, view)
         if isinstance(event, Abort) and event.name in running:
             counts["aborted while running"] += 1
             counts["aborted with a step in flight"] += bool(context.reference.pending)

@@ -296,6 +296,11 @@ RELATIONS: Mapping[str, Sentence] = {
         "the content of {expected.depth:token} in {layers} layers",
         "{right} of {layers} layers hold that content",
     ),
+    "sent": Sentence(
+        "another engine has received content as {key}, but only {right} of {layers} layers hold that content",
+        "the content of {expected.depth:token} in {layers} layers",
+        "{right} of {layers} layers hold that content",
+    ),
     "stale-temporal": _stale("temporal state"),
     "stale-conv": _stale("conv state"),
     "stale-slot": _stale("a slot"),

@@ -36,10 +36,10 @@ REQUIRES: dict[str, str] = {
     "first chunk of one token": "chunked-prefill",
     "prompt continued with a one-token chunk": "chunked-prefill",
     "chunk shorter than the convolution window": "chunked-prefill",
-    "chunk ends on a state boundary": "",
-    "chunk ends one token before a state boundary": "",
-    "chunk ends one token after a state boundary": "",
-    "chunk that crosses two state boundaries": "",
+    "chunk ends on a state boundary": "prompts",
+    "chunk ends one token before a state boundary": "prompts",
+    "chunk ends one token after a state boundary": "prompts",
+    "chunk that crosses two state boundaries": "prompts",
     # batches
     "batch of three or more": "",
     "two admitted in one step": "",
@@ -117,9 +117,9 @@ REQUIRES: dict[str, str] = {
     "batch reset": "reset",
     # the prefix cache
     "prefix hit": "caching",
-    "resumed from a hit": "preemption caching",
+    "resumed from a hit": "preemption caching prompts",
     "resumed without a hit": "preemption caching",
-    "hit on content written by decoding": "caching",
+    "hit on content written by decoding": "caching long-answers",
     "attention blocks cached past the end of the hit": "caching",
     "state cached past the end of the hit": "caching block-tables",
     "hit behind an image": "images caching",
@@ -140,14 +140,14 @@ REQUIRES: dict[str, str] = {
     "storage switched behind cached prefixes": "storage switch_storage caching",
     "prefix cache reset": "reset_prefix_cache caching",
     "prefix cache reset while requests run": "reset_prefix_cache preemption caching block-tables",
-    "prefix cache reset during a pause": "reset_prefix_cache pause caching",
+    "prefix cache reset during a pause": "reset_prefix_cache pause preemption caching",
     # blocks and states
     "blocks zeroed": "zeroing pool",
     "block reused by another kind of group": "block-tables",
     "block reused by another group of its kind": "twins pool",
     "state copied to the request's current column": "align",
     "state copied back to its boundary block": "speculation align",
-    "state copied out of the cache": "slots",
+    "state copied out of the cache": "slots prompts",
     "state copied into the cache": "copied-states caching",
     "state copied into the cache in place of another one": "copied-states caching",
     "snapshot written beside the working state": "snapshots caching",
@@ -175,6 +175,9 @@ REQUIRES: dict[str, str] = {
     "load overtook a step in flight": "chosen-loads async caching",
     "request ended with an error by its load": "failing-loads caching",
     "blocks held for a transfer after the end of their request": "held-for-transfer",
+    "content sent to another engine": "sends",
+    "answer held back until its request was sent": "sends",
+    "aborted while its answer was held back": "sends abort",
     "cached content moved to another tier": "move_tier caching",
     "memory given back and taken again": "sleep",
     # speculation
@@ -189,7 +192,7 @@ REQUIRES: dict[str, str] = {
     "boundary crossed in a step without a rejection": "speculation",
     "ended in the middle of accepted drafts": "speculation drafts-past-end",
     "stop token accepted behind the longest answer": "speculation stop-tokens drafts-past-length",
-    "prompt with as many tokens as a speculative decode": "speculation",
+    "prompt with as many tokens as a speculative decode": "speculation prompts",
     "prompts and drafts in one step": "speculation block-tables",
     "different numbers of drafts in one step": "drafts",
     "preempted between drafts": "preemption speculation",
@@ -200,7 +203,7 @@ REQUIRES: dict[str, str] = {
     "hit on content still in flight": "async caching",
     "preempted with a step in flight": "preemption async",
     "aborted with a step in flight": "async abort",
-    "aborted right after it got a token, with a step in flight": "async abort",
+    "aborted right after it got a token, with a step in flight": "async abort long-answers",
 }
 """State -> features (space separated) without which it cannot occur."""
 ORACLES_REQUIRE = {
@@ -209,7 +212,7 @@ ORACLES_REQUIRE = {
     "M6": "caching",
     "S1": "kept",
     "S2": "continued",
-    "S5": "caching",
+    "S5": "caching prompts",
 }
 """Oracle -> features without which it has nothing to check."""
 
@@ -228,7 +231,8 @@ def features(capabilities: Capabilities, overrides: Mapping[str, object]) -> set
         has |= capabilities.extra_groups
     if options.keys() & capabilities.documents.keys():
         has -= {"images", "adapters"} - features_of(capabilities.documents_with(options))
-    has -= capabilities.switched_off(options)
+    off = capabilities.switched_off(options)
+    has -= off
     if has & {"align", "all", "slots"}:
         has.add("caching")
     if has & {"padding", "dummy_run"}:
@@ -247,6 +251,7 @@ def features(capabilities: Capabilities, overrides: Mapping[str, object]) -> set
         has.add("speculation")
         if capabilities.variable_drafts:
             has.add("drafts")
+    has -= {"speculation"} & off
     if not fixed.get("eagle_block_drop", True):
         has.discard("lookahead-hashes")
     if fixed.get("async_depth", capabilities.max_async_depth):

@@ -144,9 +144,12 @@ def _lacks_feature(capabilities: Capabilities) -> str:
             for document in documents:
                 if missing := features_of([document]) - capabilities.features:
                     return f"documents has {document!r} with {name}={value}, but features has no {min(missing)!r}"
+    usual = frozenset[str](get_args(Usual)) - capabilities.lacks
+    drafts = frozenset({"speculation"}) if capabilities.max_speculative_tokens else frozenset[str]()
+    known = capabilities.features | capabilities.events | capabilities.extra_groups | usual | drafts
     for name, features_of_value in capabilities.features_with.items():
         for value, features in features_of_value.items():
-            for feature in sorted(features - capabilities.features - capabilities.extra_groups):
+            for feature in sorted(features - known):
                 return f"features_with has {feature!r} with {name}={value}, but features does not"
     return ""
 

@@ -56,6 +56,7 @@ class View(Struct, frozen=True, gc=False):
     leftovers  name -> size of everything that must be empty once no request is alive
     drained    name -> size of everything that must be empty after each step
     stored     content outside the pool that a later load may find, one entry per layer of the key's group
+    sent       likewise, what another engine has received of requests that are not over
     caches     request -> id of its plain cache, as `Target.read` takes it for `block`: of each running and parked
                request that holds one. `free`, `references`, `published` and `tables` are empty where there is no pool
     """
@@ -76,6 +77,7 @@ class View(Struct, frozen=True, gc=False):
     copies: Mapping[int, int] = field(default_factory=dict)
     copying: bool = False
     aliases: Mapping[int, Sequence[Key]] = field(default_factory=dict)
+    sent: Mapping[Key, Sequence[Content]] = field(default_factory=dict)
 
 
 class PlannedRow(Struct, frozen=True, gc=False, array_like=True):
@@ -93,6 +95,7 @@ class PlannedRow(Struct, frozen=True, gc=False, array_like=True):
     kept       tokens in blocks that a session kept from its last turn and resumes from; `hit` is 0 then
     cut        drafts that the grammar of its answer refused since the last decision
     instead    tokens that are computed in place of its prompt, to end a request that gets nothing
+    restored   True if the load brings back what a request had before it lost its row: no hit is looked for
     """
 
     name: str
@@ -107,6 +110,7 @@ class PlannedRow(Struct, frozen=True, gc=False, array_like=True):
     kept: int = 0
     cut: int = 0
     instead: Sequence[int] = ()
+    restored: bool = False
 
     @property
     def anew(self) -> bool:
@@ -116,7 +120,7 @@ class PlannedRow(Struct, frozen=True, gc=False, array_like=True):
     @property
     def loads_apart(self) -> bool:
         """True if content is loaded for the request while it waits, at any time before its first step."""
-        return self.external > 0 and not self.num_tokens
+        return self.admitted and not self.num_tokens
 
 
 class Planned(Struct, frozen=True, gc=False):

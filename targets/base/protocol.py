@@ -36,7 +36,7 @@ class EngineStalled(EngineError):
 
 Usual = Literal[
     "chunked-prefill", "preemption", "zeroing", "drafts-past-end", "least-beside-drafts", "least-by-grammar",
-    "cut-drafts",
+    "cut-drafts", "prompts", "long-answers",
 ]  # fmt: skip
 """Features that a target has unless it lists them in `Capabilities.lacks`."""
 Observation = Literal[
@@ -50,7 +50,7 @@ Feature = Literal[
     "stop-tokens", "loads-back", "prompt-logprobs", "structured-output", "samples",
     "stop-strings", "min-tokens", "failing-grammars", "overlaps", "storage", "drafts-past-length",
     "chosen-loads", "evicts-stored", "logprobs-from", "reasoning", "aborted-turns", "copied-states",
-    "draft-trees", "reloads",
+    "draft-trees", "reloads", "sends",
 ]  # fmt: skip
 """Words of `Capabilities.features` (docs/reference/capabilities.md)."""
 
@@ -97,9 +97,11 @@ class Capabilities(Struct, frozen=True):
     together     switches with a usual value, "window" for sliding windows and "drafts", that seldom occur together:
                  some configurations aim at all of a tuple, as others do at one extra
     documents    switch -> value -> documents that prompts are drawn from with it, instead of plain ones
-    features_with  switch -> value -> features and kinds of groups ("sliding-window", "attention-chunks", "draft-group")
-                 that the target has only with it, or with another value that lists them: a campaign that fixes the
-                 switch to a value without them does not have to reach their states
+    features_with  switch -> value -> features, usual ones too, "speculation", events and kinds of groups
+                 ("sliding-window", "attention-chunks", "draft-group") that the target has only with it, or with another
+                 value that lists them: a campaign that fixes the switch to a value without them does not have to reach
+                 their states. Traces with such a value have no such events, and without "long-answers" no answers of
+                 several tokens
 
     What is judged
     observes     words of `Observation`: each enables the oracles that need it
@@ -110,7 +112,8 @@ class Capabilities(Struct, frozen=True):
                  "sync-loads", "loads-back" (the cache keeps content outside the pool and loads it back), "storage" (and
                  reads back what it does not hold there any more), "chosen-loads" (the trace chooses what is loaded, and
                  which loads break off), "evicts-stored" (content outside the pool is evicted), "reloads" (what the
-                 pool evicts may be loaded for whoever asks for it again), "images",
+                 pool evicts may be loaded for whoever asks for it again), "sends" (an answer of one token is held back
+                 until another engine has received the content of its request), "images",
                  "copied-states" (a state that is cached is copied into a block of the cache's own),
                  "overlaps" and "failing-loads" make reached states required; so does "async-loads", which also makes
                  the workload draw delays of loads; "chunks" makes it draw chunk limits for single requests

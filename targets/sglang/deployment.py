@@ -86,6 +86,10 @@ DRAFTS = {
     "ngram": "the n-gram corpus: drafts are as many right and wrong tokens as the scenario states",
     "eagle": "the draft model: it guesses from that digest of the target model; the scenario makes guesses wrong",
 }
+PREFILL = (
+    "the prefill server and the network: the right content is written to the places that the decode server names, some "
+    "turns later"
+)
 FLAGS = (
     ("eviction", "--radix-eviction-policy", "lru"),
     ("path_states", "--mamba-max-states-per-path", "-1"),
@@ -176,7 +180,11 @@ def deployment(variant: str, trace: Trace, version: str, device: str = "") -> De
         scaled=tuple(_scaled(config)),
         implementations=cores if core in CORES and not variant else (),
         own=OWN,
-        replaced=(*REPLACED, *([DRAFTS[sizes_of(config).drafter]] if config.num_speculative_tokens else ())),
+        replaced=(
+            *REPLACED,
+            *([DRAFTS[sizes_of(config).drafter]] if config.num_speculative_tokens else ()),
+            *([PREFILL] if sizes_of(config).disaggregation == "decode" else ()),
+        ),
         packages=("torch", "triton", "transformers", "numpy"),
         environment=("-m", "sglang.check_env"),
         tracker="https://github.com/sgl-project/sglang/issues",
@@ -230,6 +238,10 @@ def _flags(trace: Trace) -> Iterator[str]:
     sizes = sizes_of(config)
     blocks = {group.kind: group.block_size for group in config.groups}
     options, page = config.options, blocks["attention"]
+    if sizes.disaggregation == "decode":
+        yield from ("--disaggregation-mode", "decode", "--num-reserved-decode-tokens", str(sizes.reserved_tokens))
+        if config.enable_prefix_caching:
+            yield "--disaggregation-decode-enable-radix-cache"
     if sizes.unified != "no":
         yield "--enable-unified-memory"
     if sizes.ring:
@@ -283,6 +295,8 @@ def _flags(trace: Trace) -> Iterator[str]:
         yield from ("--prefill-delayer-queue-min-ratio", "1", "--prefill-delayer-max-delay-ms", str(DELAYED))
     if sizes.delay == "free":
         yield from ("--min-free-slots-delay", "2")
+    if sizes.disaggregation != "no":
+        yield from ("--disaggregation-mode", sizes.disaggregation)
     if not sizes.chunked:
         yield from ("--chunked-prefill-size", "-1")
     if sizes.strips:
@@ -453,6 +467,9 @@ def _scaled(config: Config) -> Iterator[str]:
     if config.enable_prefix_caching:
         yield f"snapshot grid of {chunk} tokens; a server's is its model's chunk size (at least 64 for GDN models)"
     yield f"pools: {config.num_blocks - 1} pages of keys and values, and the fewest state slots that a server takes"
+    if sizes_of(config).disaggregation == "decode":
+        yield "a decode server reserves about a page for each request; a server's reserves 512 tokens"
+        yield "what the prefill server computed arrives 1 to 3 turns after the places for it are named"
     for window in [group.window for group in config.groups if group.window]:
         yield f"sliding window of {window} tokens, given back in batches of one page; a server's has hundreds, in 128"
     if config.num_speculative_tokens:

@@ -119,7 +119,7 @@ class Device:
         self.executed = -1
         """The step of the last forward."""
         self.pad_to = 0
-        self._relay: dict[int, int] = {}
+        self.relay: dict[int, int] = {}
         """Request row -> token that its last forward sampled."""
         self.has_sink_row = old_releases.has_sink_row()
         self.immediate = Immediate(engine.rows, engine.states.clears_what_is_freed)
@@ -284,7 +284,7 @@ class Device:
             said = penalized(said, launch.penalties)
         for index, row in enumerate(launch.rows):
             if row.name is not None:
-                launch.sampled[index] = self._relay[row.pool_row] = said[index][-1]
+                launch.sampled[index] = self.relay[row.pool_row] = said[index][-1]
         self.conclude(launch, [said[index][-1:] if row.samples else () for index, row in enumerate(launch.rows)])
 
     def compute(self, launch: KernelLaunch) -> list[tuple[int, ...]]:
@@ -296,7 +296,7 @@ class Device:
             self.records.append(Zeroed(launch.step, launch.clears))
         self._report_copies(launch)
         launch.inputs = inputs = [
-            row.tokens if row.tokens is not None else (self._relay.get(row.pool_row, POISON_TOKEN),)
+            row.tokens if row.tokens is not None else (self.relay.get(row.pool_row, POISON_TOKEN),)
             for row in launch.rows
         ]
         if empty := [row.name for row, tokens in zip(launch.rows, inputs, strict=True) if row.name and not tokens]:

@@ -127,6 +127,19 @@ class DraftModel:
         return SimpleNamespace(logits_output=LogitsProcessorOutput(next_token_logits=logits, hidden_states=states))
 
 
+def handed_over(tag: int, token: int, key: int, breadth: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return what a prefill server's draft model leaves behind a prompt: the probabilities of its guesses of the token
+    behind the answer's first one, the guesses, and its hidden state. `tag`: the target's behind the prompt.
+    """
+    behind = mix(tag, token + key)
+    if breadth == 1:
+        logits = torch.nn.functional.one_hot(torch.tensor([sample(behind)]), VOCABULARY).float()
+    else:
+        logits = _branching([behind], [token == sample(tag)], breadth)
+    likely, guesses = torch.topk(torch.softmax(logits, dim=-1)[0], breadth)
+    return likely, guesses, torch.tensor([behind], dtype=torch.int64)
+
+
 def _branching(tags: list[int], sure: list[bool], breadth: int) -> torch.Tensor:
     """Return logits of a draft model that has `breadth` guesses behind each tag, nearly equally likely."""
     likely = torch.empty((len(tags), VOCABULARY))
@@ -224,6 +237,9 @@ class EagleWorker(EAGLEWorkerV2):
     def _right(self, request: Any, length: int) -> int:
         """Return how many drafts of a request will be right, of which `length` tokens are computed."""
         right = min(self.wanted.right_of(request.client_name), self.speculative_num_steps)
+        if request.client_name in self.wanted.stale:
+            self.wanted.stale.remove(request.client_name)
+            return 0
         if self.proposals is None:
             return right
         truth = self.wanted.truths[request.client_name]

@@ -54,6 +54,7 @@ MIXED = (
     Setting("--enable-int8-mamba-checkpoint", {"int8_checkpoints": "no"}, is_rare=True),
     Setting("--mamba-max-states-per-path", {"path_states": "-1"}, is_rare=True),
     Setting("SGLANG_OPT_RELEASE_PREFILL_SWA", {"early_unlock": "no"}, is_rare=True),
+    Setting("--disaggregation-mode", {"disaggregation": "no"}),
     Setting("--enable-session-radix-cache", {"session_tags": "no"}, is_rare=True),
     Setting(
         "--enable-unified-memory",
@@ -91,6 +92,13 @@ ASKED = frozenset({"images", "adapters", "structured-output", "failing-grammars"
 """Features of requests that are driven since the same release as `MIXED`."""
 TREES = frozenset({"draft-trees"})
 """Feature of drafts more than one of which may follow the same token."""
+SERVES_WHOLE = frozenset({"long-answers", "preempt", "preemption", "padding", "stop-tokens"})
+SERVES_WHOLE |= {"stop-strings", "min-tokens", "speculation"}
+"""What a server has that decodes."""
+COMPUTES = frozenset({"prompts", "chunked-prefill", "zeroing", "images", "adapters", "logprobs-from"})
+"""What a server has that computes prompts."""
+SENDS, ARRIVES = frozenset({"sends"}), frozenset({"async-loads"})
+"""What a prefill server has; what a decode server has: content arrives for requests that wait."""
 COPIED = frozenset({"copied-states"})
 """Features with int8 checkpoints."""
 HOST, STORED = frozenset({"stores", "loads-back"}), frozenset({"storage"})
@@ -120,6 +128,7 @@ SERVING = {
     "inputs": ("tokens", "tokens", "tokens", "tokens", "images", "adapters", "tenants"),
     "replay": ("0", "0", "0", "0", "0", "0", "0", "3", "0", "0", "0", "0", "0", "0", "0", "6"),
     "int8_checkpoints": ("no", "few", "no", "default"),
+    "disaggregation": ("no", "no", "no", "prefill", "no", "no", "no", "no", "no", "decode"),
 }
 """Options of such releases: `--enable-mixed-chunk`, `--schedule-policy`, `--retraction-policy`,
 `--prefill-max-requests` ("0": any number), `--radix-eviction-policy`,
@@ -135,8 +144,10 @@ drafts, so that the rest is padding, how drafts are verified for requests with a
 `SGLANG_OPT_RELEASE_PREFILL_SWA`, what the model's state layers are, whether keys, values and states share one memory
 (`--enable-unified-memory`; "eager" with `SGLANG_DISABLE_LAZY_COMPACTION`: each free moves pages), what requests have
 beside token ids, the entries of the ring with which a decode does not store its state
-(`--linear-replayssm-cache-len` with `--enable-linear-replayssm`; 16 on a server), and whether the tree keeps states in
-int8, in slots of their own (`--enable-int8-mamba-checkpoint`; "few": `--int8-mamba-ckpt-size`)."""
+(`--linear-replayssm-cache-len` with `--enable-linear-replayssm`; 16 on a server), whether the tree keeps states in
+int8, in slots of their own (`--enable-int8-mamba-checkpoint`; "few": `--int8-mamba-ckpt-size`), and which part of
+serving the server has (`--disaggregation-mode`; "decode" with prefix caching has
+`--disaggregation-decode-enable-radix-cache`)."""
 TAKEN = {"strip_thinking": ("no", "yes")}
 """Options that are not drawn: `--strip-thinking-cache` beside answers that are reasoning alone. With it SGLang frees
 what the tree owns (docs/explanation/sglang.md)."""
@@ -247,10 +258,10 @@ class SglangFactory:
             features=features
             | {"pool", "reset-when-idle", "stop-tokens"}
             | host
-            | (ASKED | TREES | COPIED if mixes else frozenset())
+            | (ASKED | TREES | COPIED | SENDS | ARRIVES if mixes else frozenset())
             | (frozenset({"aborted-turns"}) if sessions else frozenset()),
             documents={"inputs": DOCUMENTS} if mixes else {},
-            features_with=_features_with(mixes, host, tree_core),
+            features_with=_features_with(mixes, host, tree_core, sessions),
             # "A relaxed version of penalties for speculative decoding": it counts verifications, not tokens.
             # Where a grammar allows nothing but a stop token that comes too early, its client gets an error.
             # Drafts that a grammar refuses are not cut before they are verified.
@@ -292,9 +303,13 @@ class SglangFactory:
         return SglangTarget(config)
 
 
-def _features_with(mixes: bool, host: frozenset[str], tree_core: str) -> dict[str, dict[str, frozenset[str]]]:
-    """Return the features that depend on options: `host`, those of the host tier, windows, trees of drafts, and copied
-    states."""
+def _features_with(
+    mixes: bool, host: frozenset[str], tree_core: str, sessions: bool
+) -> dict[str, dict[str, frozenset[str]]]:
+    """Return the features that depend on options: `host`, those of the host tier, windows, trees of drafts, copied
+    states, and what is driven on servers that have one part of serving."""
+    whole, computes = (SERVES_WHOLE, COMPUTES) if mixes else (frozenset[str](), frozenset[str]())
+    turns = frozenset({"resume", "aborted-turns"} if mixes and sessions else ())
     windows = frozenset({"sliding-window"}) if mixes and tree_core != "rust" else frozenset[str]()
     copied, trees = (COPIED, TREES) if mixes else (frozenset[str](), frozenset[str]())
     found = {
@@ -305,6 +320,11 @@ def _features_with(mixes: bool, host: frozenset[str], tree_core: str) -> dict[st
         "tree_core": {tree_core or "python": host | windows},
         "int8_checkpoints": {"no": host | windows, "few": copied, "default": copied},
         "unified_memory": {"no": copied | trees},
+        "disaggregation": {
+            "no": whole | trees | turns | computes | host | windows | copied,
+            "prefill": SENDS | computes | host | windows | copied if mixes else frozenset[str](),
+            "decode": ARRIVES | whole | trees if mixes else frozenset[str](),
+        },
         "strategy": {strategy: windows for strategy in STRATEGIES if strategy != "no_buffer"},
     }
     return {option: values for option, values in found.items() if any(values.values())}

@@ -42,6 +42,7 @@ class TokenGrammar(AnswerGrammar, BaseGrammarObject):
         """Advance by a token. Raises ValueError, with nothing changed, if it is not allowed."""
         if self.is_terminated():
             return
+        self.current_token = token
         if not self.allows([token]):
             raise NotAllowed(f"token {token} is not allowed at place {len(self.tokens)}")
         self.tokens.append(token)

@@ -101,16 +101,18 @@ class Host:
             parked=tuple(self.sessions.parked()) if self.sessions is not None else (),
             pins=pins,
             leftovers={
-                "request rows": sizes.rows - engine.rows.available_size(),
+                "request rows": sizes.request_rows - engine.rows.available_size(),
                 "sessions": self.sessions.open() if self.sessions is not None else 0,
                 "prefetches": len(engine.cache.ongoing_prefetch) if self.tier is not None else 0,
                 "tokens of prefetches": self.tier.prefetched() if self.tier is not None else 0,
                 "miscounted pages": engine.memory.miscounted(),
                 "miscounted bytes": self.tier.miscounted() if self.tier is not None else 0,
-            },
+            }
+            | self.scheduler.leftovers(),
             drained=self._drained(self.tier) if self.tier is not None else {},
             stored=host_contents.stored(self.tier) if self.tier is not None else {},
-            copying=self.tier is not None and host_contents.is_copying(self.tier),
+            sent=self.scheduler.sent(),
+            copying=(self.tier is not None and host_contents.is_copying(self.tier)) or self.scheduler.is_sending,
         )
 
     def _drained(self, tier: Any) -> dict[str, int]:

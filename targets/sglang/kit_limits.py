@@ -57,6 +57,7 @@ _DEFAULTS: Mapping[str, str] = {
     "replay": "0",
     "track": "1",
     "int8_checkpoints": "no",
+    "disaggregation": "no",
 }
 """The options that a trace may leave out."""
 
@@ -105,6 +106,11 @@ class Case(NamedTuple):
     def has_trees(self) -> bool:
         """True if several drafts may follow the same token."""
         return self.config.num_speculative_tokens > 0 and self.options.breadth != "1"
+
+    @property
+    def is_part(self) -> bool:
+        """True if the server has one part of serving."""
+        return bool(self.options.disaggregation != "no")
 
     @property
     def proposes(self) -> bool:
@@ -237,8 +243,39 @@ ROWS: tuple[Row[Case], ...] = (
     Row("shadow", "int8_checkpoints", lambda c: c.options.int8_checkpoints != "no" and bool(c.windows),
         "int8_checkpoints={options.int8_checkpoints} excludes windows: the only model that has both has no recurrent "
         "state, of which `Int8CheckpointStore.quantize` wants the largest value"),
+    Row("shadow", "disaggregation", lambda c: c.is_part and c.caches and c.options.strategy == "extra_buffer_lazy",
+        "disaggregation={options.disaggregation} excludes strategy extra_buffer_lazy: the server refuses it "
+        "(`validate_mamba_extra_buffer`)"),
+    Row("shadow", "disaggregation", lambda c: c.is_part and c.options.replay != "0",
+        "disaggregation={options.disaggregation} excludes replay: the server refuses it (`attention_hook`)"),
+    Row("shadow", "disaggregation",
+        lambda c: c.options.disaggregation == "prefill" and c.config.num_speculative_tokens > 0,
+        "disaggregation=prefill is not driven with drafts"),
+    Row("shadow", "disaggregation", lambda c: c.is_part and c.options.unified_memory != "no",
+        "disaggregation={options.disaggregation} is not driven with unified memory: an assertion about state slots "
+        "there has not been explained"),
+    Row("shadow", "disaggregation",
+        lambda c: c.options.disaggregation == "decode"
+        and c.config.num_speculative_tokens > 0 and c.options.drafter == "ngram",
+        "disaggregation=decode excludes n-gram drafts: the server refuses them with prefix caching "
+        "(`arg_groups/speculative_hook.py`) and ends at its first request without (`FutureMap.stash`)"),
+    Row("shadow", "disaggregation",
+        lambda c: c.options.disaggregation == "decode" and c.proposes,
+        "disaggregation=decode is not driven with sampled={options.sampled}"),
+    Row("shadow", "disaggregation", lambda c: c.options.disaggregation == "decode" and c.options.hicache != "no",
+        "disaggregation=decode is not driven with HiCache"),
+    Row("shadow", "disaggregation", lambda c: c.options.disaggregation == "decode" and c.options.inputs != "tokens",
+        "disaggregation=decode is not driven with inputs={options.inputs}: a pause has prompts computed again by their "
+        "tokens alone (`Req.build_rebootstrap_payload`)"),
+    Row("shadow", "disaggregation", lambda c: c.options.disaggregation == "decode" and bool(c.windows),
+        "disaggregation=decode is not driven with windows"),
+    Row("shadow", "disaggregation",
+        lambda c: c.options.disaggregation == "decode" and c.options.int8_checkpoints != "no",
+        "disaggregation=decode is not driven with int8 checkpoints"),
     # ---- Scripts.
     Row("script", "tree_core", lambda c: c.options.tree_core == BOTH, "two tree cores side by side"),
+    Row("script", "disaggregation", lambda c: c.options.disaggregation != "no",
+        "one side of prefill/decode disaggregation: its stand-in for the other side is not part of scripts"),
     Row("script", "assertions", lambda c: not shown(c.failure), "{failure.oracle} ({failure.field}) on SGLang yet"),
 )  # fmt: skip
 

@@ -9,12 +9,16 @@ endless; `Skeleton.turn` is one iteration of them, in the same order.
 from __future__ import annotations
 
 from collections import deque
-from types import SimpleNamespace
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 from sglang.srt.managers.schedule_batch import ScheduleBatch
 from sglang.srt.managers.scheduler import Scheduler
 
+from ...reference.prefix_cache import Key
+from ...reference.tokens import Truth
+from ..base.observe import Content
 from .compat import parts, scheduler_api
 from .compat.engine import SglangEngine
 from .stubs import OFF
@@ -28,6 +32,8 @@ class Client:
         self.outputs: list[tuple[str, list[int]]] = []
         self.ended: list[str] = []
         self.failed: list[str] = []
+        self.handed_over: dict[str, int] = {}
+        """First tokens that clients have from a prefill server."""
         self.scored: list[tuple[str, list[int]]] = []
         """The tokens whose log-probabilities clients received as those of their prompts, since `take_scored`."""
         self._got_logprobs: set[str] = set()
@@ -42,16 +48,23 @@ class Client:
             if request is skip or name in self._over or id(request) in self._past:
                 continue
             failed = scheduler_api.is_error(request)
-            if name not in self._got_logprobs and (scored := scheduler_api.scored_tokens(request)) is not None:
+            scored = None if failed else scheduler_api.scored_tokens(request)
+            if name not in self._got_logprobs and scored is not None:
                 self._got_logprobs.add(name)
                 self.scored.append((name, scored))
-            tokens = [] if failed else list(scheduler_api.client_tokens(request))
+            tokens = [] if failed else self.tokens_of(request)
+            if tokens and tokens[0] == self.handed_over.pop(name, None):
+                self.sent[name] = 1
             if len(tokens) > self.sent.get(name, 0):
                 self.outputs.append((name, tokens[self.sent.get(name, 0) :]))
                 self.sent[name] = len(tokens)
             if request.finished():
                 self.end(name, failed)
                 self._past[id(request)] = request
+
+    def tokens_of(self, request: Any) -> list[int]:
+        """Return the output tokens of a request that its client may see."""
+        return list(scheduler_api.client_tokens(request))
 
     def _stream_output_generation(self, requests: Any, return_logprob: Any, is_idle_batch: bool = False) -> None:
         """Receive what an idle batch delivers: nothing."""
@@ -68,6 +81,11 @@ class Client:
             self._over.add(name)
             (self.failed if failed else self.ended).append(name)
 
+    def leave(self, name: str) -> None:
+        """Drop what a client that has left would receive."""
+        self.outputs = [output for output in self.outputs if output[0] != name]
+        self.ended, self.failed = ([one for one in ends if one != name] for ends in (self.ended, self.failed))
+
     def take(self) -> tuple[list[tuple[str, list[int]]], list[str], list[str]]:
         """Return what was received since the last call: tokens, ends, errors."""
         taken = self.outputs, self.ended, self.failed
@@ -83,12 +101,23 @@ class Client:
 class Skeleton(Scheduler):
     """The scheduler of one engine."""
 
+    make_client = Client
+    truths: Mapping[str, Truth] = MappingProxyType({})
+    """What the clients of requests know and what the model will say, by name."""
+
     def __init__(
-        self, engine: SglangEngine, device: Any, max_tokens: int, worker: Any = None, grammars: Any = None
+        self,
+        engine: SglangEngine,
+        device: Any,
+        max_tokens: int,
+        worker: Any = None,
+        grammars: Any = None,
+        side: Any = None,
     ) -> None:
+        """`side` makes what one side of prefill/decode disaggregation has beside its scheduler, None without it."""
         sizes = engine.sizes
         self.device_model = device
-        self.client = Client()
+        self.client = self.make_client()
         self.req_to_token_pool = engine.rows
         self.token_to_kv_pool_allocator = engine.allocator
         self.tree_cache = engine.cache
@@ -100,7 +129,8 @@ class Skeleton(Scheduler):
         self.chunked_prefill_size = max_tokens if sizes.chunked else None
         self.enable_overlap = sizes.overlap
         self.memory, self.enable_unified_memory = engine.memory, sizes.unified != "no"
-        self.enable_skip_finishing_decode = sizes.overlap
+        # Only `event_loop_overlap` sets it: the loops of servers with one part of serving do not.
+        self.enable_skip_finishing_decode = sizes.overlap and sizes.disaggregation == "no"
         self.is_generation = True
         self.schedule_policy = sizes.order
         self.device = "cpu"
@@ -119,6 +149,7 @@ class Skeleton(Scheduler):
         scheduler_api.complete(self, sizes)
         self.grammar_manager: Any = grammars(self) if grammars else OFF
         self.model_worker: Any = self._speculate(engine, worker) if sizes.drafts else None
+        self.side: Any = side and side(self, engine)
 
     def _speculate(self, engine: SglangEngine, worker: Any) -> Any:
         """Set up speculation's worker, and what `Scheduler.run_batch` needs to launch it."""
@@ -159,6 +190,8 @@ class Skeleton(Scheduler):
 
     def update_running_batch(self, batch: Any) -> Any:
         """Retract the requests that the trace names before the next decode is prepared, as if memory had run out."""
+        if self.side:
+            return self.side.update(batch, super().update_running_batch)
         wanted, self.retract_next = self.retract_next, []
         # SGLang retracts no request while the token in flight ends a row, since that frees memory.
         if wanted and not scheduler_api.finishing(self, batch):
@@ -184,7 +217,11 @@ class Skeleton(Scheduler):
         self.dp_attn_adapter.peers_run = peers_run
         if self.grammar_manager:
             self.grammar_manager.grammar_backend.executor.tick()
-        return scheduler_api.plan(self)
+        return self.next_batch()
+
+    def next_batch(self) -> Any:
+        """Return the next batch that SGLang plans, None if there is none."""
+        return self.side.plan() if self.side else scheduler_api.plan(self)
 
     def waits(self, batch: Any) -> bool:
         """Return True if the previous batch is processed before a planned one is launched."""
@@ -238,12 +275,13 @@ class Skeleton(Scheduler):
         batches += [self.last_batch.reqs] if self.last_batch else []
         batches += [[self.chunked_req]] if self.chunked_req else []
         seen: dict[int, Any] = {id(one): one for reqs in batches for one in reqs}
-        waiting = {id(one) for one in self.waiting_queue}
+        waiting = {id(one) for one in self.queued()}
         return [one for key, one in seen.items() if not one.finished() and key not in waiting]
 
     def queued(self) -> list[Any]:
         """Return the requests that wait, those whose grammars are being compiled last."""
-        return [*self.waiting_queue, *self.grammar_manager.grammar_queue]
+        apart = self.side.queued() if self.side else []
+        return [*self.waiting_queue, *apart, *self.grammar_manager.grammar_queue]
 
     @property
     def busy(self) -> bool:
@@ -251,3 +289,23 @@ class Skeleton(Scheduler):
         return bool(
             self.queued() or self.chunked_req or self.last_batch or self.result_queue or self.running_batch.reqs
         )
+
+    @property
+    def may_be_flushed(self) -> bool:
+        """Return True if SGLang flushes the cache of a server that is paused (`is_fully_idle`)."""
+        holds = any(one.kv.holds_kv for one in self.waiting_queue)
+        waits = self.side is not None and self.side.is_busy()
+        return not (holds or waits or self.grammar_manager.grammar_queue)
+
+    def sent(self) -> Mapping[Key, Sequence[Content]]:
+        """Return what another server has received of the content of the pools."""
+        return {}
+
+    @property
+    def is_sending(self) -> bool:
+        """Return True if another server receives content of the pools, which is locked for that long."""
+        return False
+
+    def leftovers(self) -> dict[str, int]:
+        """Return the sizes of what must be empty once no request is alive."""
+        return {}

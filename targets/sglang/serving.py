@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from ...reference.layout import cdiv
@@ -33,9 +34,12 @@ class Server:
         graphs: Any = None,
         tier: Any = None,
         grammars: Any = None,
+        scheduler: type[Skeleton] = Skeleton,
+        side: Any = None,
     ) -> None:
         """`max_tokens`: most prompt tokens of a step. The others are classes: of sessions, of speculation's worker, of
-        the runner of captured decode graphs, of the host tier, of the manager of grammars.
+        the runner of captured decode graphs, of the host tier, of the manager of grammars, of the scheduler, of what a
+        decode server has beside it.
 
         Each may be None where it is not used, and must be on a release that does not have it.
         """
@@ -43,10 +47,12 @@ class Server:
         self.engine = SglangEngine(sizes)
         self.device = Device(self.engine, graphs and graphs(self.engine))
         self.tier = self.device.tier = tier and tier(self.engine, self.device)
-        self.scheduler = Skeleton(self.engine, self.device, max_tokens, worker, grammars)
-        self.sessions: Any = sessions and sessions(self.engine)
         self.truths: dict[str, Truth] = {}
         """What each client knows and what the model will say, which is drafted."""
+        side = side and partial(side, truths=self.truths)
+        self.scheduler = scheduler(self.engine, self.device, max_tokens, worker, grammars, side)
+        self.sessions: Any = sessions and sessions(self.engine)
+        self.scheduler.truths = self.truths
         if self.scheduler.model_worker is not None:
             self.scheduler.model_worker.wanted.truths = self.truths
         self.requests: dict[str, Any] = {}
@@ -101,6 +107,8 @@ class Server:
         if self.engine.sizes.order == "routing-key":
             request.routing_key = routing_key_of(name) or None
         self.requests[name] = request
+        if self.scheduler.side:
+            self.scheduler.side.attach(request)
         if wait := structured or bad_grammar:
             ends = () if is_string else stops
             self.scheduler.grammar_manager.ask(request, truth, ends, wait - 1, not bad_grammar)
@@ -156,12 +164,12 @@ class Server:
         """Execute and process; with overlap the processed batch is the previous one. Return (new tokens by client,
         clients whose request has ended, clients that got an error)."""
         self.scheduler.turn(batch)
-        outputs, ended, failed = self._received()
+        outputs, ended, failed = self.received()
         self.steps += 1
         self.tick(idle=not batch)
         return outputs, ended, failed
 
-    def _received(self) -> tuple[list[tuple[str, list[int]]], list[str], list[str]]:
+    def received(self) -> tuple[list[tuple[str, list[int]]], list[str], list[str]]:
         """Return what clients have received, after they have reacted to it."""
         outputs, ended, failed = self.scheduler.client.take()
         if self.sessions is not None and not self.sessions.requests.keys().isdisjoint([*ended, *failed]):
@@ -200,7 +208,7 @@ class Server:
         """
         if name in self.requests:
             self.scheduler.abort_request(scheduler_api.abort_message(name))
-            self.scheduler.client.take()
+            self.scheduler.client.leave(name)
         if keeps_session and self.sessions is not None and name in self.sessions.requests:
             self.device.drain()  # a client is slower than a step
             there = [*self.scheduler.live(), *self.scheduler.queued()]
@@ -230,9 +238,7 @@ class Server:
         session keeps its record, waits for its grammar, or has something fetched from a storage (`is_fully_idle`).
         """
         with self._paused() as received:
-            is_done = self._finish_copies()
-            holds = any(one.kv.holds_kv for one in self.scheduler.waiting_queue)
-            if is_done and not holds and not self.scheduler.grammar_manager.grammar_queue:
+            if self._finish_copies() and self.scheduler.may_be_flushed:
                 scheduler_api.flush(self.scheduler)
             self._clear_storage()
             return received
@@ -241,7 +247,7 @@ class Server:
     def _paused(self) -> Iterator[tuple[list[tuple[str, list[int]]], list[str], list[str]]]:
         """Hold while generation is paused. What clients receive comes before; their sessions time out behind it."""
         scheduler_api.pause(self.scheduler)
-        yield self._received()
+        yield self.received()
         scheduler_api.go_on(self.scheduler)
         self._end_sessions()
 
@@ -249,7 +255,7 @@ class Server:
         """Let copies, and what a storage does, end. Return True if nothing is fetched for a request that waits."""
         if self.tier is None:
             return True
-        self.tier.finish(self.scheduler.waiting_queue)
+        self.tier.finish(self.scheduler.queued())
         return bool(self.tier.is_done())
 
     def _clear_storage(self) -> None:

@@ -48,6 +48,8 @@ class Wanted:
         """Of every request."""
         self.chances: dict[str, Sampling] = {}
         """Temperature, `top_k` and `top_p` that the client of each request asks for."""
+        self.stale: set[str] = set()
+        """Requests whose next draft follows from another token than their last one."""
 
     def right_of(self, name: str) -> int:
         """Return how many of a request's first drafts are right."""

@@ -45,6 +45,7 @@ from .compat.engine import STATES, WINDOW, layout_of
 from .compat.sizes import Sizes, sizes_of
 from .host_view import Host
 from .kit_limits import BOTH
+from .scheduling import Skeleton
 from .serving import Server
 from .sessions import Sessions
 
@@ -61,11 +62,13 @@ class SglangTarget:
 
             register()
         self.layout = layout_of(sizes)
-        classes = _sessions(), _worker(sizes), _graphs(sizes), _tier(sizes), _grammars()
-        self.server = server = Server(sizes, config.max_num_batched_tokens, *classes)
+        parts = _sessions(), _worker(sizes), _graphs(sizes), _tier(sizes), _grammars(), _scheduler(sizes), _side(sizes)
+        self.server = server = Server(sizes, config.max_num_batched_tokens, *parts)
         self.engine, self.device, self.scheduler = server.engine, server.device, server.scheduler
         self.sessions = server.sessions
         self.host = Host(server)
+        if self.scheduler.side:
+            self.scheduler.side.view = self.host.view
         self._truths = server.truths
         """What each client knows and what the model will say."""
         self._handlers: dict[type[Event], Callable[[Any], None]] = {
@@ -110,6 +113,7 @@ class SglangTarget:
             asked = event.session, stops, priority, has_stop_string(event), least_tokens(event)
             more = event.structured, event.bad_grammar, logprob_start(event)
             self.server.add(event.name, truth, event.max_new_tokens, *asked, *more)
+            self._deliver(self.server.steps - 1, *self.server.received())  # the error of one that is refused at once
 
     def resume(self, event: Resume) -> None:
         """Queue the next turn of a parked session."""
@@ -131,7 +135,7 @@ class SglangTarget:
         before = {one.client_name for one in scheduler.live()}
         kept = self.sessions.records() if self.sessions is not None else {}
         batch = server.plan(event.budget or 0, event.drafts, event.right, event.per_request, event.pad_to)
-        queued = [one.client_name for one in scheduler.waiting_queue]
+        queued = [one.client_name for one in scheduler.queued()]
         preempted = tuple(name for name in queued if name in before)
         # A request may end between the plan and the launch, which has its row all the same.
         held = self.host.tables() if scheduler.waits(batch) else {}
@@ -257,6 +261,15 @@ def _tier(sizes: Sizes) -> Any:
     return partial(HostTier, storage=FileStorage) if sizes.storage != "no" else HostTier
 
 
+def _side(sizes: Sizes) -> Any:
+    """Return the class of what a decode server has beside its scheduler, None for others."""
+    if sizes.disaggregation != "decode":
+        return None
+    from .disaggregation.decode import DecodeSide
+
+    return DecodeSide
+
+
 def _grammars() -> Any:
     """Return the class of the manager of grammars, None for a release that is not driven with them."""
     if not scheduler_api.is_driven_fully():
@@ -264,6 +277,15 @@ def _grammars() -> Any:
     from .grammars import Grammars
 
     return Grammars
+
+
+def _scheduler(sizes: Sizes) -> type[Skeleton]:
+    """Return the class of the scheduler: not every release can import that of a part of serving."""
+    if sizes.disaggregation == "prefill":
+        from .disaggregation.prefill import PrefillSkeleton
+
+        return PrefillSkeleton
+    return Skeleton
 
 
 def _sessions() -> type[Sessions] | None:

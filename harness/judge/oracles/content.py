@@ -193,13 +193,13 @@ class Continuation(Oracle):
 
 
 class Checkpoint(Oracle):
-    """Checks the content of every reachable block, and of what is stored outside the pool."""
+    """Checks the content of every reachable block, and of what is stored outside the pool or was sent."""
 
     rules = (
         Rule(
             "S1",
             "Every published block holds the content that its key names, once the steps planned before its "
-            "publication have run; so does everything that is stored outside the pool.",
+            "publication have run; so does everything that is stored outside the pool, or was sent to another engine.",
             subject="device",
             consequence=Consequence(
                 "A prefix-cache entry holds {content}",
@@ -211,7 +211,12 @@ class Checkpoint(Oracle):
                     "What is kept outside the pool holds {content}",
                     "A later request that loads it continues from {content}.",
                     "wrong tokens",
-                )
+                ),
+                "sent": Consequence(
+                    "Another server receives {content}",
+                    "It continues the request from {content}.",
+                    "wrong tokens",
+                ),
             },
         ),
         Rule(
@@ -227,6 +232,8 @@ class Checkpoint(Oracle):
         self._contents: dict[Key, Content] = {}
         self._stored: Mapping[Key, Sequence[Content]] = {}
         """What was outside the pool in the last view: checked."""
+        self._sent: Mapping[Key, Sequence[Content]] = {}
+        """What another engine had received in the last view: checked."""
 
     def on_view(self, context: Context, view: View) -> Violation | None:
         # Every reachable block, after every event: the hottest loop of a run.
@@ -247,14 +254,30 @@ class Checkpoint(Oracle):
                     return self._wrong(context, block, key, layer, wanted, content)
         self.exercised["S1"] += compared
         if view.stored != self._stored:
-            for key, pages in view.stored.items():
-                if self._stored.get(key) != pages and (violation := self._outside(context, key, pages)):
-                    return violation
+            if violation := self._all_outside(context, "stored", self._stored, view.stored):
+                return violation
             self._stored = dict(view.stored)
+        if view.sent != self._sent:
+            if violation := self._all_outside(context, "sent", self._sent, view.sent):
+                return violation
+            self._sent = dict(view.sent)
         return None
 
-    def _outside(self, context: Context, key: Key, pages: Sequence[Content]) -> Violation | None:
-        context.reference.know(key)
+    def _all_outside(
+        self,
+        context: Context,
+        relation: str,
+        before: Mapping[Key, Sequence[Content]],
+        now: Mapping[Key, Sequence[Content]],
+    ) -> Violation | None:
+        """Check what is new outside the pool."""
+        for key, pages in now.items():
+            if before.get(key) != pages and (violation := self._outside(context, relation, key, pages)):
+                return violation
+        return None
+
+    def _outside(self, context: Context, relation: str, key: Key, pages: Sequence[Content]) -> Violation | None:
+        context.reference.know(key, is_late=relation == "sent")  # an engine may let go of what is still being sent
         wanted = self._contents.get(key) or self._expected(context, key)
         group = context.layout.groups[key.group]
         layers = group.layers
@@ -266,7 +289,7 @@ class Checkpoint(Oracle):
             return None
         return self.violation(
             context,
-            "stored",
+            relation,
             key=key_of(key),
             right=right,
             layers=layers,

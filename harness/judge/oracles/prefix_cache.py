@@ -203,7 +203,8 @@ class HitValidity(Oracle):
                 self.count("M6")
                 if row.hit + row.external > life.logprobs_from:
                     return self._skipped(context, row, life.logprobs_from)
-            violation = self._long_enough(context, planned, row) if context.layout.prefix_caching and row.anew else None
+            looks_up = context.layout.prefix_caching and row.anew and not row.restored
+            violation = self._long_enough(context, planned, row) if looks_up else None
             if violation:
                 return violation
             start, most = row.kept or row.hit + row.external, life.known - 1
@@ -386,7 +387,7 @@ class Commit(Oracle):
 
     def on_planned(self, context: Context, planned: Planned) -> Violation | None:
         for row in planned.rows:
-            if not row.admitted or not row.hit or row.external:
+            if not row.admitted or not row.hit or row.external or row.loads_apart:
                 continue
             for index, group in enumerate(context.layout.groups):
                 block = self._source(context, planned, row, index) if group.kind == "mamba" else None

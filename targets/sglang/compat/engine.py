@@ -107,7 +107,7 @@ class Storage:
         self.scratch_temporal: Any = np.empty(0, np.int64)
         self.scratch_window: Any = np.empty(0, np.int64)
         if sizes.drafts:
-            steps = sizes.state_layers, sizes.rows + 1, sizes.drafts
+            steps = sizes.state_layers, sizes.request_rows + 1, sizes.drafts
             self.scratch_temporal = state.intermediate_ssm.numpy().reshape(steps)
             self.scratch_window = state.intermediate_conv_window[0].numpy().reshape(*steps, sizes.window)
         self.ring: Any = state.replayssm_d.numpy()[:, :, 0, :, 0] if sizes.ring else np.empty(0, np.int64)

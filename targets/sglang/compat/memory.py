@@ -92,7 +92,7 @@ def make_unified_pools(
             "enable_mamba_extra_buffer_lazy": sizes.strategy == "extra_buffer_lazy",
             "speculative_num_draft_tokens": sizes.drafts or None,
             "disable_overlap_schedule": not sizes.overlap,
-            "need_sort": False,
+            "need_sort": sizes.disaggregation != "no",
             "lazy_compaction": sizes.unified == "lazy",
         }
         if windows:

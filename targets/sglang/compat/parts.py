@@ -102,8 +102,19 @@ def publish(sizes: Sizes) -> Any:
         # `--speculative-use-block-verification` switches rejection sampling on, too.
         given["speculative_use_rejection_sampling"] = sizes.proposes
         given["speculative_use_block_verification"] = sizes.sampled == "block"
+    if sizes.disaggregation == "decode":
+        given |= {
+            "disaggregation_mode": "decode",
+            "disaggregation_decode_enable_radix_cache": sizes.caching,
+            "disaggregation_decode_extra_slots": sizes.extra_rows,
+            # What a model with states is resolved to (`resolve_decode_retraction_backup`).
+            "disaggregation_decode_retraction_backup": "cpu_tensor",
+            "num_reserved_decode_tokens": sizes.reserved_tokens,
+        }
     if sizes.strips:
         given |= {"strip_thinking_cache": True, "reasoning_parser": "qwen3"}
+    if sizes.disaggregation != "no":
+        given["disaggregation_mode"] = sizes.disaggregation
     if sizes.sliding:
         from sglang.srt.environ import envs
 
@@ -150,10 +161,16 @@ def make_row_pool(sizes: Sizes, layers: list[int]) -> Any:
     """Return the pool of request rows and state slots."""
     from sglang.srt.mem_cache.memory_pool import HybridReqToTokenPool
 
+    kind: Any = HybridReqToTokenPool
+    if sizes.disaggregation == "decode":
+        from sglang.srt.disaggregation.decode import HybridMambaDecodeReqToTokenPool
+
+        kind = HybridMambaDecodeReqToTokenPool
     make = partial(
         scheduler_api.call,
-        HybridReqToTokenPool,
+        kind,
         size=sizes.rows,
+        pre_alloc_size=sizes.extra_rows,
         mamba_spec_state_size=sizes.rows,
         max_context_len=row_columns(sizes),
         device="cpu",
@@ -216,7 +233,7 @@ def make_allocator(sizes: Sizes, kv: Any, rows: Any) -> Any:
     import torch
     from sglang.srt.mem_cache.allocator import PagedTokenToKVPoolAllocator, TokenToKVPoolAllocator
 
-    tokens = sizes.pages * sizes.page
+    tokens, is_sorted = sizes.pages * sizes.page, sizes.disaggregation != "no"
     if sizes.sliding:
         from sglang.srt.mem_cache.allocator.swa import SWATokenToKVPoolAllocator
 
@@ -227,13 +244,13 @@ def make_allocator(sizes: Sizes, kv: Any, rows: Any) -> Any:
             dtype=torch.int64,
             device="cpu",
             kvcache=kv,
-            need_sort=False,
+            need_sort=is_sorted,
             req_to_token_pool=rows,
         )
     if sizes.page == 1:
-        return TokenToKVPoolAllocator(size=tokens, dtype=torch.int64, device="cpu", kvcache=kv, need_sort=False)
+        return TokenToKVPoolAllocator(size=tokens, dtype=torch.int64, device="cpu", kvcache=kv, need_sort=is_sorted)
     return PagedTokenToKVPoolAllocator(
-        size=tokens, page_size=sizes.page, dtype=torch.int64, device="cpu", kvcache=kv, need_sort=False
+        size=tokens, page_size=sizes.page, dtype=torch.int64, device="cpu", kvcache=kv, need_sort=is_sorted
     )
 
 

@@ -149,6 +149,8 @@ def complete(scheduler: Any, sizes: Sizes) -> None:
     from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
     scheduler.disaggregation_mode = DisaggregationMode.NULL
+    if sizes.disaggregation != "no":
+        scheduler.disaggregation_mode = DisaggregationMode(sizes.disaggregation)
     scheduler.spec_algorithm = SpeculativeAlgorithm.from_string(sizes.drafter.upper() if sizes.drafts else None)
     scheduler.dp_attn_adapter = scheduler.ngram_embedding_manager = _Pass(scheduler)
     scheduler.prefill_decode_interval = sizes.prefill_interval

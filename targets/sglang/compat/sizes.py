@@ -128,6 +128,7 @@ class Sizes:
     ring         inputs that a decode may leave out of the stored state (`linear_replayssm_cache_len`), 0 for none
     int8         slots for checkpoints of states in int8 (`enable_int8_mamba_checkpoint`): "default", as many as a
                  server has, "few", or "no"
+    disaggregation  the part of serving that the server has (`disaggregation_mode`): "prefill", "decode", "no" for all
     """
 
     caching: bool
@@ -187,6 +188,7 @@ class Sizes:
     unified: str = "no"
     ring: int = 0
     int8: str = "no"
+    disaggregation: str = "no"
 
     @cached_property
     def tree_core(self) -> str:
@@ -197,7 +199,27 @@ class Sizes:
     def slots(self) -> int:
         """State slots of the pool."""
         each = slots_per_request(self.strategy, self.overlap) if self.caching else 1
-        return each * self.rows + self.spare_slots
+        given = each * self.rows + self.spare_slots
+        if self.disaggregation != "decode":
+            return given
+        # As many as all rows may need (`HybridMambaDecodeReqToTokenPool`).
+        return max(given, self.request_slots * self.request_rows)
+
+    @property
+    def extra_rows(self) -> int:
+        """Rows of a decode server for requests that do not run yet (`disaggregation_decode_extra_slots`): as many as a
+        server with so few running requests has."""
+        return 2 * self.rows if self.disaggregation == "decode" else 0
+
+    @property
+    def request_rows(self) -> int:
+        """Rows of the table of requests, padding left out."""
+        return self.rows + self.extra_rows
+
+    @property
+    def reserved_tokens(self) -> int:
+        """Tokens that a decode server reserves for each request (`num_reserved_decode_tokens`). Scaled: 512."""
+        return self.page + 2 * self.decode_tokens
 
     @property
     def request_slots(self) -> int:
@@ -459,4 +481,5 @@ def sizes_of(config: Config) -> Sizes:
         unified=unified,
         ring=int(options.get("replay", "0")),
         int8=options.get("int8_checkpoints", "no") if caching else "no",
+        disaggregation=options.get("disaggregation", "no"),
     )

@@ -19,6 +19,7 @@ from hybridfuzz.targets.base.trace import (
     Config,
     ExternalLoad,
     Group,
+    Preempt,
     Step,
     Trace,
     TraceError,
@@ -154,3 +155,21 @@ def test_a_stop_token_is_left_out_where_a_target_has_none() -> None:
     ported, changes = port(trace, without)
     assert ported.events == (Arrive("r0", (("a", 5),), 4),)
     assert changes == ("stop_at: changed in 1 events",)
+
+
+def test_an_option_with_which_answers_have_one_token_is_told_and_ported() -> None:
+    """Events that there are not with it are left out; a trace that asks for one token is taken as it is."""
+    switch = {"part": {"whole": frozenset({"long-answers", "preempt"})}}
+    brief = copy(HYBRID)
+    brief.capabilities = msgspec.structs.replace(
+        HYBRID.capabilities, options={"part": ("whole", "first")}, features_with=switch
+    )
+    config = msgspec.structs.replace(CONFIG, options={"part": "first"})
+    asked = Trace(config, (Arrive("r0", (("a", 9),), 4, stop_at=3), Step(), Preempt("r0"), Step()))
+    assert "there is no preempt with part=first" in refusal(asked, brief)
+    assert "max_new_tokens" in refusal(msgspec.structs.replace(asked, events=asked.events[:2]), brief)
+    short, changes = port(asked, brief)
+    assert short.events == (Arrive("r0", (("a", 9),), 1), Step(), Step())
+    assert len(changes) == 2 and not refusal(short, brief)
+    whole = msgspec.structs.replace(asked, config=msgspec.structs.replace(config, options={"part": "whole"}))
+    assert not refusal(whole, brief)

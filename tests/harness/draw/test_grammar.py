@@ -41,6 +41,7 @@ from hybridfuzz.targets.base.trace import (
     Turn,
     check_config,
     fits,
+    tag_of,
 )
 
 TRACES = range(150)
@@ -756,3 +757,23 @@ def test_what_requests_ask_for_shifts_no_other_draw() -> None:
             for event in trace.events
         )
         assert events == draw_trace(plain, 1, index, supports=CLEAN.supports).events
+
+
+def test_answers_have_one_token_where_an_option_says_so() -> None:
+    """And there are none of the events that it switches off."""
+    able = msgspec.structs.replace(
+        CLEAN.capabilities,
+        options={"part": ("whole", "first")},
+        features_with={"part": {"whole": frozenset({"long-answers", "preempt", "resume", "stop-tokens"})}},
+    )
+    longest: dict[str, int] = {}
+    tags: dict[str, set[str]] = {}
+    for index in range(60):
+        trace = draw_trace(able, 8, index)
+        part = trace.config.options["part"]
+        asked = [event for event in trace.events if isinstance(event, Arrive)]
+        longest[part] = max([longest.get(part, 0), *(event.max_new_tokens for event in asked)])
+        tags[part] = tags.get(part, set()) | {tag_of(event) for event in trace.events}
+        assert part == "whole" or not any(event.session or event.stop_at for event in asked)
+    assert longest["first"] == 1 < longest["whole"]
+    assert tags["whole"] - tags["first"] >= {"preempt", "resume"}

@@ -263,6 +263,7 @@ ELSEWHERE = {
     "async-loads",
     "failing-loads",
     "held-for-transfer",
+    "sends",
     "sync-loads",
     "loads-back",
     "chosen-loads",
@@ -415,6 +416,8 @@ def test_an_engine_says_what_it_lacks_and_the_rest_stays_required() -> None:
         "requests run",
         "ended in",
         "held back in a step with drafts",
+        "written by decoding",
+        "right after it got a token",
     )
     assert {state for state in freed if not any(word in state for word in words)} == set()
     assert {"preempted", "chunked prefill", "blocks zeroed", "preempted with a step in flight"} <= freed

@@ -8,8 +8,9 @@ import pytest
 
 from hybridfuzz.harness.draw.adapt import refusal
 from hybridfuzz.harness.draw.grammar import draw_trace
+from hybridfuzz.harness.judge.state_catalogue import required_states
 from hybridfuzz.targets.base.declarations import check_capabilities
-from hybridfuzz.targets.base.trace import Arrive, Config, DummyRun, Group, Trace
+from hybridfuzz.targets.base.trace import Arrive, Config, DummyRun, Group, Step, Trace
 from hybridfuzz.targets.sglang.compat.sizes import sizes_of, storage_config, storage_request
 from hybridfuzz.targets.sglang.deployment import deployment
 from hybridfuzz.targets.sglang.factory import SglangFactory, variants
@@ -409,6 +410,48 @@ def test_checkpoints_are_numbered_between_working_slots_and_pages(size: str, che
     sizes = sizes_of(msgspec.structs.replace(PLAIN, options=options, async_depth=1, max_num_seqs=2))
     assert (sizes.slots, sizes.checkpoints, sizes.first_checkpoint) == (10, checkpoints, 11)
     assert sizes.first_page == 11 + (checkpoints + 1 if checkpoints else 0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({}, ""),
+        ({"async_depth": 1, "options": {"strategy": "extra_buffer"}}, ""),
+        ({"options": {"hicache": "write_through", "tree_core": "python"}}, ""),
+        ({"groups": WINDOWS, "options": {"strategy": "extra_buffer"}}, ""),
+        ({"async_depth": 1, "options": {"strategy": "extra_buffer_lazy"}}, "the server refuses it"),
+        ({"options": {"replay": "3"}}, "the server refuses it"),
+        ({"options": {"unified_memory": "lazy"}}, "not driven with unified memory"),
+        ({"num_speculative_tokens": 2}, "not driven with drafts"),
+    ],
+)
+def test_a_prefill_server_is_taken_with_what_it_takes(changes: dict[str, Any], reason: str) -> None:
+    options = {"strategy": "no_buffer", **changes.get("options", {})}
+    without = msgspec.structs.replace(PLAIN, **{**changes, "options": options})
+    assert not MIXES.supports(without)
+    answer = MIXES.supports(msgspec.structs.replace(without, options={**options, "disaggregation": "prefill"}))
+    assert reason in answer
+    assert bool(answer) == bool(reason)
+
+
+def test_a_prefill_server_is_asked_for_one_token_and_told_what_it_is() -> None:
+    """It has no turns of sessions and no retractions, and its campaigns do not have to reach what needs them."""
+    able = SglangFactory("sglang", sessions=True, mixes=True)
+    overrides = {"disaggregation": "prefill"}
+    drawn = [draw_trace(able.capabilities, 1, index, overrides, able.supports) for index in range(20)]
+    asked = [event for trace in drawn for event in trace.events if isinstance(event, Arrive)]
+    assert {(event.max_new_tokens, event.session, event.stop_at) for event in asked} == {(1, False, 0)}
+    assert not any(refusal(trace, able) for trace in drawn)
+    assert ("--disaggregation-mode", "prefill") in pairwise(deployment("", drawn[0], "0.5.23").flags)
+    longer = msgspec.structs.replace(drawn[0], events=(Arrive("r0", (("a", 3),), 2), Step()))
+    assert "answers have no more with disaggregation=prefill" in refusal(longer, able)
+    needed = set(required_states(able.capabilities, overrides))
+    assert {"content sent to another engine", "prefix hit", "cached content kept outside the pool alone"} <= needed
+    assert not {"preempted", "draft rejected", "session parked", "ended by a stop token", "padding rows"} & needed
+    assert "answer held back until its request was sent" in required_states(able.capabilities)
+    assert "answer held back until its request was sent" not in required_states(
+        able.capabilities, {"disaggregation": "no"}
+    )
 
 
 def test_all_strategies_and_pages_are_drawn() -> None:

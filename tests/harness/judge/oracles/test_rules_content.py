@@ -257,6 +257,20 @@ def test_what_is_stored_outside_the_pool_is_judged_once(key: Key, pages: Sequenc
     assert oracle.exercised["S1"] == 1 + 2 * known
 
 
+@pytest.mark.parametrize("is_over", [False, True])
+@pytest.mark.parametrize(("key", "page", "field"), [(KEYS[3], STATE, ""), (KEYS[3], WRONG_STATE, "sent")])
+def test_what_was_sent_is_judged_even_if_its_request_is_over(
+    key: Key, page: Content, field: str, is_over: bool
+) -> None:
+    layout = Layout((Group("mamba", 8), Group("attention", 8)), 9, WIDTH, "align", True)
+    context, oracle = context_of(layout, r0=life_of("r0", 20)), Checkpoint()
+    if is_over:
+        context.reference.end("r0")
+    violation = oracle.on_view(context, view_of(layout, sent={key: (page,)}))
+    assert (violation.field if violation else "") == field
+    assert oracle.exercised["S1"] == 1
+
+
 SHIFTED = Layout((Group("attention", 4, draft=True, shift=1),), 9, WIDTH, "align", True)
 
 
