@@ -57,6 +57,7 @@ BEHIND: Sequence[Behind] = (
         "HiCache's pools have the trace's sizes",
         ("hicache_host_memory_fraction",),
     ),
+    Behind("chosen where the pools of a decode server are built", ("disaggregation_decode_retraction_backup",)),
     Behind("one tree serves requests and sessions, whether or not the trace has any", ("enable_streaming_session",)),
     Behind(
         "read by other processes than the scheduler's, or by features that no trace has",

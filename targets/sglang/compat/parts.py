@@ -104,11 +104,11 @@ def publish(sizes: Sizes) -> Any:
         given["speculative_use_block_verification"] = sizes.sampled == "block"
     if sizes.disaggregation == "decode":
         given |= {
-            "disaggregation_mode": "decode",
             "disaggregation_decode_enable_radix_cache": sizes.caching,
             "disaggregation_decode_extra_slots": sizes.extra_rows,
             # What a model with states is resolved to (`resolve_decode_retraction_backup`).
             "disaggregation_decode_retraction_backup": "cpu_tensor",
+            "hicache_ratio": None,
             "num_reserved_decode_tokens": sizes.reserved_tokens,
         }
     if sizes.strips:
