@@ -49,8 +49,7 @@ def refusal(trace: Trace, factory: TargetFactory) -> str:
         return f"configuration: {factory.name} has no mamba_cache_mode={mode}"
     if reason := foreign_option(trace.config.options, factory.capabilities):
         return f"configuration: {factory.name}: {reason}"
-    without = factory.capabilities.switched_off(trace.config.options)
-    if foreign := needed_events(trace.events) - (factory.capabilities.events - without):
+    if foreign := needed_events(trace.events) - factory.capabilities.events:
         return f"events: {factory.name} has no {', '.join(sorted(foreign))}"
     if foreign := needed_features(trace.events) - factory.capabilities.features:
         return f"requests: {factory.name} has no {', '.join(sorted(foreign))}"

@@ -19,7 +19,7 @@ def row(name: str | None, tokens: tuple[int, ...] | None) -> Any:
 def compute(*rows: Any) -> None:
     """Compute a launch on a device without layers."""
     device = Device.__new__(Device)
-    device.tier, device.records, device._relay = None, [], {}
+    device.tier, device.records, device.relay = None, [], {}
     device.engine = SimpleNamespace(layers=[])  # type: ignore[assignment]
     device._snapshot = lambda launch: None  # type: ignore[method-assign]
     device.compute(KernelLaunch(3, list(rows), deque(), lambda launch: None))
