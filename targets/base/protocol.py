@@ -189,8 +189,8 @@ class Capabilities(Struct, frozen=True):
         return {name: value for name, value in most.items() if self.options[name].count(value) > 1}
 
     def switched_off(self, options: Mapping[str, str]) -> frozenset[str]:
-        """Return the features and kinds of groups that these options of a configuration switch off
-        (`features_with`)."""
+        """Return the features, usual ones too, events and kinds of groups that these options of a configuration switch
+        off (`features_with`)."""
         off = frozenset[str]()
         for name, by_value in self.features_with.items():
             if name in options:

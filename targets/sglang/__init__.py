@@ -29,10 +29,9 @@ SGLang's own state and KV tensors. See docs/explanation/sglang.md.
     host_copies  HiCache: copies between host and device that run when something waits for them
     host_tier    HiCache: the host tier, and what it copies
     storage      what is behind it: the controller's threads run one operation at a time
-    disaggregation  one side of prefill/decode disaggregation, with a stand-in for the other one
+    disaggregation  servers that have one part of serving, with a stand-in for the other one
     host_contents  what the host holds, as observations
     host_view    the host's metadata as a `View`
-    disaggregation  servers that have one part of serving: prefill
     serving      the server around the scheduler, one turn of the event loop per step
     target       the `Target` protocol
     kit_limits   what shadow layers and scripts cannot do

@@ -86,10 +86,12 @@ DRAFTS = {
     "ngram": "the n-gram corpus: drafts are as many right and wrong tokens as the scenario states",
     "eagle": "the draft model: it guesses from that digest of the target model; the scenario makes guesses wrong",
 }
-PREFILL = (
-    "the prefill server and the network: the right content is written to the places that the decode server names, some "
-    "turns later"
-)
+PEERS = {
+    "decode": "the prefill server and the network: the right content is written to the places that the decode server "
+    "names, some turns later",
+    "prefill": "the decode server and the network: what the prefill server names is read from its registered buffers, "
+    "at once or up to four turns later",
+}
 FLAGS = (
     ("eviction", "--radix-eviction-policy", "lru"),
     ("path_states", "--mamba-max-states-per-path", "-1"),
@@ -183,7 +185,7 @@ def deployment(variant: str, trace: Trace, version: str, device: str = "") -> De
         replaced=(
             *REPLACED,
             *([DRAFTS[sizes_of(config).drafter]] if config.num_speculative_tokens else ()),
-            *([PREFILL] if sizes_of(config).disaggregation == "decode" else ()),
+            *[text for part, text in PEERS.items() if part == sizes_of(config).disaggregation],
         ),
         packages=("torch", "triton", "transformers", "numpy"),
         environment=("-m", "sglang.check_env"),
@@ -239,7 +241,7 @@ def _flags(trace: Trace) -> Iterator[str]:
     blocks = {group.kind: group.block_size for group in config.groups}
     options, page = config.options, blocks["attention"]
     if sizes.disaggregation == "decode":
-        yield from ("--disaggregation-mode", "decode", "--num-reserved-decode-tokens", str(sizes.reserved_tokens))
+        yield from ("--num-reserved-decode-tokens", str(sizes.reserved_tokens))
         if config.enable_prefix_caching:
             yield "--disaggregation-decode-enable-radix-cache"
     if sizes.unified != "no":

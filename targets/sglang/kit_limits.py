@@ -275,7 +275,7 @@ ROWS: tuple[Row[Case], ...] = (
     # ---- Scripts.
     Row("script", "tree_core", lambda c: c.options.tree_core == BOTH, "two tree cores side by side"),
     Row("script", "disaggregation", lambda c: c.options.disaggregation != "no",
-        "one side of prefill/decode disaggregation: its stand-in for the other side is not part of scripts"),
+        "a server of one part of serving: the stand-ins for the other server and the network are not part of scripts"),
     Row("script", "assertions", lambda c: not shown(c.failure), "{failure.oracle} ({failure.field}) on SGLang yet"),
 )  # fmt: skip
 

@@ -50,8 +50,9 @@ without a declared stock server.
 """
 
 
-RECEIVED = frozenset({"prompt-logprobs"})
-"""Fields of violations that are wrong answers themselves, whatever tokens their clients receive."""
+RECEIVED = frozenset({"prompt-logprobs", "sent"})
+"""Fields of violations that are wrong answers themselves, whatever tokens their clients receive, or wrong content from
+which another server answers."""
 
 
 def effect_of(violation: Violation, answers: Answers, declines: Collection[str] = ()) -> Effect:
