@@ -9,7 +9,7 @@ endless; `Skeleton.turn` is one iteration of them, in the same order.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
@@ -18,7 +18,7 @@ from sglang.srt.managers.scheduler import Scheduler
 
 from ...reference.prefix_cache import Key
 from ...reference.tokens import Truth
-from ..base.observe import Content
+from ..base.observe import Content, View
 from .compat import parts, scheduler_api
 from .compat.engine import SglangEngine
 from .stubs import OFF
@@ -104,6 +104,8 @@ class Skeleton(Scheduler):
     make_client = Client
     truths: Mapping[str, Truth] = MappingProxyType({})
     """What the clients of requests know and what the model will say, by name."""
+    host_view: Callable[[], View]
+    """Returns the host's metadata at this moment."""
 
     def __init__(
         self,
@@ -112,9 +114,7 @@ class Skeleton(Scheduler):
         max_tokens: int,
         worker: Any = None,
         grammars: Any = None,
-        side: Any = None,
     ) -> None:
-        """`side` makes what one side of prefill/decode disaggregation has beside its scheduler, None without it."""
         sizes = engine.sizes
         self.device_model = device
         self.client = self.make_client()
@@ -149,7 +149,6 @@ class Skeleton(Scheduler):
         scheduler_api.complete(self, sizes)
         self.grammar_manager: Any = grammars(self) if grammars else OFF
         self.model_worker: Any = self._speculate(engine, worker) if sizes.drafts else None
-        self.side: Any = side and side(self, engine)
 
     def _speculate(self, engine: SglangEngine, worker: Any) -> Any:
         """Set up speculation's worker, and what `Scheduler.run_batch` needs to launch it."""
@@ -190,8 +189,6 @@ class Skeleton(Scheduler):
 
     def update_running_batch(self, batch: Any) -> Any:
         """Retract the requests that the trace names before the next decode is prepared, as if memory had run out."""
-        if self.side:
-            return self.side.update(batch, super().update_running_batch)
         wanted, self.retract_next = self.retract_next, []
         # SGLang retracts no request while the token in flight ends a row, since that frees memory.
         if wanted and not scheduler_api.finishing(self, batch):
@@ -221,7 +218,7 @@ class Skeleton(Scheduler):
 
     def next_batch(self) -> Any:
         """Return the next batch that SGLang plans, None if there is none."""
-        return self.side.plan() if self.side else scheduler_api.plan(self)
+        return scheduler_api.plan(self)
 
     def waits(self, batch: Any) -> bool:
         """Return True if the previous batch is processed before a planned one is launched."""
@@ -280,8 +277,7 @@ class Skeleton(Scheduler):
 
     def queued(self) -> list[Any]:
         """Return the requests that wait, those whose grammars are being compiled last."""
-        apart = self.side.queued() if self.side else []
-        return [*self.waiting_queue, *apart, *self.grammar_manager.grammar_queue]
+        return [*self.waiting_queue, *self.grammar_manager.grammar_queue]
 
     @property
     def busy(self) -> bool:
@@ -294,8 +290,7 @@ class Skeleton(Scheduler):
     def may_be_flushed(self) -> bool:
         """Return True if SGLang flushes the cache of a server that is paused (`is_fully_idle`)."""
         holds = any(one.kv.holds_kv for one in self.waiting_queue)
-        waits = self.side is not None and self.side.is_busy()
-        return not (holds or waits or self.grammar_manager.grammar_queue)
+        return not (holds or self.grammar_manager.grammar_queue)
 
     def sent(self) -> Mapping[Key, Sequence[Content]]:
         """Return what another server has received of the content of the pools."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 from ...reference.layout import cdiv
@@ -35,11 +34,9 @@ class Server:
         tier: Any = None,
         grammars: Any = None,
         scheduler: type[Skeleton] = Skeleton,
-        side: Any = None,
     ) -> None:
         """`max_tokens`: most prompt tokens of a step. The others are classes: of sessions, of speculation's worker, of
-        the runner of captured decode graphs, of the host tier, of the manager of grammars, of the scheduler, of what a
-        decode server has beside it.
+        the runner of captured decode graphs, of the host tier, of the manager of grammars, of the scheduler.
 
         Each may be None where it is not used, and must be on a release that does not have it.
         """
@@ -49,8 +46,7 @@ class Server:
         self.tier = self.device.tier = tier and tier(self.engine, self.device)
         self.truths: dict[str, Truth] = {}
         """What each client knows and what the model will say, which is drafted."""
-        side = side and partial(side, truths=self.truths)
-        self.scheduler = scheduler(self.engine, self.device, max_tokens, worker, grammars, side)
+        self.scheduler = scheduler(self.engine, self.device, max_tokens, worker, grammars)
         self.sessions: Any = sessions and sessions(self.engine)
         self.scheduler.truths = self.truths
         if self.scheduler.model_worker is not None:
@@ -107,8 +103,6 @@ class Server:
         if self.engine.sizes.order == "routing-key":
             request.routing_key = routing_key_of(name) or None
         self.requests[name] = request
-        if self.scheduler.side:
-            self.scheduler.side.attach(request)
         if wait := structured or bad_grammar:
             ends = () if is_string else stops
             self.scheduler.grammar_manager.ask(request, truth, ends, wait - 1, not bad_grammar)

@@ -62,13 +62,12 @@ class SglangTarget:
 
             register()
         self.layout = layout_of(sizes)
-        parts = _sessions(), _worker(sizes), _graphs(sizes), _tier(sizes), _grammars(), _scheduler(sizes), _side(sizes)
+        parts = _sessions(), _worker(sizes), _graphs(sizes), _tier(sizes), _grammars(), _scheduler(sizes)
         self.server = server = Server(sizes, config.max_num_batched_tokens, *parts)
         self.engine, self.device, self.scheduler = server.engine, server.device, server.scheduler
         self.sessions = server.sessions
         self.host = Host(server)
-        if self.scheduler.side:
-            self.scheduler.side.view = self.host.view
+        self.scheduler.host_view = self.host.view
         self._truths = server.truths
         """What each client knows and what the model will say."""
         self._handlers: dict[type[Event], Callable[[Any], None]] = {
@@ -261,15 +260,6 @@ def _tier(sizes: Sizes) -> Any:
     return partial(HostTier, storage=FileStorage) if sizes.storage != "no" else HostTier
 
 
-def _side(sizes: Sizes) -> Any:
-    """Return the class of what a decode server has beside its scheduler, None for others."""
-    if sizes.disaggregation != "decode":
-        return None
-    from .disaggregation.decode import DecodeSide
-
-    return DecodeSide
-
-
 def _grammars() -> Any:
     """Return the class of the manager of grammars, None for a release that is not driven with them."""
     if not scheduler_api.is_driven_fully():
@@ -285,6 +275,10 @@ def _scheduler(sizes: Sizes) -> type[Skeleton]:
         from .disaggregation.prefill import PrefillSkeleton
 
         return PrefillSkeleton
+    if sizes.disaggregation == "decode":
+        from .disaggregation.decode import DecodeSkeleton
+
+        return DecodeSkeleton
     return Skeleton
 
 

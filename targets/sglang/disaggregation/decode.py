@@ -24,14 +24,16 @@ from sglang.srt.disaggregation import decode, utils
 from sglang.srt.disaggregation.base import KVPoll
 from sglang.srt.disaggregation.base.conn import StateType
 from sglang.srt.managers import scheduler as scheduling
+from sglang.srt.managers.scheduler import Scheduler
 from sglang.srt.runtime_context import get_disagg, get_parallel
 
 from ....reference.layout import cdiv
-from ....reference.tokens import EMPTY, Truth, chain, window_of
-from ...base.observe import Delivered, Loaded, Planned, PlannedRow, View
+from ....reference.tokens import EMPTY, chain, window_of
+from ...base.observe import Delivered, Loaded, Planned, PlannedRow
 from ...base.protocol import EngineError
 from ..compat.engine import ATTENTION, STATES, SglangEngine
 from ..compat.memory import ForwardStream, SchedulerStream
+from ..scheduling import Skeleton
 
 HOST, PORT = "prefill", 8998
 """Of the prefill server, by which requests name it."""
@@ -167,14 +169,13 @@ def _copied(value: Any) -> Any:
 class DecodeSide:
     """What a decode server has beside its scheduler: SGLang's queues, and the stand-ins for the rest."""
 
-    def __init__(self, scheduler: Any, engine: SglangEngine, truths: dict[str, Truth]) -> None:
-        self.scheduler, self.engine, self.truths = scheduler, engine, truths
+    def __init__(self, scheduler: DecodeSkeleton, engine: SglangEngine) -> None:
+        self.scheduler: Any = scheduler
+        self.engine = engine
         self.device = scheduler.device_model
         self.rooms: dict[int, Any] = {}
         """Requests by the number of their transfer."""
         self.turn = 0
-        self.view: Callable[[], View]
-        """Returns the metadata at this moment."""
         self.started: list[PlannedRow] = []
         """Requests whose content is loaded since this turn, as they wait for it."""
         self.answered: set[str] = set()
@@ -263,7 +264,7 @@ class DecodeSide:
         records, step = self.device.records, self.device.step
         records.extend(Delivered(step, [(name, [token])], []) for name, token in self.first)
         if self.started:
-            records.append(Planned(step, tuple(self.started), (), 0, self.view()))
+            records.append(Planned(step, tuple(self.started), (), 0, self.scheduler.host_view()))
         records.extend(self.restored)
         self.started, self.first, self.restored = [], [], []
 
@@ -272,7 +273,7 @@ class DecodeSide:
 
     def begin(self, request: Any, hit: int) -> None:
         """Note a transfer behind a hit: of the prompt, or also of the answer so far, which is computed again."""
-        name, truth = request.client_name, self.truths[request.client_name]
+        name, truth = request.client_name, self.scheduler.truths[request.client_name]
         length, is_again = truth.prompt_length, getattr(request, "pd_rebootstrap_in_progress", False)
         if is_again:
             length += len(request.output_ids)
@@ -285,7 +286,7 @@ class DecodeSide:
 
     def write(self, request: Any, places: Places, tokens: tuple[int, ...]) -> None:
         """Write what the prefill server has to the places that SGLang named, and the first token of the answer."""
-        truth, name = self.truths[request.client_name], request.client_name
+        truth, name = self.scheduler.truths[request.client_name], request.client_name
         length = len(tokens) or truth.prompt_length
         truth.reach(length + 1)
         tags = truth.tags[: length + 1]
@@ -351,3 +352,34 @@ class DecodeSide:
         for layer in range(sizes.state_layers):
             slot = int(request.kv.mamba_pool_idx)
             self.restored.append(Loaded(step, name, STATES, layer, 0, slot, temporal=True, conv=True))
+
+
+class DecodeSkeleton(Skeleton):
+    """The scheduler of a decode server."""
+
+    def __init__(self, engine: SglangEngine, *parts: Any) -> None:
+        super().__init__(engine, *parts)
+        self.side = DecodeSide(self, engine)
+
+    def _add_request_to_queue(self, request: Any, is_retracted: bool = False) -> None:
+        """Queue a request. Its client, or a router, has told both servers of each other."""
+        if request.bootstrap_room is None:
+            self.side.attach(request)
+        super()._add_request_to_queue(request, is_retracted)
+
+    def update_running_batch(self, batch: Any) -> Any:
+        """Prepare the next decode; SGLang itself retracts the requests that the trace names."""
+        return self.side.update(batch, partial(Scheduler.update_running_batch, self))
+
+    def next_batch(self) -> Any:
+        """Return the next batch, as the event loops get it."""
+        return self.side.plan()
+
+    def queued(self) -> list[Any]:
+        """Return the requests that wait, those whose grammars are being compiled last."""
+        return [*self.waiting_queue, *self.side.queued(), *self.grammar_manager.grammar_queue]
+
+    @property
+    def may_be_flushed(self) -> bool:
+        """Return True if SGLang flushes the cache of a server that is paused."""
+        return bool(super().may_be_flushed and not self.side.is_busy())
