@@ -470,7 +470,7 @@ def _scaled(config: Config) -> Iterator[str]:
         yield f"snapshot grid of {chunk} tokens; a server's is its model's chunk size (at least 64 for GDN models)"
     yield f"pools: {config.num_blocks - 1} pages of keys and values, and the fewest state slots that a server takes"
     if sizes_of(config).disaggregation == "decode":
-        yield "a decode server reserves about a page for each request; a server's reserves 512 tokens"
+        yield "about a page is reserved for each answer; a server's default (--num-reserved-decode-tokens) is 512"
         yield "what the prefill server computed arrives 1 to 3 turns after the places for it are named"
     for window in [group.window for group in config.groups if group.window]:
         yield f"sliding window of {window} tokens, given back in batches of one page; a server's has hundreds, in 128"

@@ -109,7 +109,7 @@ class Case(NamedTuple):
 
     @property
     def is_part(self) -> bool:
-        """True if the server has one part of serving."""
+        """True if the server is a prefill or a decode server."""
         return bool(self.options.disaggregation != "no")
 
     @property
@@ -275,7 +275,7 @@ ROWS: tuple[Row[Case], ...] = (
     # ---- Scripts.
     Row("script", "tree_core", lambda c: c.options.tree_core == BOTH, "two tree cores side by side"),
     Row("script", "disaggregation", lambda c: c.options.disaggregation != "no",
-        "a server of one part of serving: the stand-ins for the other server and the network are not part of scripts"),
+        "a prefill or decode server: the stand-ins for the other server and the network are not part of scripts"),
     Row("script", "assertions", lambda c: not shown(c.failure), "{failure.oracle} ({failure.field}) on SGLang yet"),
 )  # fmt: skip
 

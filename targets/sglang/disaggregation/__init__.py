@@ -1,4 +1,4 @@
-"""Prefill/decode disaggregation: servers that have one part of serving each. One of them runs, the other is a stand-in.
+"""Prefill/decode disaggregation: a prefill server or a decode server runs; its peer is a stand-in.
 
 decode   the scheduler of a decode server, and what it has beside it
 prefill  the scheduler of a prefill server

@@ -177,7 +177,7 @@ class DecodeSide:
         """Requests by the number of their transfer."""
         self.turn = 0
         self.started: list[PlannedRow] = []
-        """Requests whose content is loaded since this turn, as they wait for it."""
+        """Rows of the requests whose load began in this turn."""
         self.answered: set[str] = set()
         """Clients that have the first token of their answer."""
         self.first: list[tuple[str, int]] = []
@@ -234,7 +234,7 @@ class DecodeSide:
     def update(self, batch: Any, update: Callable[[Any], Any]) -> Any:
         """Prepare the next decode; SGLang itself retracts the requests that the trace names, as if memory ran out.
 
-        Where it waits for the step in flight first, it retracts them afterwards.
+        If it must first wait for a step in flight, it retracts them in a later turn.
         """
         wanted = {one for one in batch.reqs if one.client_name in self.scheduler.retract_next and not one.finished()}
         if not wanted:

@@ -130,7 +130,7 @@ class Manager(BaseKVManager):
         """Do nothing: there is no other process."""
 
     def tick(self) -> None:
-        """End a turn: what is due is read. Of different contents under one key each is seen, turn by turn."""
+        """End a turn: what is due is read. If several contents arrive under one key, each is shown in its own turn."""
         for sender in self.senders:
             sender.advance()
         self.turn += 1
