@@ -334,9 +334,11 @@ class Truth:
         self._withhold(stops, min_tokens)
         return stops
 
-    def restrict(self, closes: int) -> None:
-        """Let a grammar restrict the answer from its first token on. Token `closes` completes it, 0 for never."""
+    def restrict(self, closes: int, reasons_until: int = 0) -> None:
+        """Let a grammar restrict the answer from its first token on, or behind the first that is `reasons_until`. Token
+        `closes` of the answer completes it, 0 for never."""
         self.has_grammar, self.closes_at = True, self.prompt_length + closes - 1 if closes else 0
+        self.reasons_until = reasons_until
         self._answer_anew()
 
     def _withhold(self, tokens: tuple[int, ...], places: int) -> None:

@@ -147,10 +147,12 @@ class Grammar:
         self.stops = bool("stop-tokens" in features and workload.stop_token)
         self.asks_for_logprobs = self._is_asked("prompt-logprobs", workload.logprobs_used)
         self.asks_for_ends = "logprobs-from" in capabilities.features
-        self.is_structured = self._is_asked("structured-output", workload.structured_used)
+        drafts = config.num_speculative_tokens > 0
+        # Grammars are walked, rolled back and waited for beside drafts only.
+        most_structured = max(workload.structured_used, workload.structured_drafted * drafts)
+        self.is_structured = self._is_asked("structured-output", most_structured)
         self.reasons = "reasoning" in capabilities.features
         self.samples = self._is_asked("samples", workload.samples_used)
-        drafts = config.num_speculative_tokens > 0
         self.is_exact = drafts and "least-beside-drafts" in capabilities.lacks
         """True if an answer with a minimum number of tokens must have all that it may have."""
         # What a step in flight behind such an end samples then depends on how the engine counts.

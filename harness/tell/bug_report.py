@@ -1030,6 +1030,7 @@ LEGEND: Mapping[str, str] = {
     "is_string=": "With `is_string` the stop is found in the text of the answer.",
     "min_tokens=": "`min_tokens` is the least number of new tokens that a request asks for.",
     "structured=": "With `structured=n` the answer is structured output, whose grammar is ready after n - 1 steps.",
+    "reasons_until=": "`reasons_until` is the token with which the reasoning before structured output ends.",
     "reasoning=": "`reasoning` is the new token by which the reasoning before structured output has ended.",
     "closes=": "`closes` is the number of new tokens with which the grammar is complete.",
     "bad_grammar=": "With `bad_grammar=n` the request's grammar does not compile, which is known after n - 1 steps.",

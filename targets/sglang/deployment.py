@@ -140,6 +140,8 @@ FORM = Form(
 )
 """`.github/ISSUE_TEMPLATE/1-bug-report.yml`."""
 EAGER = "--disable-cuda-graph"
+PARSER = "qwen3"
+"""A reasoning parser that SGLang registers: reasoning ends with `</think>`."""
 SYNCHRONOUS = "--disable-overlap-schedule"
 PAUSE = """await client.post(f"{URL}/pause_generation", cast_to=object, body={'mode': 'retract'})"""
 CONTINUE = 'await client.post(f"{URL}/continue_generation", cast_to=object, body={})'
@@ -302,7 +304,9 @@ def _flags(trace: Trace) -> Iterator[str]:
     if not sizes.chunked:
         yield from ("--chunked-prefill-size", "-1")
     if sizes.strips:
-        yield from ("--strip-thinking-cache", "--reasoning-parser", "qwen3")
+        yield "--strip-thinking-cache"
+    if sizes.strips or any(isinstance(event, Turn) and event.structured for event in trace.events):
+        yield from ("--reasoning-parser", PARSER)
     if config.policy == "priority":
         yield from ("--enable-priority-scheduling", "--schedule-low-priority-values-first")
         yield from ("--priority-scheduling-preemption-threshold", "0")
@@ -393,6 +397,7 @@ def _fields(
     found |= {"routing_key": key} if has_keys and (key := routing_key_of(event.name)) else {}
     found |= {"min_new_tokens": least} if (least := least_tokens(event)) else {}
     found |= {"regex": ".*"} if event.structured else {}
+    found |= {"require_reasoning": True} if event.structured and event.reasoning else {}
     found |= {"regex": "("} if isinstance(event, Arrive) and event.bad_grammar else {}
     if is_sampled and not {"min_new_tokens", "regex"} & found.keys():
         chance = sampling_of(event.name)
@@ -460,6 +465,11 @@ def _forced(trace: Trace) -> Iterator[str]:
         yield f"drafts are right or wrong as the script says; a server's come from its {source}"
     if sizes_of(trace.config).sampled != "no":
         yield "verifications sample what the script expects, since their random numbers are chosen; a server's are not"
+    if any(isinstance(event, Turn) and event.structured and event.reasoning for event in trace.events):
+        yield (
+            f"reasoning ends with the token that the script names; replace {PARSER} by the reasoning parser of your "
+            "model, which has its own"
+        )
     if any(isinstance(event, Step) and (event.budget or event.chunks) for event in trace.events):
         yield "the script limits the tokens of single steps; on a server other requests take the rest of a chunk"
 

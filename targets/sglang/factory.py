@@ -89,6 +89,7 @@ BEHIND_HOST = (
 """Only where SGLang's hash of pages can be compiled."""
 POLICIES = ("write_through", "write_through_selective", "write_back")
 ASKED = frozenset({"images", "adapters", "structured-output", "failing-grammars", "prompt-logprobs", "logprobs-from"})
+ASKED |= {"reasoning"}
 """Features of requests that are driven since the same release as `MIXED`."""
 TREES = frozenset({"draft-trees"})
 """Feature of drafts more than one of which may follow the same token."""
@@ -198,9 +199,11 @@ TOGETHER = (
     ("window", "unified_memory"),
     ("window", "unified_memory"),
     ("window", "breadth", "drafts"),
+    *(("disaggregation",),) * 6,
 )
 """The code of the first two is that of neither alone (`allocator/unified_hybrid_swa.py`): as many configurations aim at
-both as at three extras. Beside windows the accepted path of a tree is moved in two pools (`SWAKVPool`)."""
+both as at three extras. Beside windows the accepted path of a tree is moved in two pools (`SWAKVPool`). A server of one
+part of serving has event loops and queues of its own, and gives way to most other extras."""
 DRAFTS = 3
 """Most drafts in a verification, for releases whose speculation the target can drive."""
 

@@ -52,6 +52,10 @@ BEHIND: Sequence[Behind] = (
         "adapters are numbers that are added to the content of tokens",
         ("enable_lora", "lora_target_modules", "max_lora_rank"),
     ),
+    Behind(
+        "a stand-in for the reasoning parser of a model: each request says which token ends its reasoning",
+        ("reasoning_parser",),
+    ),
     Behind("the budget of a step is the scenario's, and set before the step", ("chunked_prefill_size",)),
     Behind(
         "HiCache's pools have the trace's sizes",

@@ -4,17 +4,24 @@ SGLang's own manager queues requests until their grammars are compiled; its sche
 them, its workers walk drafts down a grammar, and its result processor advances it and ends answers that are complete.
 Only the backend (xgrammar, ...) is replaced, by the grammar of `reference.structured`, and its threads: a grammar is
 compiled when the trace says so.
+
+The server has a reasoning parser: SGLang's `ReasonerGrammarBackend` holds each grammar back until the token that ends
+the reasoning of its request. It is like the parser of a model for which a request chooses that token, among all.
 """
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from sglang.srt.constrained import grammar_manager
 from sglang.srt.constrained.base_grammar_backend import BaseGrammarBackend, BaseGrammarObject, InvalidGrammarObject
+from sglang.srt.constrained.reasoner_grammar_backend import ReasonerGrammarBackend
+from sglang.srt.sampling.sampling_params import REQUEST_REASONING_END_TOKEN_IDS_KEY
 
-from ...reference.tokens import Truth
+from ...reference.structured import grammar_start
+from ...reference.tokens import VOCABULARY, Truth
 from ..base.grammars import WORD, AnswerGrammar, Compiler
 from ..base.protocol import EngineError
 from .compat import scheduler_api
@@ -30,7 +37,7 @@ class NotAllowed(EngineError, ValueError):
 
 
 class TokenGrammar(AnswerGrammar, BaseGrammarObject):
-    """The grammar of one answer."""
+    """The grammar of one answer, or of what follows its reasoning."""
 
     def __init__(self, truth: Truth, stops: tuple[int, ...]) -> None:
         """It is complete at `Truth.closes_at`, and terminated there by a token of `stops`."""
@@ -49,10 +56,11 @@ class TokenGrammar(AnswerGrammar, BaseGrammarObject):
 
     def is_terminated(self) -> bool:
         """Return True if the grammar was complete, and a stop token followed."""
-        place = self.truth.closes_at - self.truth.prompt_length
+        place = self.truth.closes_at - grammar_start(self.truth)
         return 0 <= place < len(self.tokens) and self.tokens[place] in self.stops
 
-    def allocate_vocab_mask(self, vocab_size: int, batch_size: int, device: Any) -> torch.Tensor:
+    @staticmethod
+    def allocate_vocab_mask(vocab_size: int, batch_size: int, device: Any) -> torch.Tensor:
         """Return a mask that allows everything."""
         return torch.full((batch_size, -(-vocab_size // WORD)), -1, dtype=torch.int32)
 
@@ -77,11 +85,14 @@ class TokenGrammar(AnswerGrammar, BaseGrammarObject):
 
 
 class Backend(BaseGrammarBackend):
-    """Compiles grammars in so many plannings as the trace says, instead of by threads."""
+    """Makes grammars."""
+
+    # SGLang's backend for reasoning asks for them here, too.
+    allocate_vocab_mask = staticmethod(TokenGrammar.allocate_vocab_mask)
+    move_vocab_mask = staticmethod(TokenGrammar.move_vocab_mask)
+    apply_vocab_mask = staticmethod(TokenGrammar.apply_vocab_mask)
 
     def __init__(self) -> None:
-        self.cache: dict[Any, Any] = {}
-        self.executor = Compiler()
         self.asked: dict[str, tuple[Truth, tuple[int, ...]]] = {}
         """By specification: the answer and its stop tokens."""
 
@@ -90,6 +101,20 @@ class Backend(BaseGrammarBackend):
         if key_string == DOES_NOT_COMPILE:
             return InvalidGrammarObject("the grammar does not compile")
         return TokenGrammar(*self.asked[key_string])
+
+
+class Reasoner(ReasonerGrammarBackend):
+    """Compiles grammars that hold behind the reasoning, in so many plannings as the trace says, without threads."""
+
+    def __init__(self, backend: Backend) -> None:
+        """Without a choice of its request, a reasoning ends with a token that the model never says."""
+        detector = SimpleNamespace(
+            get_think_end_token_ids=lambda tokenizer: [VOCABULARY],
+            get_answer_frame=lambda: None,
+            think_excluded_tokens=None,
+        )
+        super().__init__(backend, SimpleNamespace(detector=detector), None)
+        self.executor = Compiler()
 
 
 class _Clock:
@@ -114,7 +139,8 @@ class Grammars(grammar_manager.GrammarManager):
         self.scheduler = scheduler
         self.server_args = scheduler.server_args
         self.grammar_queue: list[Any] = []
-        self.grammar_backend = Backend()
+        self.grammars = Backend()
+        self.grammar_backend = Reasoner(self.grammars)
         self._enable_strict_thinking = False
         self.grammar_sync_size, self.pp_rank, self.pp_size, self.pp_group = 1, 0, 1, None
         self.grammar_pp_sync_work_list: list[Any] = []
@@ -123,7 +149,11 @@ class Grammars(grammar_manager.GrammarManager):
 
     def ask(self, request: Any, truth: Truth, stops: tuple[int, ...], wait: int, compiles: bool) -> None:
         """Ask for a structured answer: its grammar is ready in time for the planning after the next `wait`."""
-        specification = f"{request.rid}{len(self.grammar_backend.asked)}" if compiles else DOES_NOT_COMPILE
-        self.grammar_backend.asked[specification] = truth, stops
+        asked, sampling = self.grammars.asked, request.sampling_params
+        specification = f"{request.rid}{len(asked)}" if compiles else DOES_NOT_COMPILE
+        asked[specification] = truth, stops
         self.grammar_backend.executor.wait = wait
-        request.sampling_params.ebnf = specification
+        sampling.ebnf = specification
+        request.require_reasoning = bool(truth.reasons_until)
+        if truth.reasons_until:
+            sampling.custom_params = {REQUEST_REASONING_END_TOKEN_IDS_KEY: [truth.reasons_until]}

@@ -207,6 +207,7 @@ class _Clients(Conversations):
         more += f", min_tokens={least_tokens(event)}" if least_tokens(event) else ""
         if event.structured:
             more += f", structured={event.structured}" + (f", closes={event.stop_at}" if event.stop_at else "")
+            more += f", reasons_until={truth.reasons_until}" if truth.reasons_until else ""
         if isinstance(event, Arrive) and event.bad_grammar:
             more += f", bad_grammar={event.bad_grammar}"
         if isinstance(event, Arrive) and event.prompt_logprobs:

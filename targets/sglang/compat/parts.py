@@ -319,6 +319,7 @@ def model_config(sizes: Sizes) -> Any:
         hf_text_config=SimpleNamespace(mamba_chunk_size=sizes.chunk),
         context_len=sizes.context,
         think_end_ids=[VOCABULARY],  # which the model never says: all of an answer is reasoning
+        request_selectable_think_end_id_sequences=[[token] for token in range(VOCABULARY)],
     )
 
 

@@ -63,19 +63,20 @@ class Engine:
 
     def _ask(
         self, name, truth, new_tokens, session=False, stops=(), priority=None, is_string=False, min_tokens=0,
-        structured=0, closes=0, bad_grammar=0, scored_from=None,
+        structured=0, closes=0, bad_grammar=0, scored_from=None, reasons_until=0,
     ):  # fmt: skip
         """Send a turn. Its answer ends with its first stop token, and none of these may come before `min_tokens`.
 
         With `is_string` SGLang gets the text of `stops` as one stop string. With priorities a smaller number is
         more important. `structured`: a grammar restricts the answer, and is compiled for one step less than this; it is
-        complete with token `closes` of the answer. `bad_grammar`: it does not compile. `scored_from`: SGLang's
+        complete with token `closes` of the answer. It holds behind the first token that is `reasons_until`, if that is
+        not 0. `bad_grammar`: it does not compile. `scored_from`: SGLang's
         `logprob_start_len`; the client wants the log-probability of each token of its prompt after that, too.
         """
         first = truth.prompt_length
         truth.withheld, truth.free_from = stops, first + min(min_tokens, new_tokens)
         if structured:
-            truth.restrict(closes)
+            truth.restrict(closes, reasons_until)
         self.last[name] = Turn(name, truth, new_tokens, stops, is_string, bad_grammar > 0, scored_from)
         self.turns.append(self.last[name])
         asked = stops, priority, is_string, min_tokens, structured, bad_grammar, scored_from

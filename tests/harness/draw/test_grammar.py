@@ -586,6 +586,25 @@ def test_some_requests_ask_for_log_probabilities_or_structured_output() -> None:
     assert 0.05 < sum(event.structured > 0 for event in turns) / len(turns) < 0.3
 
 
+def test_more_traces_with_drafts_have_structured_output() -> None:
+    """Beside drafts a grammar is walked and rolled back. A workload that asks for more of it gets that everywhere."""
+    able = msgspec.structs.replace(CLEAN.capabilities, features=CLEAN.capabilities.features | {"structured-output"})
+
+    def shares(workload: Workload) -> list[float]:
+        """Return the shares of traces with such requests: without drafts, with drafts."""
+        found: list[list[bool]] = [[], []]
+        for index in range(240):
+            trace = draw_trace(able, 1, index, supports=CLEAN.supports, workload=workload)
+            asked = any(isinstance(event, Turn) and event.structured for event in trace.events)
+            found[trace.config.num_speculative_tokens > 0].append(asked)
+        return [sum(asked) / len(asked) for asked in found]
+
+    free, drafted = shares(DEFAULT)
+    assert 0.2 < free < 0.4 < drafted < 0.6
+    assert min(shares(msgspec.structs.replace(DEFAULT, structured_used=100))) > 0.85
+    assert max(shares(msgspec.structs.replace(DEFAULT, structured_drafted=0))) < 0.4
+
+
 def test_some_answers_with_structured_output_begin_with_reasoning() -> None:
     """It ends within the answer, or with it; no other request reasons."""
     turns = [event for trace in asking("reasoning") for event in trace.events if isinstance(event, Turn)]

@@ -1,0 +1,101 @@
+"""Structured output on the released SGLang: the grammars are ours, everything that serves them is SGLang's."""
+
+import datetime
+from collections.abc import Iterator
+
+import pytest
+from support import of_release
+
+from hybridfuzz.harness.group.known.fixes import BUILTIN, apply_fixes, read_fixes
+from hybridfuzz.harness.workers.worker_client import WorkerClient
+from hybridfuzz.targets.base.patched_copy import patched
+from hybridfuzz.targets.base.patches import parse_patch
+from hybridfuzz.targets.base.registry import prepare
+from hybridfuzz.targets.base.trace import AnyEvent, Arrive, Config, Group, Preempt, Step, Trace
+from hybridfuzz.targets.sglang.deployment import deployment
+
+LATEST = "0.5.23"
+SPEC = f"sglang@{LATEST}"
+CASES = [
+    of_release("sglang", LATEST, *case)
+    for case in (("ngram", "1", 0), ("ngram", "1", 1), ("eagle", "1", 0), ("eagle", "1", 1), ("eagle", "2", 1))
+]
+"""What makes drafts, how many may follow the same token, steps in flight."""
+REACHED = (
+    "reasoning ended before structured output", "reasoning ended by a draft with drafts behind it",
+    "preempted during its reasoning", "model's first choice forbidden by a grammar",
+)  # fmt: skip
+
+
+FORGETS_FIRST = """\
+--- a/sglang/srt/constrained/reasoner_grammar_backend.py
++++ b/sglang/srt/constrained/reasoner_grammar_backend.py
+@@ -211,3 +211,5 @@
+     def rollback(self, k):
++        for _ in range(k):
++            self.rollback_state()
+         if self.grammar is not None:
+             if self.reasoning_in_grammar:
+@@ -223,4 +225,2 @@
+                 del self._opening[self._generated :]
+                 self._opening_text = self.decode(self._opening)
+-        for _ in range(k):
+-            self.rollback_state()
+"""
+"""A roll-back counts the tokens behind the reasoning when it has forgotten them."""
+
+
+@pytest.fixture(scope="module")
+def worker() -> Iterator[WorkerClient]:
+    """One worker with all packaged fixes."""
+    fixes = apply_fixes(prepare(SPEC, print), read_fixes(BUILTIN, SPEC), SPEC, datetime.date.today())
+    with WorkerClient(SPEC, fixes.launch, trace_seconds=300) as started:
+        started.start()
+        yield started
+
+
+def reasoning(drafter: str, breadth: str, depth: int) -> Trace:
+    """Return a trace in which answers with and without reasoning are verified and retracted. One is complete."""
+    config = Config(
+        80, (Group("mamba", 8), Group("attention", 4)), "slots", num_speculative_tokens=3, async_depth=depth,
+        max_model_len=64, options={"strategy": "extra_buffer", "drafter": drafter, "breadth": breadth},
+    )  # fmt: skip
+    events: list[AnyEvent] = [
+        *[Arrive(f"r{length}", (("a", length),), 14, structured=1, reasoning=length - 4) for length in range(5, 9)],
+        Arrive("q0", (("b", 5),), 14, structured=1),
+        Arrive("q1", (("b", 5),), 14, structured=2, reasoning=3, stop_at=9),
+    ]
+    for right in (3, 1, 3, 0, 2, 3, 3, 3, 3, 3, 3, 3):
+        events += [Step(drafts=3, right=right), Preempt("r7" if right % 2 else "r8")]
+    return Trace(config, (*events, *[Step(drafts=3, right=3)] * 14))
+
+
+@pytest.mark.engine
+@pytest.mark.xdist_group("engine")
+@pytest.mark.parametrize(("drafter", "breadth", "depth"), CASES)
+def test_a_grammar_holds_behind_the_reasoning(worker: WorkerClient, drafter: str, breadth: str, depth: int) -> None:
+    """Also where a draft ends it with drafts behind it, and after a retraction within it."""
+    outcome = worker.run(reasoning(drafter, breadth, depth))
+    assert outcome.violation is None, outcome.violation.message
+    for state in REACHED:
+        assert outcome.reached.get(state), state
+
+
+@pytest.mark.engine
+@pytest.mark.xdist_group("engine")
+@pytest.mark.parametrize(("drafter", "breadth", "depth"), CASES[::4])
+def test_a_grammar_that_is_not_rolled_back_with_its_reasoning_is_seen(drafter: str, breadth: str, depth: int) -> None:
+    """Behind wrong drafts it is at another place than the answer."""
+    broken = f"sglang@{patched(prepare(SPEC, print), [parse_patch(FORGETS_FIRST, 'forgets first')]).tree}"
+    with WorkerClient(broken, prepare(broken, print), trace_seconds=300) as worker:
+        worker.start()
+        violation = worker.run(reasoning(drafter, breadth, depth)).violation
+    assert violation is not None and violation.oracle == "S6"
+
+
+def test_a_server_with_structured_output_has_a_reasoning_parser() -> None:
+    asked = reasoning("ngram", "1", 0)
+    described = deployment("", asked, "0.5.23")
+    assert ("--reasoning-parser", "qwen3") in list(zip(described.flags, described.flags[1:], strict=False))
+    free = Trace(asked.config, (Arrive("r0", (("a", 5),), 3), Step()))
+    assert "--reasoning-parser" not in deployment("", free, "0.5.23").flags
