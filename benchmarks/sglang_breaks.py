@@ -26,6 +26,8 @@ VERIFIED = {"num_speculative_tokens": "3"}
 MODEL_DRAFTS = {**VERIFIED, "drafter": "eagle"}
 GUESSED = {"num_speculative_tokens": "2", "breadth": "2", "drafter": "ngram"}
 MODEL_TREES = {**GUESSED, "drafter": "eagle"}
+SHAPED = {"logits": "shaped", "num_speculative_tokens": "0"}
+SHAPED_DRAFTS = {"logits": "shaped", "num_speculative_tokens": "3"}
 PRIORITIES, DECODES = {"policy": "priority"}, {"strategy": "extra_buffer", "num_speculative_tokens": "0"}
 MIXED = {"mixed_chunk": "yes", "num_speculative_tokens": "0"}
 HOST = {"hicache": "write_through", "tree_core": "python", "num_speculative_tokens": "0"}
@@ -45,6 +47,7 @@ CORE = "srt/mem_cache/unified_cache/unified_tree_core.py"
 FULL = "srt/mem_cache/unified_cache/components/full.py"
 WINDOWS = "srt/mem_cache/unified_cache/components/swa.py"
 BACKEND = "srt/layers/attention/hybrid_linear_attn_backend.py"
+SAMPLING = "srt/sampling/sampling_batch_info.py"
 
 # fmt: off
 BREAKS = (
@@ -340,6 +343,26 @@ SERVED = (
         "                return start + token_count\n", "                return start + token_count + 1\n"),
     Break("string-without-its-place", BATCH, VERIFIED, "an answer keeps all tokens of the step with its stop string",
         "                        if stop_str_in_tail:\n", "                        if False:\n"),
+    # Requests that shape logits
+    Break("processor-rows-not-filtered", SAMPLING, SHAPED, "a processor keeps its rows when others leave the batch",
+        "                if new_rows == entry.rows\n", "                if len(new_rows) == len(entry.rows)\n"),
+    Break("parameters-of-the-first-rows", SAMPLING, SHAPED,
+        "the parameters of the first rows stay, not those of the rows that do",
+        "        self.custom_params = [self.custom_params[i] for i in keep_indices]\n",
+        "        self.custom_params = [self.custom_params[i] for i in range(len(keep_indices))]\n"),
+    Break("bias-not-filtered", SAMPLING, SHAPED, "the biases of the first rows stay, not those of the rows that do",
+        "            self.logit_bias = self.logit_bias[keep_indices_device]\n",
+        "            self.logit_bias = self.logit_bias[: len(keep_indices)]\n"),
+    Break("bias-merged-in-the-wrong-order", SAMPLING, SHAPED, "the biases of a batch that joins come first",
+        "    if lhs is not None and rhs is not None:\n        return torch.cat([lhs, rhs])\n",
+        "    if lhs is not None and rhs is not None:\n        return torch.cat([rhs, lhs])\n"),
+    Break("verified-without-bias", DRAFTING, SHAPED_DRAFTS, "a verification knows no bias",
+        "    if sampling_info.logit_bias is not None:\n", "    if sampling_info.logit_bias is None:\n"),
+    Break("biases-of-drafts-take-turns", DRAFTING, SHAPED_DRAFTS,
+        "the drafts of a request get the biases of all requests in turn",
+        "            torch.repeat_interleave(\n"
+        "                sampling_info.logit_bias, verify_input.draft_token_num, dim=0\n            )\n",
+        "            sampling_info.logit_bias.repeat(verify_input.draft_token_num, 1)\n"),
 )
 """Of priorities, mixed chunks, captured graphs, the host tier, windows, idle ranks, inputs and draft models; behind
 the fixes of the release's own bugs."""

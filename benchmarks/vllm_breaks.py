@@ -63,6 +63,7 @@ STAGES, EVENTS = NO_SPEC | ASYNC | {"pipeline": "sync"}, ALIGN | {"reports": "al
 UNEQUAL, UNEQUAL_WINDOW = groups(4, 8), groups(4, 8, window=8)
 IMAGES, ADAPTERS = ALIGN | {"inputs": "images"}, ALIGN | {"inputs": "adapters"}
 REPLAY = V1 | MIXER | NO_SPEC | {"replay": "3", "connector": "none"}
+SLOTS, SAMPLE_V2 = V2 | {"sampling": "varied"}, "v1/worker/gpu/sample"
 SAMPLED, LAYOUT = V1 | NO_SPEC | {"sampling": "varied"}, {"conv_layout": "DS"}
 
 # fmt: off
@@ -456,6 +457,19 @@ FEATURE_BREAKS: tuple[Break, ...] = (
           "        swap_dict_values(self.bad_words_token_ids, i1, i2)", "        pass"),
     Break("top-k-not-moved", BATCH_V1, SAMPLED, "a row moves, its top_k does not",
           "            self.top_k_cpu[empty_index] = self.top_k_cpu[last_req_index]", "            pass"),
+    # Sampling parameters of slots
+    Break("allowed-tokens-of-last-slot", f"{SAMPLE_V2}/logit_bias.py", SLOTS | NO_SPEC,
+          "a slot keeps the allowed tokens of its last owner",
+          "            self.num_allowed_token_ids.np[req_idx] = 0", "            pass"),
+    Break("bad-words-of-last-slot", f"{SAMPLE_V2}/bad_words.py", SLOTS | NO_SPEC,
+          "a slot keeps the bad words of its last owner",
+          "            self.num_bad_words.np[req_idx] = 0\n", "            pass\n"),
+    Break("bias-before-its-owner", f"{SAMPLE_V2}/logit_bias.py", SLOTS | NO_SPEC,
+          "the number of biased tokens is that of the slot's last owner",
+          "            self.num_logit_bias.np[req_idx] = num_logit_bias", "            pass"),
+    Break("bad-words-without-drafts", f"{SAMPLE_V2}/bad_words.py", SLOTS | SPEC,
+          "bad words of a verification see the token before it, not the drafts",
+          "    cur_req_first_pos = token_idx - pos", "    cur_req_first_pos = token_idx"),
     # Windows stored with their inputs last
     Break("window-width-of-other-layout", MAMBA, LAYOUT | SPEC | ALIGN,
           "the width of a window is taken from the wrong axis",

@@ -12,6 +12,7 @@ A trace, and what a target reports of it:
     proxy             proxies of a target, for code that records or changes a run
     inspection        the whole state of a target, for an exploration
     shadow            arithmetic on tags, for shadow layers
+    decoys            where a model prefers a token that its request rules out
     grammars          grammars and their compiler, in place of a backend of structured output
     external          content outside of the pool, as a KV connector's store has it
     kits              the form of the tables of what a kit cannot do

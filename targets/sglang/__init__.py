@@ -13,6 +13,7 @@ SGLang's own state and KV tensors. See docs/explanation/sglang.md.
     eagle        its worker with a draft model
     draft_trees  trees of drafts: how they are drawn, and what attention and state layers see of them
     sampling     requests with a temperature, and the coins of their verifications
+    logit_shapes  requests that rule out tokens, by biases or by processors of their logits
     kernels      their index kernels in plain Torch
     grammars     structured output: a backend of grammars
     sessions     clients of streaming sessions

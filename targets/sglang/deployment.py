@@ -301,6 +301,8 @@ def _flags(trace: Trace) -> Iterator[str]:
         yield from ("--min-free-slots-delay", "2")
     if sizes.disaggregation != "no":
         yield from ("--disaggregation-mode", sizes.disaggregation)
+    if sizes.logits != "plain":
+        yield "--enable-custom-logit-processor"
     if not sizes.chunked:
         yield from ("--chunked-prefill-size", "-1")
     if sizes.strips:
@@ -469,6 +471,11 @@ def _forced(trace: Trace) -> Iterator[str]:
         yield (
             f"reasoning ends with the token that the script names; replace {PARSER} by the reasoning parser of your "
             "model, which has its own"
+        )
+    if sizes_of(trace.config).logits != "plain":
+        yield (
+            "each request rules out tokens that its answer does not need, by logit_bias or by a custom_logit_processor "
+            "with custom_params of its own; a client of a server names tokens of its model, some of them very likely"
         )
     if any(isinstance(event, Step) and (event.budget or event.chunks) for event in trace.events):
         yield "the script limits the tokens of single steps; on a server other requests take the rest of a chunk"

@@ -43,6 +43,9 @@ from .inputs import applied
 from .ring import replays
 from .sampling import CHOICES, Coins
 
+POISONED = 1e6
+"""Logit of what a poisoned state says where requests shape logits."""
+
 
 class KernelLaunch:
     """A launched batch, and the event that SGLang waits for."""
@@ -115,6 +118,8 @@ class Device:
         self.last: KernelLaunch | None = None
         self.tier: Any = None
         """The `HostTier`, None without HiCache."""
+        self.shapes: Any = None
+        """The `LogitShapes`, None where requests change no logits."""
         self.step = -1
         self.executed = -1
         """The step of the last forward."""
@@ -142,7 +147,7 @@ class Device:
     def launch(self, batch: Any) -> Any:
         """Launch a batch: read the shared tables and defer the rest."""
         launch = self.prepare(batch, self.execute)
-        launch.penalties = scheduler_api.penalties(batch, self.sizes.overlap)
+        launch.penalties = scheduler_api.penalties(batch, self.sizes.overlap, self.shapes is not None)
         launch.is_sampled_later = scheduler_api.has_grammar(batch)
         old_releases.note_sampled(batch, launch.sampled)
         return scheduler_api.make_result(launch.sampled, launch, batch)
@@ -281,7 +286,7 @@ class Device:
 
     def _sample(self, launch: KernelLaunch, said: list[tuple[int, ...]]) -> None:
         if launch.penalties is not None:
-            said = penalized(said, launch.penalties)
+            said = penalized(said, launch.penalties, self.decoys(launch))
         for index, row in enumerate(launch.rows):
             if row.name is not None:
                 launch.sampled[index] = self.relay[row.pool_row] = said[index][-1]
@@ -319,6 +324,14 @@ class Device:
         self._snapshot(launch)
         launch.hidden = [tags or () for tags in hidden]
         return [tuple([sample(tag) for tag in tags]) for tags in launch.hidden]
+
+    def decoys(self, launch: KernelLaunch) -> list[tuple[int | None, ...]]:
+        """Return, by row, what comes before the model's own tokens behind those of an executed launch; [] for nothing
+        (`LogitShapes.decoy`)."""
+        if self.shapes is None:
+            return []
+        rows = zip(launch.rows, launch.hidden, strict=True)
+        return [tuple([self.shapes.decoy(row.name, tag) for tag in tags]) for row, tags in rows]
 
     def conclude(self, launch: KernelLaunch, sampled: Sequence[tuple[int, ...]]) -> None:
         """Record the forward, with the tokens that each row sampled."""
@@ -514,20 +527,30 @@ def _attended(start: int, row: Row, inputs: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(tags)
 
 
-def ranked(tokens: Sequence[int]) -> torch.Tensor:
-    """Return logits of a model whose first choices are `tokens`; the next ones count where those may not be sampled."""
+def ranked(tokens: Sequence[int], decoys: Sequence[int | None] = ()) -> torch.Tensor:
+    """Return logits of a model whose first choices are `tokens`; the next ones count where those may not be sampled.
+    With `decoys` each of them that is a token comes before all of them, and what a poisoned state says cannot be ruled
+    out."""
     logits = torch.zeros((len(tokens), VOCABULARY))
     choices = list(tokens)
     for logit in range(CHOICES, 0, -1):
         logits.scatter_(1, torch.tensor(choices, dtype=torch.int64)[:, None], logit)
         choices = [other_token(token) for token in choices]
+    for row, decoy in enumerate(decoys):
+        if tokens[row] == POISON_TOKEN:
+            logits[row, POISON_TOKEN] = POISONED
+        elif decoy is not None:
+            logits[row, decoy] = CHOICES + 1
     return logits
 
 
-def penalized(said: list[tuple[int, ...]], penalties: Any) -> list[tuple[int, ...]]:
+def penalized(
+    said: list[tuple[int, ...]], penalties: Any, decoys: Sequence[tuple[int | None, ...]] = ()
+) -> list[tuple[int, ...]]:
     """Return the tokens that rows sample, the last of each from logits that SGLang's own code changes."""
-    logits = ranked([tokens[-1] for tokens in said[: len(penalties)]])
-    penalties.apply_logits_bias(logits)
+    rows = len(penalties)
+    logits = ranked([tokens[-1] for tokens in said[:rows]], [places[-1] for places in decoys[:rows]])
+    scheduler_api.change_logits(logits, penalties)
     chosen = logits.argmax(dim=-1).tolist()
-    rows = [(*tokens[:-1], token) for tokens, token in zip(said, chosen, strict=False)]
-    return rows + said[len(chosen) :]
+    changed = [(*tokens[:-1], token) for tokens, token in zip(said, chosen, strict=False)]
+    return changed + said[rows:]

@@ -54,6 +54,7 @@ MIXED = (
     Setting("--enable-int8-mamba-checkpoint", {"int8_checkpoints": "no"}, is_rare=True),
     Setting("--mamba-max-states-per-path", {"path_states": "-1"}, is_rare=True),
     Setting("SGLANG_OPT_RELEASE_PREFILL_SWA", {"early_unlock": "no"}, is_rare=True),
+    Setting("--enable-custom-logit-processor", {"logits": "plain"}),
     Setting("--disaggregation-mode", {"disaggregation": "no"}),
     Setting("--enable-session-radix-cache", {"session_tags": "no"}, is_rare=True),
     Setting(
@@ -122,6 +123,7 @@ SERVING = {
     "breadth": ("1", "1", "1", "1", "1", "1", "1", "2", "3"),
     "matches": ("full", "full", "full", "short"),
     "sampled": ("no", "target", "no", "target", "rejection", "no", "block"),
+    "logits": ("plain", "shaped", "plain", "shaped", "plain"),
     "window_ratio": ("1", "0.5"),
     "early_unlock": ("no", "no", "no", "yes"),
     "state_layers": ("gdn", "gdn", "mamba2"),
@@ -140,7 +142,8 @@ admission reserves (`--schedule-conservativeness`: after 600 decodes a server wi
 `--chunked-prefill-size -1`, what makes drafts (`--speculative-algorithm`), how many of them may follow the same token
 (`--speculative-eagle-topk`, `--speculative-ngram-max-bfs-breadth`), whether a match of n-grams is shorter than the
 drafts, so that the rest is padding, how drafts are verified for requests with a temperature
-(`--speculative-use-rejection-sampling`, `--speculative-use-block-verification`; "no": there are none),
+(`--speculative-use-rejection-sampling`, `--speculative-use-block-verification`; "no": there are none), whether requests
+rule out tokens that their answers do not need (`logit_bias`, `--enable-custom-logit-processor`),
 `--swa-full-tokens-ratio`,
 `SGLANG_OPT_RELEASE_PREFILL_SWA`, what the model's state layers are, whether keys, values and states share one memory
 (`--enable-unified-memory`; "eager" with `SGLANG_DISABLE_LAZY_COMPACTION`: each free moves pages), what requests have
@@ -149,9 +152,9 @@ beside token ids, the entries of the ring with which a decode does not store its
 int8, in slots of their own (`--enable-int8-mamba-checkpoint`; "few": `--int8-mamba-ckpt-size`), and which part of
 serving the server has (`--disaggregation-mode`; "decode" with prefix caching has
 `--disaggregation-decode-enable-radix-cache`)."""
-TAKEN = {"strip_thinking": ("no", "yes")}
-"""Options that are not drawn: `--strip-thinking-cache` beside answers that are reasoning alone. With it SGLang frees
-what the tree owns (docs/explanation/sglang.md)."""
+TAKEN = {"strip_thinking": ("no", "yes"), "logits": ("processors",)}
+"""Values that are not drawn: `--strip-thinking-cache` beside answers that are reasoning alone. With it SGLang frees
+what the tree owns (docs/explanation/sglang.md). Processors of all requests: beside drafts SGLang leaves them out."""
 REFUSED = {"host_layout": ("layer_first",)}
 """Values that a server refuses, so that the reason is told (`kit_limits`)."""
 KEYED = ("a", "adapter.b", "adapter.c", "salt.d")

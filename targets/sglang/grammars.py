@@ -156,4 +156,5 @@ class Grammars(grammar_manager.GrammarManager):
         sampling.ebnf = specification
         request.require_reasoning = bool(truth.reasons_until)
         if truth.reasons_until:
-            sampling.custom_params = {REQUEST_REASONING_END_TOKEN_IDS_KEY: [truth.reasons_until]}
+            ends = {REQUEST_REASONING_END_TOKEN_IDS_KEY: [truth.reasons_until]}
+            sampling.custom_params = (sampling.custom_params or {}) | ends

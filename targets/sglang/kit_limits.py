@@ -42,6 +42,7 @@ _DEFAULTS: Mapping[str, str] = {
     "drafter": "ngram",
     "breadth": "1",
     "sampled": "no",
+    "logits": "plain",
     "order": "fcfs",
     "delay": "no",
     "chunked": "yes",
@@ -181,6 +182,10 @@ ROWS: tuple[Row[Case], ...] = (
     Row("shadow", "sampled",
         lambda c: c.proposes and (c.options.drafter != "eagle" or c.options.breadth != "1"),
         "sampled={options.sampled} needs drafter=eagle and breadth=1: the server refuses others"),
+    Row("shadow", "logits",
+        lambda c: c.options.logits != "plain" and c.config.num_speculative_tokens > 0 and c.options.sampled != "no",
+        "logits={options.logits} is not driven with sampled={options.sampled}: what is drawn by chance depends on the "
+        "tokens that are ruled out"),
     Row("shadow", "breadth",
         lambda c: c.has_trees and bool(c.windows) and c.options.drafter == "ngram" and c.sizes["attention"] > 1,
         "breadth={options.breadth} of n-grams beside windows needs pages of one token: others need flashinfer, which "

@@ -306,6 +306,7 @@ def _parts(sizes: Sizes, clients: _Clients) -> Iterator[Part]:
     """Yield what is copied: what the script shares with the adapter, stand-ins for missing modules first."""
     more = [("sessions.py", "Sessions")] * clients.sessions + [("grammars.py", "Grammars")] * clients.grammars
     more += [WORKERS[sizes.drafter]] * bool(sizes.drafts)
+    more += [("logit_shapes.py", "LogitShapes")] * (sizes.logits != "plain")
     more += [("graphs.py", "Graphs")] * bool(sizes.graphs) + [("host_tier.py", "HostTier")] * (sizes.hicache != "no")
     more += [("storage.py", "FileStorage")] * (sizes.storage != "no")
     inputs = ("compat/sizes.py", "Sizes")
@@ -335,6 +336,8 @@ def _opening(sizes: Sizes, config: Config, clients: _Clients) -> Iterator[str]:
         yield "    sessions=Sessions,"
     if clients.grammars:
         yield "    grammars=Grammars,"
+    if sizes.logits != "plain":
+        yield "    shapes=LogitShapes,"
     if sizes.drafts:
         yield f"    worker={WORKERS[sizes.drafter][1]},"
     if sizes.graphs:

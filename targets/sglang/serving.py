@@ -34,9 +34,11 @@ class Server:
         tier: Any = None,
         grammars: Any = None,
         scheduler: type[Skeleton] = Skeleton,
+        shapes: Any = None,
     ) -> None:
         """`max_tokens`: most prompt tokens of a step. The others are classes: of sessions, of speculation's worker, of
-        the runner of captured decode graphs, of the host tier, of the manager of grammars, of the scheduler.
+        the runner of captured decode graphs, of the host tier, of the manager of grammars, of the scheduler, of what
+        changes the logits of requests.
 
         Each may be None where it is not used, and must be on a release that does not have it.
         """
@@ -48,6 +50,8 @@ class Server:
         """What each client knows and what the model will say, which is drafted."""
         self.scheduler = scheduler(self.engine, self.device, max_tokens, worker, grammars)
         self.sessions: Any = sessions and sessions(self.engine)
+        self.shapes: Any = shapes and shapes(sizes)
+        self.device.shapes = self.shapes
         self.scheduler.truths = self.truths
         if self.scheduler.model_worker is not None:
             self.scheduler.model_worker.wanted.truths = self.truths
@@ -84,14 +88,16 @@ class Server:
         # What a client that asks for these gets by chance depends on what is withheld.
         is_sampled = self.engine.sizes.sampled != "no" and not (min_tokens or structured or bad_grammar)
         chance = sampling_of(name) if is_sampled else GREEDY
-        sampling = scheduler_api.make_sampling(max_new_tokens, stops, endless, is_string, min_tokens, chance)
+        shape = None if self.shapes is None else self.shapes.shape(name, truth, max_new_tokens)
+        processor = shape and shape.processor
+        sampling = scheduler_api.make_sampling(max_new_tokens, stops, endless, is_string, min_tokens, chance, shape)
         if session:
             self.scheduler.client.begin(name)
-            request, tokens = self.sessions.turn(name, truth, sampling)
+            request, tokens = self.sessions.turn(name, truth, sampling, processor)
         else:
-            tags = self.engine.sizes.tags
+            tags, strips = self.engine.sizes.tags, self.engine.sizes.strips
             keys = keys_of(truth, self.engine.sizes.tenant)
-            request = scheduler_api.make_request(name, tokens, sampling, keys, scored_from, self.engine.sizes.strips)
+            request = scheduler_api.make_request(name, tokens, sampling, keys, scored_from, strips, processor)
             if tags:
                 request.session_id = self.tags[name] = str(tokens[0] % TAGS)
                 request.session_generation = self.engine.cache.ensure_session_generation(request.session_id)

@@ -57,7 +57,7 @@ class Sessions:
         """Return the number of tokens that a parked session's client has."""
         return self.had(name).prompt_length
 
-    def turn(self, name: str, truth: Truth, sampling: Any) -> tuple[Any, list[int]]:
+    def turn(self, name: str, truth: Truth, sampling: Any, processor: str | None = None) -> tuple[Any, list[int]]:
         """Return a turn of a new or parked session, and the tokens that its client sends; the prompt has those of
         earlier turns, too."""
         tokens = truth.tokens[: truth.prompt_length]
@@ -74,7 +74,7 @@ class Sessions:
         self._aborted.discard(name)
         self._dropped.discard(name)
         session = self.controller.get(name)
-        request = session_api.make_turn(session, name, tokens, sampling, keys, self.engine.sizes.strips)
+        request = session_api.make_turn(session, name, tokens, sampling, keys, self.engine.sizes.strips, processor)
         # Removed and inserted again, so that sessions are in the order of their last turn, oldest first.
         self.requests.pop(name, None)
         self.requests[name] = request

@@ -244,7 +244,8 @@ class TargetModel:
     def _logits(self, launch: KernelLaunch, said: Sequence[tuple[int, ...]]) -> Any:
         """Return the logits behind every draft. `said` are the model's own tokens there, by row."""
         tokens = [token for row in said for token in row]
-        logits = ranked(tokens)
+        decoys = self.device.decoys(launch)[: len(said)]
+        logits = ranked(tokens, [decoy for row in decoys for decoy in row])
         if launch.coins:
             rows = zip(launch.rows, launch.hidden, strict=True)
             places = [(tag, self.wanted.chances[row.name]) for row, tags in rows if row.name for tag in tags]
@@ -261,8 +262,9 @@ class TargetModel:
         rows = sum(row.name is not None for row in launch.rows)
         said = self.device.compute(launch)[:rows]
         logits = self._logits(launch, said) if is_verify else None
-        if not is_verify and scheduler_api.is_penalized(batch):
-            said = penalized(said, batch.sampling_info)
+        decoys = self.device.decoys(launch)[:rows]
+        if not is_verify and (decoys or scheduler_api.is_penalized(batch)):
+            said = penalized(said, batch.sampling_info, decoys)
         last = torch.tensor([tokens[-1] for tokens in said], dtype=torch.int64)
         hidden = torch.tensor([tag for tags in launch.hidden[:rows] for tag in tags], dtype=torch.int64)
         scored = {} if is_verify else scheduler_api.logprobs(batch)

@@ -62,7 +62,15 @@ class SglangTarget:
 
             register()
         self.layout = layout_of(sizes)
-        parts = _sessions(), _worker(sizes), _graphs(sizes), _tier(sizes), _grammars(), _scheduler(sizes)
+        parts = (
+            _sessions(),
+            _worker(sizes),
+            _graphs(sizes),
+            _tier(sizes),
+            _grammars(),
+            _scheduler(sizes),
+            _shapes(sizes),
+        )
         self.server = server = Server(sizes, config.max_num_batched_tokens, *parts)
         self.engine, self.device, self.scheduler = server.engine, server.device, server.scheduler
         self.sessions = server.sessions
@@ -267,6 +275,15 @@ def _grammars() -> Any:
     from .grammars import Grammars
 
     return Grammars
+
+
+def _shapes(sizes: Sizes) -> Any:
+    """Return the class of what clients ask for that changes logits, None where they ask for nothing."""
+    if sizes.logits == "plain":
+        return None
+    from .logit_shapes import LogitShapes
+
+    return LogitShapes
 
 
 def _scheduler(sizes: Sizes) -> type[Skeleton]:

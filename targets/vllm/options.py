@@ -143,9 +143,8 @@ def has_images(config: Config) -> bool:
 
 
 def varies_sampling(config: Config) -> bool:
-    """Return True if requests have sampling parameters of their own: on the V1 runner without drafts, whose acceptance
-    depends on them."""
-    return options_of(config).sampling == "varied" and not (is_v2(config) or config.num_speculative_tokens)
+    """Return True if requests have sampling parameters of their own."""
+    return options_of(config).sampling == "varied"
 
 
 def windows_are_last(config: Config) -> bool:

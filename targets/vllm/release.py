@@ -39,6 +39,7 @@ class Release:
     junctions      states can be published where prompts fork, beside EAGLE
     inputs         requests may have images, adapters and salts
     sampling       requests on the V1 runner may have sampling parameters
+    slot_sampling  requests on the V2 runner may have them, too
     stop_tokens    requests may end by a stop token
     min_tokens     they may not before a minimum number of tokens
     prompt_logprobs  requests may ask for the log-probabilities of their prompts, and then read no prefix cache
@@ -78,6 +79,7 @@ class Release:
     junctions: bool = False
     inputs: bool = False
     sampling: bool = False
+    slot_sampling: bool = False
     stop_tokens: bool = False
     min_tokens: bool = False
     prompt_logprobs: bool = False
@@ -125,6 +127,7 @@ def installed() -> Release:
         junctions=tested and features.has_junctions(),
         inputs=tested and features.has_inputs(),
         sampling=tested and features.has_movable_parameters(),
+        slot_sampling=tested and has_v2 and features.has_parameters_in_slots(),
         stop_tokens=runs_stop_tokens,
         min_tokens=tested,
         prompt_logprobs=tested,

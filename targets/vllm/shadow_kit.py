@@ -114,7 +114,7 @@ class ShadowKit:
         kind = contract(
             options_of(config).mixer, config.conv_width, config.mamba_cache_mode, block_size(config, "mamba")
         )
-        model = ShadowModel(vllm_config, self.recorder, config, layer_groups(config), kind)
+        model = ShadowModel(vllm_config, self.recorder, config, layer_groups(config), kind, self.drafter.decoys)
         self.layers = list(model.layers)
         return model
 

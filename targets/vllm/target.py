@@ -179,7 +179,8 @@ class VllmTarget:
             arguments["resumable"] = True
         if self.inputs:
             arguments |= self.inputs.arguments(truth, first)
-        tokens, chosen = truth.tokens[first : truth.prompt_length], sampling_parameters(self.config, turn, truth)
+        tokens = truth.tokens[first : truth.prompt_length]
+        chosen = sampling_parameters(self.config, turn, truth, self.engine.drafter.decoys)
         if truth.reasons_until:
             arguments["reasoning_parser_kwargs"] = {"truth": truth}
         request = Request(name, tokens, chosen, **arguments)

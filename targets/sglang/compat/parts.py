@@ -102,6 +102,8 @@ def publish(sizes: Sizes) -> Any:
         # `--speculative-use-block-verification` switches rejection sampling on, too.
         given["speculative_use_rejection_sampling"] = sizes.proposes
         given["speculative_use_block_verification"] = sizes.sampled == "block"
+    if sizes.logits != "plain":
+        given["enable_custom_logit_processor"] = True
     if sizes.disaggregation == "decode":
         given |= {
             "disaggregation_decode_enable_radix_cache": sizes.caching,

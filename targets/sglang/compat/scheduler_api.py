@@ -296,11 +296,12 @@ def make_sampling(
     is_string: bool = False,
     min_tokens: int = 0,
     chance: Sampling | None = None,
+    shape: Any = None,
 ) -> Any:
     """Return sampling until `max_new_tokens` or a stop token, which must not come before `min_tokens`.
 
     `endless`: without a stop token the server counts on the full length. `is_string`: they are given as one stop
-    string.
+    string. `shape`: what the client asks for that changes logits (`logit_shapes.Shape`), None for nothing.
     """
     from sglang.srt.sampling.sampling_params import SamplingParams
 
@@ -314,6 +315,7 @@ def make_sampling(
         stop_token_ids=None if is_string else list(stops) or None,
         stop=["".join(map(word, stops))] if is_string and stops else None,
         ignore_eos=endless and not stops,
+        **({"logit_bias": shape.logit_bias, "custom_params": shape.parameters} if shape else {}),
     )
     sampling.normalize(tokenizer_for(sampling))
     return sampling
@@ -329,14 +331,24 @@ def has_least_tokens() -> bool:
     return finds_strings()
 
 
-def penalties(batch: Any, overlap: bool) -> Any:
-    """Return what the scheduler gives the forward of a batch to change logits by, None for nothing."""
+def penalties(batch: Any, overlap: bool, shapes: bool) -> Any:
+    """Return what the scheduler gives the forward of a batch to change logits by, None for nothing. `shapes`: requests
+    shape logits."""
     info = batch.sampling_info
-    if not has_least_tokens() or not (info.penalizer_orchestrator.is_required or has_grammar(batch)):
+    is_changed = has_least_tokens() and (info.penalizer_orchestrator.is_required or has_grammar(batch))
+    if not is_changed and not (shapes and batch.reqs):
         return None
     given = info.copy_for_forward() if overlap else info
     note_grammars(given, batch)
     return given
+
+
+def change_logits(logits: Any, info: Any) -> None:
+    """Change logits by all that a batch asks for, as `ModelRunner.sample` does before tokens are chosen."""
+    from sglang.srt.layers.sampler import Sampler
+
+    info.apply_logits_bias(logits)
+    Sampler._preprocess_logits(OFF, logits, info)
 
 
 def has_grammar(batch: Any) -> bool:
@@ -373,10 +385,11 @@ def make_request(
     keys: Mapping[str, str] | None = None,
     scored_from: int | None = None,
     reasons: bool = False,
+    processor: str | None = None,
 ) -> Any:
     """Return a request as the tokenizer would pass it. `keys` are its adapter and its salt, "" for none. `scored_from`:
     where the log-probabilities of its prompt begin that its client wants (`logprob_start_len`), None if it wants none.
-    `reasons`: its answer begins with reasoning.
+    `reasons`: its answer begins with reasoning. `processor` of its logits (`custom_logit_processor`), None for none.
 
     The mark after the name distinguishes r1 from r10, since aborts match requests by prefix.
     """
@@ -391,6 +404,7 @@ def make_request(
         **{field: value for field, value in (keys or {}).items() if value},
         **({} if scored_from is None else {"return_logprob": True}),
         **({"require_reasoning": True} if reasons else {}),
+        **({} if processor is None else {"custom_logit_processor": processor}),
     )
     request.logprob_start_len = -1 if scored_from is None else scored_from  # as the scheduler sets it
     if tokenizer := tokenizer_for(sampling):

@@ -41,10 +41,12 @@ def make_turn(
     sampling: Any,
     keys: Mapping[str, str] | None = None,
     reasons: bool = False,
+    processor: str | None = None,
 ) -> Any:
     """Return a turn as the tokenizer would pass it: the session prepends its history.
 
     `keys` are the adapter and the salt of the session, "" for none. `reasons`: its answer begins with reasoning.
+    `processor` of its logits (`custom_logit_processor`), None for none.
     """
     from sglang.srt.managers.io_struct import SessionParams
     from sglang.srt.managers.schedule_batch import Req
@@ -55,6 +57,7 @@ def make_turn(
         sampling_params=sampling,
         session_params=SessionParams(id=name),
         require_reasoning=reasons or None,
+        custom_logit_processor=processor,
         **{field: value for field, value in (keys or {}).items() if value},
     )
 

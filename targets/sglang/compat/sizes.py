@@ -82,6 +82,9 @@ class Sizes:
     sampled      how a verification samples for requests with a temperature: by the "target"'s probabilities alone, by
                  "rejection" (`speculative_use_rejection_sampling`), or in a "block" of them
                  (`speculative_use_block_verification`); "no" without such requests
+    logits       "shaped" if each request rules out the tokens that its answer does not need, by `logit_bias` or,
+                 without drafts, by a processor (`enable_custom_logit_processor`); "processors" if all have one; "plain"
+                 if nobody rules anything out
     short        True if n-grams that match are shorter than the drafts, and the rest is padding
     drafter      what proposes them (`speculative_algorithm`): "ngram", or "eagle", a draft model
     mixed        True if decodes join the batch of a prefill (`enable_mixed_chunk`)
@@ -150,6 +153,7 @@ class Sizes:
     breadth: int = 1
     short: bool = False
     sampled: str = "no"
+    logits: str = "plain"
     mamba2: bool = False
     mixed: bool = False
     graphs: tuple[int, ...] = ()
@@ -441,6 +445,7 @@ def sizes_of(config: Config) -> Sizes:
         breadth=breadth,
         short=options.get("matches") == "short" and drafter == "ngram" and drafts > 0,
         sampled=options.get("sampled", "no") if drafts else "no",
+        logits=options.get("logits", "plain"),
         mamba2=options.get("state_layers") == "mamba2",
         mixed=options.get("mixed_chunk") == "yes",
         graphs=config.graph_sizes,

@@ -1,24 +1,38 @@
-"""Sampling parameters that leave a request's own output unchanged, and would change that of another request.
+"""Sampling parameters that a request's own output needs, and that would change that of another request.
 
-The V1 runner keeps them in the rows of its batch and moves them with a request. A row with another request's parameters
-samples a wrong token: those that it needs are bad words or not allowed there, or sampling is random.
+The V1 runner keeps them in the rows of its batch and moves them with a request, the V2 runner in slots that one request
+has after another. A row with another request's parameters samples a wrong token: those that it needs are bad words or
+not allowed there, or sampling is random. A row without its own samples a decoy (`base.decoys`). vLLM refuses
+`logit_bias` beside drafts.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from zlib import crc32
 
 from vllm.sampling_params import SamplingParams
 
 from ....reference.tokens import FIRST_TOKEN, VOCABULARY, Truth
+from ...base.decoys import Decoys
 from ...base.trace import Config, Turn, least_tokens
-from ..options import varies_sampling
+from ..options import is_v2, varies_sampling
 
+BAD_WORDS = 8
+"""Of a request on the V2 runner, about."""
 BEYOND = 3
 """Tokens that a client asks for beyond the context."""
 
 
-def sampling_parameters(config: Config, turn: Turn, truth: Truth) -> SamplingParams:
+def _words(truth: Truth, decoys: Mapping[int, int]) -> list[list[int]]:
+    """Return bad words that rule out decoys, given by position: each token only behind the one before it. Before the
+    first token of an answer vLLM sees nothing."""
+    first = truth.prompt_length
+    words = {(token,) if place == first else (truth.tokens[place - 1], token) for place, token in decoys.items()}
+    return [list(word) for word in sorted(words)]
+
+
+def sampling_parameters(config: Config, turn: Turn, truth: Truth, decoys: Decoys) -> SamplingParams:
     """Return the parameters of a request, or of a session's turn, whose prompt is that of `truth`."""
     most = max_new_tokens = turn.max_new_tokens
     # In a script, too, whose turns have no stop strings.
@@ -44,22 +58,34 @@ def sampling_parameters(config: Config, turn: Turn, truth: Truth) -> SamplingPar
     )
     if not varies_sampling(config):
         return greedy
-    end = truth.prompt_length + max_new_tokens
+    # The last verification, and a step in flight behind it, also sample where the answer would go on.
+    beyond = (1 + config.async_depth) * (1 + config.num_speculative_tokens)
+    end = truth.prompt_length + max_new_tokens + beyond
     truth.reach(end)
     needed = set(truth.tokens[truth.prompt_length : end])
     others = [token for token in range(FIRST_TOKEN, VOCABULARY) if token not in needed]
-    kind = crc32(turn.name.encode()) % 4
+    ruled_out = decoys.add(truth, end, needed)
+    forms = ("allowed", "bad words") if config.num_speculative_tokens else ("allowed", "bad words", "bias")
+    kind = crc32(turn.name.encode()) % (2 * len(forms))
     chosen = greedy
     if kind % 2:  # random sampling with one choice
         chosen = SamplingParams(
             max_tokens=most, temperature=2.0, top_k=1, top_p=0.9, ignore_eos=True, stop_token_ids=stops,
             min_tokens=least, prompt_logprobs=scored, structured_outputs=constrained,
         )  # fmt: skip
-    if kind < 2:
+    form = forms[kind // 2]
+    if form == "allowed":
         chosen.allowed_token_ids = sorted(needed)
+    elif form == "bias":
+        chosen.logit_bias = dict.fromkeys(others, -100.0)
     else:
-        chosen._bad_words_token_ids = [[token] for token in others]
+        # The V2 runner has kernels for them, which are interpreted: a program for each bad word, and one for each block
+        # of a prompt that counts for penalties.
+        few = others[:: len(others) // BAD_WORDS + 1] if is_v2(config) else others
+        given = set(ruled_out.values())
+        chosen._bad_words_token_ids = _words(truth, ruled_out) + [[token] for token in few if token not in given]
         chosen.logprobs = 1
-        chosen.presence_penalty = chosen.frequency_penalty = 1e-3
-        chosen.repetition_penalty = 1.0 + 1e-3
+        if kind % 2 or not is_v2(config):
+            chosen.presence_penalty = chosen.frequency_penalty = 1e-3
+            chosen.repetition_penalty = 1.0 + 1e-3
     return chosen

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from ....reference.tokens import Truth
+from ...base.decoys import Decoys
 from ...base.trace import Config, Step
 from ..options import drafts_on_device
 from ..sizes import has_eagle_rules
@@ -27,6 +28,8 @@ class Drafter:
         self.longest = longest
         """Most tokens of a request."""
         self.truths: dict[str, Truth] = {}
+        self.decoys = Decoys()
+        """What the model prefers here and there, though a request rules it out. A drafter proposes none."""
         self.event = Step()
         self.runner: Any = None
         """The runner that asks; its batch has the requests' names."""

@@ -21,6 +21,7 @@ from vllm.v1.attention.backends.triton_attn import TritonAttentionBackend
 
 from ....reference.layout import first_in_reach
 from ....reference.tokens import EMPTY, FIRST_TOKEN, VOCABULARY, chain, mix, next_token, other_token
+from ...base.decoys import Decoys
 from ...base.observe import SlotContent, SlotRead, SlotWrite
 from ...base.shadow import combine, join
 from ...base.trace import Config, Group
@@ -201,12 +202,17 @@ class ShadowAttention(nn.Module, AttentionLayerBase):
         return content
 
 
+CHOICES = (10, 9, 8, 7, 6, 5)
+"""Logits of the model's choices at a place, the first of them first."""
+DECOY_LOGIT = 11
+
+
 def choices_as_logits() -> npt.NDArray[np.float32]:
     """Return [token, vocabulary] logits with which a token is sampled or, where it may not be, its next choices."""
     logits = np.zeros((VOCABULARY, VOCABULARY), dtype=np.float32)
     for first in range(VOCABULARY):
         token = first
-        for logit in (10, 9, 8, 7, 6, 5):
+        for logit in CHOICES:
             logits[first, token] = logit
             token = other_token(token)
     # Where a mask hides the right token another one is sampled, and not one that stands for a poisoned state.
@@ -220,7 +226,13 @@ class ShadowModel(nn.Module):
     is_hybrid = True
 
     def __init__(
-        self, config: Any, recorder: Recorder, trace: Config, forms: Sequence[Group], contract: Contract
+        self,
+        config: Any,
+        recorder: Recorder,
+        trace: Config,
+        forms: Sequence[Group],
+        contract: Contract,
+        decoys: Decoys,
     ) -> None:
         """`forms` are the groups of the layers, from bottom to top."""
         super().__init__()
@@ -237,6 +249,7 @@ class ShadowModel(nn.Module):
         self.layers: Any = nn.ModuleList(layers)
         self._in_order = tuple(layers)
         self._logits = choices_as_logits()
+        self._decoys = decoys
 
     def get_mamba_state_copy_func(self) -> Any:
         """Return vLLM's own functions for moving a state between blocks, one for each part of the state."""
@@ -261,5 +274,9 @@ class ShadowModel(nn.Module):
 
     def compute_logits(self, hidden: torch.Tensor, *_: Any) -> torch.Tensor:
         """Return logits whose maximum is the token that follows from the tag."""
-        tokens = [next_token(tag) for (tag,) in hidden.tolist()]
-        return torch.from_numpy(self._logits.take(tokens, axis=0))
+        tags = [tag for (tag,) in hidden.tolist()]
+        logits = self._logits.take([next_token(tag) for tag in tags], axis=0)
+        for place, tag in enumerate(tags):
+            if (decoy := self._decoys.at(tag)) is not None:
+                logits[place, decoy] = DECOY_LOGIT
+        return torch.from_numpy(logits)

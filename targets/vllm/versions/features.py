@@ -356,3 +356,9 @@ def has_movable_parameters() -> bool:
     from vllm.v1.worker.gpu_input_batch import InputBatch
 
     return "allowed_token_ids_mask_cpu_tensor[last_req_index].fill_" in inspect.getsource(InputBatch)
+
+
+def has_parameters_in_slots() -> bool:
+    """Return True if the V2 runner's sampler keeps the parameters of a request by its slot, each kind in a processor of
+    logits (0.31)."""
+    return find_spec("vllm.v1.worker.gpu.sample.logits_processor") is not None

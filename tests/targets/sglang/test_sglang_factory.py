@@ -218,6 +218,30 @@ def test_verifications_that_sample_are_taken_where_a_server_takes_them(options: 
     assert sizes_of(msgspec.structs.replace(wanted, num_speculative_tokens=0)).sampled == "no"
 
 
+@pytest.mark.parametrize("logits", ["shaped", "processors"])
+def test_logits_are_shaped_where_nothing_is_drawn_by_chance(logits: str) -> None:
+    drafts = msgspec.structs.replace(PLAIN, num_speculative_tokens=2)
+    for config in (PLAIN, drafts):
+        for sampled in ("no", "target"):
+            options = {"strategy": "extra_buffer", "tree_core": "python", "sampled": sampled}
+            assert not MIXES.supports(msgspec.structs.replace(config, options=options))
+            answer = MIXES.supports(msgspec.structs.replace(config, options={**options, "logits": logits}))
+            assert ("is not driven with sampled=target" in answer) == bool(answer)
+            # Without drafts nothing is verified.
+            assert bool(answer) == (config is drafts and sampled == "target")
+
+
+def test_logits_are_shaped_now_and_then_and_the_server_is_told() -> None:
+    drawn = [draw_trace(MIXES.capabilities, 1, index, {}, MIXES.supports).config for index in range(900)]
+    shaped = [one for one in drawn if one.options["logits"] == "shaped"]
+    assert {one.options["logits"] for one in drawn} == {"plain", "shaped"}
+    assert 0.15 < len(shaped) / len(drawn) < 0.4
+    for config in (PLAIN, shaped[0]):
+        shown = deployment("", Trace(config, ()), "0.5.23")
+        assert ("--enable-custom-logit-processor" in shown.flags) == (config is not PLAIN)
+        assert shown.client and ("logit_bias" in str(shown.client)) == (config is not PLAIN)
+
+
 @pytest.mark.parametrize(
     ("options", "depth", "reason"),
     [

@@ -29,6 +29,7 @@ from hybridfuzz.targets.base.trace import (
     Evict,
     Group,
     Pause,
+    Preempt,
     ResetPrefixCache,
     Resume,
     Step,
@@ -312,6 +313,35 @@ def test_requests_with_a_temperature_get_what_their_coins_say(
     assert outcome.violation is None, outcome.violation.message
     for state in ("all drafts accepted", "draft rejected"):
         assert outcome.reached[state], state
+
+
+RULED_OUT = (*(Arrive(name, ((name[0], length),), new) for name, length, new in
+    (("a0", 3, 9), ("b0", 4, 14), ("c0", 3, 14), ("d0", 5, 14), ("e0", 3, 9), ("f0", 4, 6))),)  # fmt: skip
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+@pytest.mark.parametrize("drafter", ["", "ngram", "eagle"])
+def test_requests_that_rule_out_tokens_get_their_own_answers(
+    workers: dict[str, WorkerClient], drafter: str, depth: int
+) -> None:
+    """Two of each kind come and go, one of them is retracted, and prompts join a batch that decodes."""
+    config = config_of(3 if drafter else 0, depth)
+    options = {**config.options, "logits": "shaped", **({"drafter": drafter} if drafter else {"mixed_chunk": "yes"})}
+    config = msgspec.structs.replace(config, max_num_seqs=4, num_blocks=80, options=options)
+    steps = (Step(drafts=3, right=3), Step(drafts=3, right=1), Step(), Step(drafts=3, right=0))
+    events = (*RULED_OUT[:3], *steps, RULED_OUT[3], Preempt("b0"), *steps, *RULED_OUT[4:], *steps * 6)
+    outcome = worker_of(workers, LATEST).run(Trace(config, events))
+    assert outcome.violation is None, outcome.violation.message
+    assert outcome.reached["preempted"]
+
+
+@pytest.mark.parametrize("drafter", ["ngram", "eagle"])
+def test_a_verification_leaves_processors_out(workers: dict[str, WorkerClient], drafter: str) -> None:
+    """https://github.com/sgl-project/sglang/issues/21724. So beside drafts every request has a bias."""
+    config = config_of(3, 0)
+    config = msgspec.structs.replace(config, options={**config.options, "logits": "processors", "drafter": drafter})
+    violation = worker_of(workers, LATEST).run(Trace(config, (RULED_OUT[0], *(Step(drafts=3, right=3),) * 6))).violation
+    assert violation and (violation.oracle, violation.relation) == ("S6", "differs-sampled")
 
 
 TREE_STATES = ("tree of drafts verified", "draft accepted that is not the first behind its token",
