@@ -13,6 +13,7 @@ resume         whether a folder holds a campaign to continue
 rare_traces    traces that reach rare states, kept for the next campaign
 triage         which failure is looked into next, within a share of the workers' time
 backlog        failing traces that are kept until there is time for them
+familiar       failing traces that look like those which known bugs have explained
 recheck        runs a new finding again, reduces and explains it
 known_bugs     known bugs in the course of a campaign: their state, and how many traces they covered
 retest         old bugs that a campaign did not meet are run again

@@ -56,6 +56,7 @@ from ..workers.results import Counts, Ran
 from ..workers.worker_client import WorkerClient
 from .backlog import Backlog, Symptom
 from .could_not_run import EnvironmentFaults
+from .familiar import Familiar
 from .known_bugs import KnownBugs
 from .nodes import NodeTotals
 from .rare_traces import CampaignCorpus
@@ -234,6 +235,9 @@ class CampaignState:
         effort = settings.earlier.effort if settings.earlier else {}
         self.triage = Triage[Task](settings.triage_share, settings.jobs, self.spent, effort)
         before = settings.earlier or settings.last
+        self._familiar = Familiar()
+        self._looks = 0
+        """How many extra looks wait."""
         self.backlog = Backlog(settings.out, before.waiting if before and before.target == settings.target else ())
         self.recognizer = recognizer(settings)
         self._unsettled: dict[Explained, Callable[..., None]] = {}
@@ -474,13 +478,35 @@ class CampaignState:
             seen = self.backlog.seen(symptom)
             one = Waiting(seed, index, failure.name, failure.violation.signature)
             kept = self.backlog.keep(one, symptom, failure.trace)
-            is_due = self.backlog.is_due(symptom, seen)
+            is_due = self.backlog.is_due(symptom, seen) or not self._familiar.has(failure.trace, failure.violation)
         return (structs.replace(failure, kept=kept), seen) if kept and is_due else None
 
     def compared(self, trace: Trace, violation: Violation, *, is_known: bool) -> None:
         """Note whether known bugs explain a failure."""
         with self.lock:
             self.backlog.compared(symptom_of(violation, trace), is_known=is_known)
+
+    def explained(self, bug: str, trace: Trace, violation: Violation) -> None:
+        """Note which known bug explains a failing trace."""
+        with self.lock:
+            self._familiar.learn(bug, trace, violation)
+
+    def is_familiar(self, failure: Unsorted) -> bool:
+        """Return True if a failing trace looks like those of a known bug that has shown its symptom."""
+        with self.lock:
+            return self._familiar.has(failure.trace, failure.violation)
+
+    def let_look(self, most: int, failure: Unsorted) -> bool:
+        """Return True if a failing trace looks like none before, and fewer than `most` such ones wait."""
+        with self.lock:
+            is_let = self._looks < most and not self._familiar.has(failure.trace, failure.violation)
+            self._looks += is_let
+            return is_let
+
+    def looked(self, is_extra: bool) -> None:
+        """Note that a failing trace is looked at, perhaps one that was let to."""
+        with self.lock:
+            self._looks -= is_extra
 
     def let_settle(self, failure: Explained, then: Callable[..., None]) -> None:
         """Let a failure wait until it is settled which known bug explains it."""

@@ -49,6 +49,8 @@ SEVERITY_SECONDS = 10.0
 """Time to find out how much one finding matters."""
 LOOKS = 2
 """So many further failures of each symptom are compared with known bugs in time for the next test."""
+MORE_LOOKS = 12
+"""Beyond that, so many at a time that look like none before (`familiar`), between reductions of explained findings."""
 PROOF_MIN = 6
 """Further failures that wait for it are worth the start of a process that lacks some fixes."""
 UNSETTLED_MAX = 40
@@ -404,33 +406,51 @@ class WorkerLoop:
             return partial(WorkerLoop.confirm, claim=taken, violation=violation, trace=trace)
         if isinstance(taken, Unsorted) and (waits := state.let_wait(taken)):
             failure, seen = waits
+            look = partial(WorkerLoop.look, failure=failure, seen=seen)
             if (recognizer := state.recognizer) and seen < LOOKS:
-                look = partial(WorkerLoop.look, failure=failure, seen=seen)
                 order = TEST, 2 * recognizer.tests + 1, seen, failure.index
                 state.triage.put(look, FINDING, *order, compares=True)
+            elif recognizer and state.let_look(MORE_LOOKS, failure):
+                look = partial(look, is_extra=True)
+                state.triage.put(look, FINDING, EXPLAINED, 0, failure.index, compares=True)
             else:
-                sort = partial(WorkerLoop.sort, failure=failure)
-                state.triage.put(sort, FURTHER, seen, failure.index, compares=recognizer is not None)
+                self._let_sort(failure, seen)
         return None
+
+    def _let_sort(self, failure: Unsorted, seen: int, *, is_new: bool = False) -> None:
+        """Let a further failure wait until it is sorted, behind the others if it looks like earlier ones. `is_new` if
+        it is clear that known bugs do not explain it."""
+        state = self._state
+        is_familiar = not is_new and state.is_familiar(failure)
+        sort = partial(WorkerLoop.sort, failure=failure, is_new=is_new, waited=None if is_new or is_familiar else seen)
+        compares = state.recognizer is not None and not is_new
+        state.triage.put(sort, FURTHER, is_familiar, seen, failure.index, compares=compares)
 
     def _give_up_on(self, violation: Violation, error: FaultyEnvironment) -> None:
         self._state.emit(Notice(f"{violation.signature} is not looked into any further: {error}"))
         self.busy = False
         self._announce("fuzzing")
 
-    def look(self, failure: Unsorted, seen: int) -> None:
-        """Compare a further failure of a signature with known bugs; if they do not explain it, it is sorted later."""
-        if explained := self._explained(failure.trace, failure.violation):
+    def look(self, failure: Unsorted, seen: int, *, is_extra: bool = False) -> None:
+        """Compare a further failure of a signature with known bugs. It is sorted later if they do not explain it, or if
+        it looks like earlier ones. `is_extra`: it was let to (`CampaignState.let_look`)."""
+        self._state.looked(is_extra)
+        if self._state.is_familiar(failure):
+            self._let_sort(failure, seen)
+        elif explained := self._explained(failure.trace, failure.violation):
             self._let_settle(explained, failure)
         else:
-            sort = partial(WorkerLoop.sort, failure=failure, is_new=True)
-            self._state.triage.put(sort, FURTHER, seen, failure.index)
+            self._let_sort(failure, seen, is_new=True)
         self._announce("fuzzing")
 
-    def sort(self, failure: Unsorted, *, is_new: bool = False) -> Chore | None:
+    def sort(self, failure: Unsorted, *, is_new: bool = False, waited: int | None = None) -> Chore | None:
         """Sort a further failure of a signature by its cause. Return what confirms a finding of its own. `is_new` if it
-        is clear that known bugs do not explain it."""
+        is clear that known bugs do not explain it. With `waited`, how many had its symptom before it, it waits once
+        more if it looks like earlier ones by now."""
         state, claim = self._state, None
+        if waited is not None and state.is_familiar(failure):
+            self._let_sort(failure, waited)
+            return None
         self.busy = True
         self._announce(f"sorting {failure.violation.signature}")
         try:
@@ -461,8 +481,10 @@ class WorkerLoop:
     def _settle_further(self, cause: Cause | None, failure: Unsorted) -> None:
         """Count a failure for the known bug that explains it; without an answer it is sorted like a new one."""
         if cause is None:
-            self._state.triage.put(partial(WorkerLoop.sort, failure=failure, is_new=True), FURTHER, 0, failure.index)
+            self._let_sort(failure, 0, is_new=True)
             return
+        if cause.name:
+            self._state.explained(cause.name, failure.trace, failure.violation)
         Sorter(self._state, self.worker).sort_known(failure, cause)
         self._state.looked_into(failure.kept)
 
@@ -580,6 +602,8 @@ class WorkerLoop:
         once more."""
         if case.name not in self._state.store.findings:
             return
+        if cause and cause.name:
+            self._state.explained(cause.name, case.trace, case.violation)
         if cause and (cause.name or case.is_reduced):
             Sorter(self._state, self.worker).recognized(case.name, cause, case.violation)
             if case.is_reduced and not cause.severity:

@@ -11,6 +11,8 @@ from ...reference.tokens import FIRST_TOKEN, VOCABULARY, Truth, mix
 
 SHARE = 3
 """One place of so many has a decoy."""
+NONE = -1
+"""In the place of a decoy that some request needs."""
 
 
 def has_decoy(tag: int) -> bool:
@@ -45,7 +47,3 @@ class Decoys:
         """Return the decoy behind a prefix, None where there is none."""
         token = self._tokens.get(tag, NONE)
         return None if token == NONE else token
-
-
-NONE = -1
-"""In the place of a decoy that some request needs."""

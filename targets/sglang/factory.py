@@ -123,7 +123,7 @@ SERVING = {
     "breadth": ("1", "1", "1", "1", "1", "1", "1", "2", "3"),
     "matches": ("full", "full", "full", "short"),
     "sampled": ("no", "target", "no", "target", "rejection", "no", "block"),
-    "logits": ("plain", "shaped", "plain", "shaped", "plain"),
+    "logits": (*("plain", "shaped") * 4, "plain", "processors"),
     "window_ratio": ("1", "0.5"),
     "early_unlock": ("no", "no", "no", "yes"),
     "state_layers": ("gdn", "gdn", "mamba2"),
@@ -152,9 +152,9 @@ beside token ids, the entries of the ring with which a decode does not store its
 int8, in slots of their own (`--enable-int8-mamba-checkpoint`; "few": `--int8-mamba-ckpt-size`), and which part of
 serving the server has (`--disaggregation-mode`; "decode" with prefix caching has
 `--disaggregation-decode-enable-radix-cache`)."""
-TAKEN = {"strip_thinking": ("no", "yes"), "logits": ("processors",)}
+TAKEN = {"strip_thinking": ("no", "yes")}
 """Values that are not drawn: `--strip-thinking-cache` beside answers that are reasoning alone. With it SGLang frees
-what the tree owns (docs/explanation/sglang.md). Processors of all requests: beside drafts SGLang leaves them out."""
+what the tree owns (docs/explanation/sglang.md)."""
 REFUSED = {"host_layout": ("layer_first",)}
 """Values that a server refuses, so that the reason is told (`kit_limits`)."""
 KEYED = ("a", "adapter.b", "adapter.c", "salt.d")

@@ -30,8 +30,8 @@ class Liveness(Oracle):
     rules = (
         Rule(
             "M8",
-            "While requests are unfinished, one of every few steps schedules a token or ends a request; no request "
-            "gets lost, and none goes on after its abort.",
+            "While requests are unfinished, one of every few steps schedules a token or ends a request (counted "
+            "from the last reset of the prefix cache); no request gets lost, and none goes on after its abort.",
             subject="resources",
             consequence=Consequence(
                 "A request waits forever", "The engine schedules nothing for it although it could be served.", "hang"
@@ -62,7 +62,9 @@ class Liveness(Oracle):
 
     def on_planned(self, context: Context, planned: Planned) -> Violation | None:
         self.exercised["M8"] += 1
-        self._stalled = 0 if planned.rows else self._stalled + 1
+        # While it resets its caches an engine may be paused; then what a request waited for begins anew.
+        has_begun = planned.rows or context.event_kind == "reset_prefix_cache"
+        self._stalled = 0 if has_begun else self._stalled + 1
         return None
 
     def on_delivered(self, context: Context, delivered: Delivered) -> Violation | None:

@@ -173,6 +173,21 @@ def test_progress_behind_copies_that_hold_blocks() -> None:
     assert field_of(oracle.on_view(context, copying)) == "stall"
 
 
+def test_progress_counts_from_the_last_reset() -> None:
+    """An engine may be paused in it, and what a request waits for may have to be loaded again. Twelve events of vLLM
+    0.33.0 with OffloadingConnector and a tier of files (seed 1, trace 204): three resets in nine steps."""
+    context = context_of(LAYOUT, r0=life_of("r0", 20))
+    unfinished = view_of(LAYOUT, waiting=("r0",))
+    oracle = Liveness()
+    for kind in ("step", "reset_prefix_cache", "step"):
+        context.event_kind = kind
+        for _ in range(STALL_STEPS_MAX):
+            assert oracle.on_planned(context, plan(context)) is None
+            assert oracle.on_view(context, unfinished) is None
+    assert oracle.on_planned(context, plan(context)) is None
+    assert field_of(oracle.on_view(context, unfinished)) == "stall"
+
+
 def test_at_the_end_only_aborted_requests_may_be_left() -> None:
     """An engine may have needed one more step for them; an unfinished request listed after one is lost."""
     aborted = life_of("r0", 20)
