@@ -54,7 +54,12 @@ MIXED = (
     Setting("--enable-int8-mamba-checkpoint", {"int8_checkpoints": "no"}, is_rare=True),
     Setting("--mamba-max-states-per-path", {"path_states": "-1"}, is_rare=True),
     Setting("SGLANG_OPT_RELEASE_PREFILL_SWA", {"early_unlock": "no"}, is_rare=True),
-    Setting("--enable-custom-logit-processor", {"logits": "plain"}),
+    Setting(
+        "--enable-custom-logit-processor",
+        {"logits": "plain"},
+        {"shaped": "logit_bias or --enable-custom-logit-processor"},
+        rare=frozenset({"processors"}),
+    ),
     Setting("--disaggregation-mode", {"disaggregation": "no"}),
     Setting("--enable-session-radix-cache", {"session_tags": "no"}, is_rare=True),
     Setting(

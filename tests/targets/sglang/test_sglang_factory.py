@@ -234,7 +234,7 @@ def test_logits_are_shaped_where_nothing_is_drawn_by_chance(logits: str) -> None
 def test_logits_are_shaped_now_and_then_and_the_server_is_told() -> None:
     drawn = [draw_trace(MIXES.capabilities, 1, index, {}, MIXES.supports).config for index in range(900)]
     shaped = [one for one in drawn if one.options["logits"] == "shaped"]
-    assert {one.options["logits"] for one in drawn} == {"plain", "shaped"}
+    assert {one.options["logits"] for one in drawn} == {"plain", "shaped", "processors"}
     assert 0.15 < len(shaped) / len(drawn) < 0.4
     for config in (PLAIN, shaped[0]):
         shown = deployment("", Trace(config, ()), "0.5.23")
