@@ -159,6 +159,7 @@ class Host:
             leftovers=self.leftovers(),
             drained=self._drained(),
             stored=dict(self.stored()),
+            copying=self.tier is not None and self.tier.is_copying,
         )
 
     def _drained(self) -> dict[str, int]:

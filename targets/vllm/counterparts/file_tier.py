@@ -239,6 +239,12 @@ class TieredStore(OffloadedStore):
         """Return the manager of the host's memory."""
         return scheduler.manager.primary_tier
 
+    @property
+    def is_copying(self) -> bool:  # type: ignore[override]
+        """True while files are looked for, read or written for a request: each of these takes steps, and where a file
+        is missing it begins anew."""
+        return bool(self.tiers._req_state or self.tiers._jobs or self.tiers._pending_load_submissions)
+
     def leftovers(self) -> dict[str, int]:
         """Return what the connector and the tiers keep for requests and jobs."""
         [files] = self.tiers.secondary_tiers

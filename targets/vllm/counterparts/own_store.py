@@ -27,6 +27,9 @@ class OwnStore(NullStore):
 
     is_connected = True
 
+    is_copying: bool = False
+    """True while requests wait for several copies after one another (`View.copying`)."""
+
     def __init__(self, config: Config, recorder: Recorder) -> None:
         super().__init__()
         self.recorder = recorder
