@@ -66,10 +66,10 @@ class Continuation(Oracle):
         self._reads: set[tuple[int, int, int, str]] = set()
         """Row, group, layer and part (state, window, slots) of what the present forward read."""
         self._hits: dict[str, int] = {}
-        """Request -> tokens of the hit at its last admission."""
+        """Request -> tokens of the hit at its last admission, with what was loaded behind it."""
 
     def on_planned(self, context: Context, planned: Planned) -> Violation | None:
-        self._hits.update((row.name, row.hit) for row in planned.rows if row.anew)
+        self._hits.update((row.name, row.hit + row.external) for row in planned.rows if row.anew)
         return None
 
     def on_state_read(self, context: Context, read: StateRead) -> Violation | None:
@@ -151,7 +151,7 @@ class Continuation(Oracle):
         self, context: Context, life: Life, read: SlotRead, observed: list[int], wanted: Sequence[int]
     ) -> None:
         """Accept the last slots of blocks that another request wrote, or an earlier turn of this one if its block was
-        hit: they depend on a token that their key does not name.
+        hit, or that were loaded: they depend on a token that their key does not name.
 
         Of two blocks with one key a hit may use either. The drafter's proposals are worse then, the output is not.
         """

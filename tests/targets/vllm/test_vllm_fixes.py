@@ -74,6 +74,17 @@ def test_a_released_block_that_was_handed_out_lost_its_key(worker: WorkerClient)
     assert worker.run(load_trace(DATA / "vllm-released-block-handed-out.json")).violation is None
 
 
+def test_a_loaded_block_of_a_drafter_ends_in_its_writers_token(worker: WorkerClient) -> None:
+    """Trace 9367 of seed 20261701, reduced: a request that ended behind token 32 had stored the drafter's block before
+    it, whose last slot depends on the token that it sampled. S2 knew that of hits, not of loads."""
+    assert worker.run(load_trace(DATA / "vllm-loaded-block-of-a-drafter.json")).violation is None
+
+
+def test_look_ups_after_one_another_are_no_stall(worker: WorkerClient) -> None:
+    """Trace 12604 of seed 20261701, reduced: one of the files was cut off, and the hit was looked up anew."""
+    assert worker.run(load_trace(DATA / "vllm-look-ups-after-one-another.json")).violation is None
+
+
 def test_a_connector_is_told_of_a_session_s_end_before_its_name_comes_back(worker: WorkerClient) -> None:
     """Trace 87 of seed 31, reduced: offloading looked for the step of a session that had timed out, since its client
     came back, under the same name, in the same step. On a server it has another id."""

@@ -309,14 +309,16 @@ def test_the_last_slot_of_a_block_that_another_request_wrote_is_not_checked(owne
     assert (violation.field if violation else "") == field
 
 
-@pytest.mark.parametrize(("hit", "field"), [(4, ""), (0, "slot")])
-def test_nor_is_that_of_a_block_which_the_request_itself_wrote_in_an_earlier_turn(hit: int, field: str) -> None:
+@pytest.mark.parametrize(("hit", "loaded", "field"), [(4, 0, ""), (0, 4, ""), (0, 0, "slot")])
+def test_nor_is_that_of_a_block_which_was_hit_or_loaded(hit: int, loaded: int, field: str) -> None:
     """A preempted session hits its own block, whose last slot depends on the token that the next turn dropped. (Seen on
-    vLLM's MTP speculator.) A block that was not hit is the request's own of this turn."""
+    vLLM's MTP speculator.) What another request has stored is loaded into a block of the request's own. A block that
+    was neither is the request's own of this turn."""
     life = life_of("r0", 9, settled=5, session=True)
     context, oracle = context_of(SHIFTED, r0=life), Continuation()
     context.lives = [life]
-    planned = plan(context, PlannedRow("r0", hit, 5 - hit, 0, True, hit), tables={"r0": ((3, 4),)})
+    row = PlannedRow("r0", hit + loaded, 5 - hit - loaded, 0, True, hit, external=loaded)
+    planned = plan(context, row, tables={"r0": ((3, 4),)})
     assert oracle.on_planned(context, planned) is None
     for block in (3, 4):
         context.reference.ledger.hand_out(block, "r0", 0, 0)
