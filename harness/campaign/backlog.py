@@ -4,7 +4,8 @@
 
 Each is counted for the finding of its signature when it is kept; the campaign's state lists it (`Summary.waiting`). A
 campaign that goes on, and the next one in the folder, look into what is left. At most `KEPT_MAX` are kept, and
-`PER_SYMPTOM` with one symptom; others are only counted. A file is there as long as the state on disk lists it.
+of the first `PER_SYMPTOM` with one symptom; others are only counted. A file is there as long as the state on disk lists
+it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from ..draw.trace_files import save_trace
 from ..group.findings.finding_store import WAITING_FOLDER, OutputError, make_folder
 
 KEPT_MAX = 1000
-PER_SYMPTOM = 50
+PER_SYMPTOM, UNFAMILIAR_PER_SYMPTOM = 50, 500
+"""How many failures of a symptom are met before no more of them are kept."""
 EXPLAINED_ENOUGH = 8
 """Once known bugs have explained so many traces of a symptom, and all that were looked at, ever fewer are."""
 Symptom = tuple[str, str]
@@ -60,12 +62,15 @@ class Backlog:
         is_known = self._explained[symptom] >= EXPLAINED_ENOUGH and symptom not in self._unexplained
         return not is_known or seen.bit_count() == 1
 
-    def keep(self, one: Waiting, symptom: Symptom, trace: Trace) -> Waiting | None:
+    def keep(self, one: Waiting, symptom: Symptom, trace: Trace, *, is_familiar: bool = True) -> Waiting | None:
         """Keep a trace. Return its entry, None if there is no room. Raises OutputError.
+
+        More are kept of those that look like none before (`familiar`).
 
         One that the campaign did not draw has no number: it gets a negative one of its own.
         """
-        if len(self._waiting) >= KEPT_MAX or self._symptoms[symptom] > PER_SYMPTOM:
+        most = PER_SYMPTOM if is_familiar else UNFAMILIAR_PER_SYMPTOM
+        if len(self._waiting) >= KEPT_MAX or self._symptoms[symptom] > most:
             return None
         while one.index < 0 and self.path(one).exists():
             one = structs.replace(one, index=one.index - 1)

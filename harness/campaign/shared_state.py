@@ -236,8 +236,8 @@ class CampaignState:
         self.triage = Triage[Task](settings.triage_share, settings.jobs, self.spent, effort)
         before = settings.earlier or settings.last
         self._familiar = Familiar()
-        self._looks = 0
-        """How many extra looks wait."""
+        self._looks = self.extra_looks = 0
+        """How many extra looks wait, and how many have begun."""
         self.backlog = Backlog(settings.out, before.waiting if before and before.target == settings.target else ())
         self.recognizer = recognizer(settings)
         self._unsettled: dict[Explained, Callable[..., None]] = {}
@@ -477,8 +477,9 @@ class CampaignState:
         with self.lock:
             seen = self.backlog.seen(symptom)
             one = Waiting(seed, index, failure.name, failure.violation.signature)
-            kept = self.backlog.keep(one, symptom, failure.trace)
-            is_due = self.backlog.is_due(symptom, seen) or not self._familiar.has(failure.trace, failure.violation)
+            is_familiar = self._familiar.has(failure.trace, failure.violation)
+            kept = self.backlog.keep(one, symptom, failure.trace, is_familiar=is_familiar)
+            is_due = self.backlog.is_due(symptom, seen) or not is_familiar
         return (structs.replace(failure, kept=kept), seen) if kept and is_due else None
 
     def compared(self, trace: Trace, violation: Violation, *, is_known: bool) -> None:
@@ -503,10 +504,11 @@ class CampaignState:
             self._looks += is_let
             return is_let
 
-    def looked(self, is_extra: bool) -> None:
-        """Note that a failing trace is looked at, perhaps one that was let to."""
+    def extra_look_begins(self) -> None:
+        """Note that a look begins which `let_look` allowed."""
         with self.lock:
-            self._looks -= is_extra
+            self._looks -= 1
+            self.extra_looks += 1
 
     def let_settle(self, failure: Explained, then: Callable[..., None]) -> None:
         """Let a failure wait until it is settled which known bug explains it."""

@@ -50,7 +50,7 @@ SEVERITY_SECONDS = 10.0
 LOOKS = 2
 """So many further failures of each symptom are compared with known bugs in time for the next test."""
 MORE_LOOKS = 12
-"""Beyond that, so many at a time that look like none before (`familiar`), between reductions of explained findings."""
+"""Beyond that, so many at a time that look like none before (`familiar`), in turn with slices of explained findings."""
 PROOF_MIN = 6
 """Further failures that wait for it are worth the start of a process that lacks some fixes."""
 UNSETTLED_MAX = 40
@@ -412,7 +412,8 @@ class WorkerLoop:
                 state.triage.put(look, FINDING, *order, compares=True)
             elif recognizer and state.let_look(MORE_LOOKS, failure):
                 look = partial(look, is_extra=True)
-                state.triage.put(look, FINDING, EXPLAINED, 0, failure.index, compares=True)
+                turn = state.extra_looks // MORE_LOOKS  # in turn with the slices of explained findings
+                state.triage.put(look, FINDING, EXPLAINED, turn, failure.index, compares=True)
             else:
                 self._let_sort(failure, seen)
         return None
@@ -432,10 +433,12 @@ class WorkerLoop:
         self._announce("fuzzing")
 
     def look(self, failure: Unsorted, seen: int, *, is_extra: bool = False) -> None:
-        """Compare a further failure of a signature with known bugs. It is sorted later if they do not explain it, or if
-        it looks like earlier ones. `is_extra`: it was let to (`CampaignState.let_look`)."""
-        self._state.looked(is_extra)
-        if self._state.is_familiar(failure):
+        """Compare a further failure of a signature with known bugs. It is sorted later if they do not explain it.
+        `is_extra`: `CampaignState.let_look` allowed it; if it looks like earlier ones by now, it is sorted later, too.
+        """
+        if is_extra:
+            self._state.extra_look_begins()
+        if is_extra and self._state.is_familiar(failure):
             self._let_sort(failure, seen)
         elif explained := self._explained(failure.trace, failure.violation):
             self._let_settle(explained, failure)

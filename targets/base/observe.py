@@ -49,7 +49,7 @@ class View(Struct, frozen=True, gc=False):
     tables     request -> the scheduler's table; only requests that hold blocks
     aliases    block id -> further keys that reach a published block, of smaller depths
     pins       block id -> references that are not from a table
-    copying    copies to or from what is outside the pool are under way, and hold blocks
+    copying    copies to or from what is outside the pool are under way: they hold blocks, or requests wait for them
     copies     block id -> the block whose whole pages a step that was just planned copies into it
     waiting, running  names, in queue order; where there are batch events `running` is in the order of the rows
     parked     sessions between two turns; `tables` and `references` include what they hold

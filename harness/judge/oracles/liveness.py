@@ -21,7 +21,7 @@ from .rules import Consequence, Rule
 STALL_STEPS_MAX = 8
 """Planned steps in a row that schedule no token while requests are unfinished."""
 STALL_STEPS_MAX_BEHIND_COPIES = 4 * STALL_STEPS_MAX
-"""The same while copies hold blocks (`View.copying`): a slow one takes steps, and the next may wait for it."""
+"""The same while copies are under way (`View.copying`): a slow one takes steps, and the next may wait for it."""
 
 
 class Liveness(Oracle):
@@ -62,9 +62,7 @@ class Liveness(Oracle):
 
     def on_planned(self, context: Context, planned: Planned) -> Violation | None:
         self.exercised["M8"] += 1
-        # While it resets its caches an engine may be paused; then what a request waited for begins anew.
-        has_begun = planned.rows or context.event_kind == "reset_prefix_cache"
-        self._stalled = 0 if has_begun else self._stalled + 1
+        self._stalled = 0 if planned.rows else self._stalled + 1
         return None
 
     def on_delivered(self, context: Context, delivered: Delivered) -> Violation | None:
@@ -81,7 +79,8 @@ class Liveness(Oracle):
 
     def on_view(self, context: Context, view: View) -> Violation | None:
         unfinished = [*view.running, *view.waiting]
-        if not unfinished:
+        # While it resets its caches an engine may be paused; then what a request waited for begins anew.
+        if not unfinished or context.event_kind == "reset_prefix_cache":
             self._stalled = 0
         if self._stalled <= (STALL_STEPS_MAX_BEHIND_COPIES if view.copying else STALL_STEPS_MAX):
             return None

@@ -170,6 +170,12 @@ class Files(FileSystemTierManager):
         self._lookup_manager._lookup_queue.put(None)
         self._lookup_manager._worker()
 
+    @property
+    def is_looking(self) -> bool:
+        """True while a file is looked for."""
+        phases = {one.phase for one in self._lookup_manager._lookup_state.values()}
+        return bool(phases & {LookupPhase.PENDING, LookupPhase.IN_FLIGHT})
+
     def leftovers(self) -> dict[str, int]:
         """Return what the tier keeps for requests and jobs. A lookup under way is forgotten when its result comes."""
         lookups = self._lookup_manager
@@ -241,9 +247,10 @@ class TieredStore(OffloadedStore):
 
     @property
     def is_copying(self) -> bool:  # type: ignore[override]
-        """True while files are looked for, read or written for a request: each of these takes steps, and where a file
-        is missing it begins anew."""
-        return bool(self.tiers._req_state or self.tiers._jobs or self.tiers._pending_load_submissions)
+        """True while files are looked for, read or written: each of these takes steps, and where a file is missing it
+        begins anew."""
+        [files] = self.tiers.secondary_tiers
+        return bool(files.is_looking or self.tiers._jobs or self.tiers._pending_load_submissions)
 
     def leftovers(self) -> dict[str, int]:
         """Return what the connector and the tiers keep for requests and jobs."""

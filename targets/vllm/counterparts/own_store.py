@@ -28,7 +28,7 @@ class OwnStore(NullStore):
     is_connected = True
 
     is_copying: bool = False
-    """True while requests wait for several copies after one another (`View.copying`)."""
+    """True while requests wait for copies, one after another (`View.copying`)."""
 
     def __init__(self, config: Config, recorder: Recorder) -> None:
         super().__init__()

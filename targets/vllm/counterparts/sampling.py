@@ -19,7 +19,7 @@ from ...base.trace import Config, Turn, least_tokens
 from ..options import is_v2, varies_sampling
 
 BAD_WORDS = 8
-"""Of a request on the V2 runner, about."""
+"""Of a request on the V2 runner, about, besides those for decoys."""
 BEYOND = 3
 """Tokens that a client asks for beyond the context."""
 

@@ -49,6 +49,7 @@ def test_no_more_than_a_number_are_kept_of_one_symptom_and_of_all(tmp_path: Path
         kept += backlog.keep(entry(index), SYMPTOM, TRACE) is not None
     assert kept == PER_SYMPTOM
     assert backlog.keep(entry(999), ("S3-step-mamba-conv", "another relation"), TRACE)
+    assert backlog.keep(entry(998), SYMPTOM, TRACE, is_familiar=False), "one that looks like none before"
     full = Backlog(tmp_path, [])
     full._waiting = {(1, index): entry(index) for index in range(KEPT_MAX)}
     assert not full.keep(entry(KEPT_MAX), ("S3-step-mamba-conv", "a third one"), TRACE)

@@ -80,7 +80,7 @@ DATA = Path(__file__).parents[2] / "data"
     ("target", "count"),
     [
         of_release("sglang", "0.5.20", "sglang@0.5.20", 2),
-        of_release("sglang", "0.5.23", "sglang:sessions@0.5.23", 46),
+        of_release("sglang", "0.5.23", "sglang:sessions@0.5.23", 47),
     ],
 )
 def test_all_apply_together_and_silence_all_traces(target: str, count: int) -> None:

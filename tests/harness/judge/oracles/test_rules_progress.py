@@ -182,8 +182,8 @@ def test_progress_counts_from_the_last_reset() -> None:
     for kind in ("step", "reset_prefix_cache", "step"):
         context.event_kind = kind
         for _ in range(STALL_STEPS_MAX):
-            assert oracle.on_planned(context, plan(context)) is None
-            assert oracle.on_view(context, unfinished) is None
+            assert kind == "reset_prefix_cache" or oracle.on_planned(context, plan(context)) is None
+            assert oracle.on_view(context, unfinished) is None, "an engine may plan nothing in a reset"
     assert oracle.on_planned(context, plan(context)) is None
     assert field_of(oracle.on_view(context, unfinished)) == "stall"
 
