@@ -467,11 +467,12 @@ class CampaignState:
         sortable = violation.oracle not in UNEXPLAINED and counted.reproduced
         return Unsorted(counted.id, violation, trace, index) if sortable else None
 
-    def let_wait(self, failure: Unsorted) -> tuple[Unsorted, int] | None:
+    def let_wait(self, failure: Unsorted) -> tuple[Unsorted, int, bool] | None:
         """Keep a failing trace until there is time to sort it; None if nothing is to be done about it in this campaign,
         as there are too many of its symptom.
 
-        Also returns how many with its symptom there were before it.
+        Also returns how many with its symptom there were before it, and whether it looks like those that a known bug
+        has explained (`familiar`).
         """
         seed, index, symptom = self.settings.seed, failure.index, symptom_of(failure.violation, failure.trace)
         with self.lock:
@@ -480,7 +481,7 @@ class CampaignState:
             is_familiar = self._familiar.has(failure.trace, failure.violation)
             kept = self.backlog.keep(one, symptom, failure.trace, is_familiar=is_familiar)
             is_due = self.backlog.is_due(symptom, seen) or not is_familiar
-        return (structs.replace(failure, kept=kept), seen) if kept and is_due else None
+        return (structs.replace(failure, kept=kept), seen, is_familiar) if kept and is_due else None
 
     def compared(self, trace: Trace, violation: Violation, *, is_known: bool) -> None:
         """Note whether known bugs explain a failure."""
@@ -497,10 +498,10 @@ class CampaignState:
         with self.lock:
             return self._familiar.has(failure.trace, failure.violation)
 
-    def let_look(self, most: int, failure: Unsorted) -> bool:
-        """Return True if a failing trace looks like none before, and fewer than `most` such ones wait."""
+    def let_look(self, most: int) -> bool:
+        """Return True, and count one more extra look that waits, if fewer than `most` do."""
         with self.lock:
-            is_let = self._looks < most and not self._familiar.has(failure.trace, failure.violation)
+            is_let = self._looks < most
             self._looks += is_let
             return is_let
 

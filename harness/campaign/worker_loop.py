@@ -405,55 +405,65 @@ class WorkerLoop:
             state.emit(Found(taken.finding, self.worker.node))
             return partial(WorkerLoop.confirm, claim=taken, violation=violation, trace=trace)
         if isinstance(taken, Unsorted) and (waits := state.let_wait(taken)):
-            failure, seen = waits
-            look = partial(WorkerLoop.look, failure=failure, seen=seen)
+            failure, seen, is_familiar = waits
             if (recognizer := state.recognizer) and seen < LOOKS:
+                look = partial(WorkerLoop.look, failure=failure, seen=seen)
                 order = TEST, 2 * recognizer.tests + 1, seen, failure.index
                 state.triage.put(look, FINDING, *order, compares=True)
-            elif recognizer and state.let_look(MORE_LOOKS, failure):
-                look = partial(look, is_extra=True)
+            elif recognizer and not is_familiar and state.let_look(MORE_LOOKS):
+                look = partial(WorkerLoop.look_once_more, failure=failure, seen=seen)
                 turn = state.extra_looks // MORE_LOOKS  # in turn with the slices of explained findings
                 state.triage.put(look, FINDING, EXPLAINED, turn, failure.index, compares=True)
             else:
-                self._let_sort(failure, seen)
+                self._let_sort(failure, seen, is_familiar=is_familiar)
         return None
 
-    def _let_sort(self, failure: Unsorted, seen: int, *, is_new: bool = False) -> None:
-        """Let a further failure wait until it is sorted, behind the others if it looks like earlier ones. `is_new` if
-        it is clear that known bugs do not explain it."""
-        state = self._state
-        is_familiar = not is_new and state.is_familiar(failure)
-        sort = partial(WorkerLoop.sort, failure=failure, is_new=is_new, waited=None if is_new or is_familiar else seen)
-        compares = state.recognizer is not None and not is_new
-        state.triage.put(sort, FURTHER, is_familiar, seen, failure.index, compares=compares)
+    def _let_sort(self, failure: Unsorted, seen: int, *, is_familiar: bool) -> None:
+        """Let a further failure wait until it is sorted, behind the others if it looks like earlier ones."""
+        if is_familiar:
+            sort = partial(WorkerLoop.sort, failure=failure)
+        else:
+            sort = partial(WorkerLoop.sort_unfamiliar, failure=failure, seen=seen)
+        compares = self._state.recognizer is not None
+        self._state.triage.put(sort, FURTHER, is_familiar, seen, failure.index, compares=compares)
+
+    def _let_sort_new(self, failure: Unsorted, seen: int) -> None:
+        """Let a further failure that known bugs do not explain wait until it is sorted."""
+        sort = partial(WorkerLoop.sort, failure=failure, is_new=True)
+        self._state.triage.put(sort, FURTHER, False, seen, failure.index)
 
     def _give_up_on(self, violation: Violation, error: FaultyEnvironment) -> None:
         self._state.emit(Notice(f"{violation.signature} is not looked into any further: {error}"))
         self.busy = False
         self._announce("fuzzing")
 
-    def look(self, failure: Unsorted, seen: int, *, is_extra: bool = False) -> None:
-        """Compare a further failure of a signature with known bugs. It is sorted later if they do not explain it.
-        `is_extra`: `CampaignState.let_look` allowed it; if it looks like earlier ones by now, it is sorted later, too.
-        """
-        if is_extra:
-            self._state.extra_look_begins()
-        if is_extra and self._state.is_familiar(failure):
-            self._let_sort(failure, seen)
-        elif explained := self._explained(failure.trace, failure.violation):
+    def look(self, failure: Unsorted, seen: int) -> None:
+        """Compare a further failure of a signature with known bugs; if they do not explain it, it is sorted later."""
+        if explained := self._explained(failure.trace, failure.violation):
             self._let_settle(explained, failure)
         else:
-            self._let_sort(failure, seen, is_new=True)
+            self._let_sort_new(failure, seen)
         self._announce("fuzzing")
 
-    def sort(self, failure: Unsorted, *, is_new: bool = False, waited: int | None = None) -> Chore | None:
-        """Sort a further failure of a signature by its cause. Return what confirms a finding of its own. `is_new` if it
-        is clear that known bugs do not explain it. With `waited`, how many had its symptom before it, it waits once
-        more if it looks like earlier ones by now."""
-        state, claim = self._state, None
-        if waited is not None and state.is_familiar(failure):
-            self._let_sort(failure, waited)
+    def look_once_more(self, failure: Unsorted, seen: int) -> None:
+        """Compare a further failure that `CampaignState.let_look` allowed, unless it looks like earlier ones by now."""
+        self._state.extra_look_begins()
+        if self._state.is_familiar(failure):
+            self._let_sort(failure, seen, is_familiar=True)
+        else:
+            self.look(failure, seen)
+
+    def sort_unfamiliar(self, failure: Unsorted, seen: int) -> Chore | None:
+        """Sort a further failure as `sort` does, but later if it looks like earlier ones by now."""
+        if self._state.is_familiar(failure):
+            self._let_sort(failure, seen, is_familiar=True)
             return None
+        return self.sort(failure)
+
+    def sort(self, failure: Unsorted, *, is_new: bool = False) -> Chore | None:
+        """Sort a further failure of a signature by its cause. Return what confirms a finding of its own. `is_new` if it
+        is clear that known bugs do not explain it."""
+        state, claim = self._state, None
         self.busy = True
         self._announce(f"sorting {failure.violation.signature}")
         try:
@@ -484,7 +494,7 @@ class WorkerLoop:
     def _settle_further(self, cause: Cause | None, failure: Unsorted) -> None:
         """Count a failure for the known bug that explains it; without an answer it is sorted like a new one."""
         if cause is None:
-            self._let_sort(failure, 0, is_new=True)
+            self._let_sort_new(failure, 0)
             return
         if cause.name:
             self._state.explained(cause.name, failure.trace, failure.violation)

@@ -507,6 +507,11 @@ def has_drafts(events: Iterable[Event]) -> bool:
     return any(step.drafts or any(drafts for drafts, _ in step.per_request.values()) for step in steps)
 
 
+def has_reasoning(events: Iterable[Event]) -> bool:
+    """Return True if reasoning comes before the structured output of an answer."""
+    return any(isinstance(event, Turn) and event.structured and event.reasoning for event in events)
+
+
 def has_grammar(turn: Turn) -> bool:
     """Return True if a grammar is compiled for a request, or for a session's turn."""
     return bool(turn.structured or (isinstance(turn, Arrive) and turn.bad_grammar))

@@ -26,6 +26,7 @@ from ..base.trace import (
     Trace,
     Turn,
     has_drafts,
+    has_reasoning,
     least_tokens,
     logprob_start,
 )
@@ -467,7 +468,7 @@ def _forced(trace: Trace) -> Iterator[str]:
         yield f"drafts are right or wrong as the script says; a server's come from its {source}"
     if sizes_of(trace.config).sampled != "no":
         yield "verifications sample what the script expects, since their random numbers are chosen; a server's are not"
-    if any(isinstance(event, Turn) and event.structured and event.reasoning for event in trace.events):
+    if has_reasoning(trace.events):
         yield (
             f"reasoning ends with the token that the script names; replace {PARSER} by the reasoning parser of your "
             "model, which has its own"

@@ -69,7 +69,7 @@ class LogitShapes:
 
     def __init__(self, sizes: Sizes) -> None:
         self.beyond = PAST_END * max(sizes.drafts, 1)
-        # Verifications leave processors out (sglang#21724): beside drafts requests have none.
+        # Verifications leave processors out (cause 47): beside drafts requests have one only if all are to.
         self.kinds = 1 if sizes.drafts and sizes.logits != "processors" else 3
         self.first = 1 if sizes.logits == "processors" else 0
         self.needed: dict[str, set[int]] = {}

@@ -26,6 +26,7 @@ from ..base.trace import (
     Trace,
     Turn,
     has_drafts,
+    has_reasoning,
     least_tokens,
     needed_kinds,
     tag_of,
@@ -324,7 +325,7 @@ def _flags(trace: Trace, model: Model, release: tuple[int, int]) -> Iterator[str
             yield from ("--per-request-spec-decode-metrics", "detailed")
     if has_adapters(config):
         yield "--enable-lora"
-    if _reasons(trace):
+    if has_reasoning(trace.events):
         yield from ("--reasoning-parser", PARSER)
     if entries := ring_entries(config):
         yield from ("--use-replayssm", "--replayssm-buffer-len", str(entries))
@@ -376,11 +377,6 @@ def _declines(options: Options) -> Iterator[tuple[str, str]]:
     yield tag_of(ResetEncoderCache), "POST /reset_encoder_cache"
     if options.reset == "direct":
         yield tag_of(ResetPrefixCache), "POST /reset_prefix_cache"
-
-
-def _reasons(trace: Trace) -> bool:
-    """Return True if reasoning comes before the structured output of an answer."""
-    return any(isinstance(event, Turn) and event.structured and event.reasoning for event in trace.events)
 
 
 def _speculation(config: Config, model: Model) -> dict[str, object]:
@@ -512,7 +508,7 @@ def _notes(trace: Trace, model: Model, is_stood_in: bool) -> Iterator[str]:
         )
     if config.num_speculative_tokens and _speculation(config, model).get("model") == DRAFTER:
         yield "DRAFTER is a checkpoint of an EAGLE drafter for the model"
-    if _reasons(trace):
+    if has_reasoning(trace.events):
         yield (
             f"replace {PARSER} by the reasoning parser of your model; prompts of requests with reasoning end inside an "
             "open block of reasoning, the other prompts behind a closed one"

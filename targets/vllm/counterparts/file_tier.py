@@ -246,7 +246,7 @@ class TieredStore(OffloadedStore):
         return scheduler.manager.primary_tier
 
     @property
-    def is_copying(self) -> bool:  # type: ignore[override]
+    def is_copying(self) -> bool:
         """True while files are looked for, read or written: each of these takes steps, and where a file is missing it
         begins anew."""
         [files] = self.tiers.secondary_tiers

@@ -27,9 +27,6 @@ class OwnStore(NullStore):
 
     is_connected = True
 
-    is_copying: bool = False
-    """True while requests wait for copies, one after another (`View.copying`)."""
-
     def __init__(self, config: Config, recorder: Recorder) -> None:
         super().__init__()
         self.recorder = recorder
@@ -40,6 +37,11 @@ class OwnStore(NullStore):
         self.waiting: set[str] = set()
         self.hits: dict[str, int] = {}
         """Tokens of the local hit, of each request that was looked up."""
+
+    @property
+    def is_copying(self) -> bool:
+        """True while requests wait for copies, one after another (`View.copying`)."""
+        return False
 
     def plan(self, name: str, local: int, external: int, is_sync: bool) -> None:
         """Note a load of `external` tokens behind a local hit."""

@@ -1,13 +1,9 @@
 """A decode server of prefill/decode disaggregation: SGLang's own queues around a network that is a stand-in."""
 
-import datetime
-from collections.abc import Iterator
-
 import pytest
 from support import of_release
 
 from hybridfuzz.harness.draw.grammar import draw_trace
-from hybridfuzz.harness.group.known.fixes import BUILTIN, apply_fixes, read_fixes
 from hybridfuzz.harness.judge.outcome import Outcome
 from hybridfuzz.harness.judge.violation import Violation
 from hybridfuzz.harness.workers.worker_client import WorkerClient
@@ -43,15 +39,6 @@ CASES = [
     )
 ]
 """Mode of the cache, strategy, page size, steps in flight."""
-
-
-@pytest.fixture(scope="module")
-def worker() -> Iterator[WorkerClient]:
-    """One worker with all packaged fixes."""
-    fixes = apply_fixes(prepare(SPEC, print), read_fixes(BUILTIN, SPEC), SPEC, datetime.date.today())
-    with WorkerClient(SPEC, fixes.launch, trace_seconds=300) as started:
-        started.start()
-        yield started
 
 
 def config_of(mode: str, strategy: str, page: int, depth: int, seats: int = 2) -> Config:

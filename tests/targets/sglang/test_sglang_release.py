@@ -337,7 +337,7 @@ def test_requests_that_rule_out_tokens_get_their_own_answers(
 
 @pytest.mark.parametrize("drafter", ["ngram", "eagle"])
 def test_a_verification_leaves_processors_out(workers: dict[str, WorkerClient], drafter: str) -> None:
-    """https://github.com/sgl-project/sglang/issues/21724. So beside drafts every request has a bias."""
+    """Cause 47, https://github.com/sgl-project/sglang/issues/21724."""
     config = config_of(3, 0)
     config = msgspec.structs.replace(config, options={**config.options, "logits": "processors", "drafter": drafter})
     violation = worker_of(workers, LATEST).run(Trace(config, (RULED_OUT[0], *(Step(drafts=3, right=3),) * 6))).violation

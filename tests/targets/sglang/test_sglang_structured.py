@@ -1,12 +1,8 @@
 """Structured output on the released SGLang: the grammars are ours, everything that serves them is SGLang's."""
 
-import datetime
-from collections.abc import Iterator
-
 import pytest
 from support import of_release
 
-from hybridfuzz.harness.group.known.fixes import BUILTIN, apply_fixes, read_fixes
 from hybridfuzz.harness.workers.worker_client import WorkerClient
 from hybridfuzz.targets.base.patched_copy import patched
 from hybridfuzz.targets.base.patches import parse_patch
@@ -43,15 +39,6 @@ FORGETS_FIRST = """\
 -            self.rollback_state()
 """
 """A roll-back counts the tokens behind the reasoning when it has forgotten them."""
-
-
-@pytest.fixture(scope="module")
-def worker() -> Iterator[WorkerClient]:
-    """One worker with all packaged fixes."""
-    fixes = apply_fixes(prepare(SPEC, print), read_fixes(BUILTIN, SPEC), SPEC, datetime.date.today())
-    with WorkerClient(SPEC, fixes.launch, trace_seconds=300) as started:
-        started.start()
-        yield started
 
 
 def reasoning(drafter: str, breadth: str, depth: int) -> Trace:
