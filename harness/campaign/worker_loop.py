@@ -606,21 +606,30 @@ class WorkerLoop:
             case.confirmation.finish(reduced=False)
         with state.lock:
             state.store.recognize(case.name, Cause(""), case.violation)
-        state.let_settle(explained, partial(WorkerLoop._settle_case, case=case))
-        self._let_prove()
+        self._let_settle_case(case, explained)
         return True
 
-    def _settle_case(self, cause: Cause | None, case: Case) -> None:
+    def _let_settle_case(self, case: Case, explained: Explained) -> None:
+        settle = partial(WorkerLoop._settle_case, case=case, explained=explained)
+        self._state.let_settle(explained, settle)
+        self._let_prove()
+
+    def _settle_case(self, cause: Cause | None, case: Case, explained: Explained) -> None:
         """Take it that a bug explains a finding. Without its name, or an answer, the finding is reduced, and compared
-        once more."""
+        once more; a reduced one waits for the tests with few patches."""
         if case.name not in self._state.store.findings:
             return
         if cause and cause.name:
             self._state.explained(cause.name, case.trace, case.violation)
+        elif cause and explained.tries_few:  # it counts as one without a name already
+            return
         if cause and (cause.name or case.is_reduced):
             Sorter(self._state, self.worker).recognized(case.name, cause, case.violation)
             if case.is_reduced and not cause.severity:
                 self._let_grade(case)
+            if not cause.name:
+                explained.tries_few = True
+                self._let_settle_case(case, explained)
         else:
             self._let_wait(case)
 
@@ -645,16 +654,23 @@ class WorkerLoop:
         waiting = state.unsettled()
         if recognizer is None or not recognizer.can_prove(waiting):
             return
-        has_finding = any(failure.is_finding for failure in waiting)
-        rank = FINDING if has_finding else FURTHER
-        if (has_finding or len(waiting) >= PROOF_MIN) and state.let_prove(rank):
-            order = (TEST, 2 * recognizer.tests) if has_finding else (0,)
-            state.triage.put(partial(WorkerLoop.prove, rank=rank), rank, *order)
+        findings = [failure for failure in waiting if failure.is_finding]
+        if recognizer.can_tell_apart(findings):
+            rank, order = FINDING, (TEST, 2 * recognizer.tests)
+        elif recognizer.can_prove(findings):
+            rank, order = FINDING, (EXPLAINED, recognizer.tests_with_few)
+        elif len(waiting) >= PROOF_MIN:
+            rank, order = FURTHER, (0, 0)
+        else:
+            return
+        if state.let_prove((rank, order[0])):
+            prove = partial(WorkerLoop.prove, waited=(rank, order[0]))
+            state.triage.put(prove, rank, *order)
 
-    def prove(self, rank: int) -> None:
+    def prove(self, waited: tuple[int, int]) -> None:
         """Find out which known bugs the failures are that wait for it: run one test on all of them."""
         state, recognizer = self._state, self._state.recognizer
-        failures = state.prove(rank)
+        failures = state.prove(waited)
         if not failures:
             return
         self.busy = True

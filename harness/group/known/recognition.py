@@ -8,6 +8,10 @@ Two questions, answered by one run and by a few:
                     combination of such tests, all of one size (`combinations_for`): a failure that comes back in all
                     tests of one bug, and in no other, is this bug. Seven tests tell 35 bugs apart, however many of
                     them a campaign meets.
+    which alone?    other patches together may keep a failure away, too. A trace that is reduced and has no name yet
+                    then runs on copies with few patches: each bug is patched in two of these tests. Where the failure
+                    comes back, none of the patches alone silences it. The few bugs that are left are patched one by
+                    one: the failure is the one whose patch alone silences it, if there is only one.
 
 The start of a process takes seconds, a run a fraction of one: each test runs for all failures that wait for it, or as
 many as its time allows, the test that most wait for first. A failure to which several bugs are needed comes back in too
@@ -28,6 +32,7 @@ from itertools import combinations, count
 from math import comb
 from pathlib import Path
 from threading import Lock
+from typing import TypeAlias
 
 from ....targets.base.launch import Launch
 from ....targets.base.patched_copy import patched
@@ -46,29 +51,45 @@ FINDING_WEIGHT = 3
 """A finding speaks for the next test as much as so many further failures."""
 FURTHER_SECONDS = 10.0
 """A test runs further failures of a symptom for this long at least."""
+PATCHED_IN = 2
+"""Tests with few patches in which a bug is patched. In more tests there would be more patches in each."""
+ALONE_MAX = 4
+"""So many bugs are patched one by one."""
 SEVERITIES = "severity.json"
 """How much the bugs matter whose patches lie in the same folder, by name (`hybridfuzz known severity`)."""
 
 
-def combinations_for(bugs: int) -> list[frozenset[int]]:
-    """Return a different combination of tests for each bug, all of one size, of as few tests as possible."""
-    tests = next(each for each in count(1) if comb(each, max(each // 2, 1)) >= bugs)
-    every = list(combinations(range(tests), max(tests // 2, 1)))
+Test: TypeAlias = frozenset[str]
+"""The titles of the bugs that are not patched in it."""
+
+
+def combinations_for(bugs: int, size: int = 0) -> list[frozenset[int]]:
+    """Return a different combination of tests for each bug, all of one size, of as few tests as possible: half of the
+    tests, if no `size` is given."""
+    tests = next(each for each in count(1) if comb(each, size or max(each // 2, 1)) >= bugs)
+    every = list(combinations(range(tests), size or max(tests // 2, 1)))
     return [frozenset(every[number * len(every) // bugs]) for number in range(bugs)]
+
+
+def groups_of(titles: Sequence[str], size: int = 0) -> list[frozenset[str]]:
+    """Return the bugs of each test in which some bugs are together, by `combinations_for`."""
+    combined = dict(zip(titles, combinations_for(len(titles), size), strict=True))
+    numbers = sorted(frozenset[int]().union(*combined.values()))
+    return [frozenset(title for title in titles if number in combined[title]) for number in numbers]
 
 
 class Explained:
     """A failure that known bugs explain, until it is settled which one.
 
     `trace` ends with the failing event. `came_back` says by test whether the failure came back, None where another one
-    came before it.
+    came before it. Tests with few patches, too, may settle one that `tries_few`.
     """
 
     def __init__(self, trace: Trace, violation: Violation) -> None:
         self.trace = until(violation, trace)
         self.violation = violation
-        self.came_back: dict[int, bool | None] = {}
-        self.is_finding = False
+        self.came_back: dict[Test, bool | None] = {}
+        self.is_finding = self.tries_few = False
 
 
 class Recognizer:
@@ -89,20 +110,22 @@ class Recognizer:
     ) -> None:
         self._fixes = fixes
         self._causes = {entry.title: cause_of(entry) for entry in entries}
-        self._tests_of = dict(zip(self._causes, combinations_for(len(self._causes)), strict=True))
-        self._kinds = sorted(frozenset[int]().union(*self._tests_of.values()))
+        self._bugs = frozenset(self._causes)
+        self._with_many: Sequence[Test] = groups_of(list(self._causes))
+        """The tests that tell bugs apart, with about half of the patches."""
+        self._with_few: Sequence[Test] = [self._bugs - group for group in groups_of(list(self._causes), PATCHED_IN)]
         self._target = target
         self._open_worker = open_worker
         self._most = most
         # Processes that share a device take its memory, too.
         self._has_room = has_room if fixes.launch.service is None else lambda: False
         self._all = open_worker(fixes.launch)
-        self._running: dict[int, WorkerClient | None] = {}
+        self._running: dict[Test, WorkerClient | None] = {}
         """The tests that run; None until its engine is patched."""
-        self._kept: dict[int, WorkerClient] = {}
+        self._kept: dict[Test, WorkerClient] = {}
         """Engines of tests that have run, and wait."""
-        self.tests = 0
-        """How many tests have begun."""
+        self.tests = self.tests_with_few = 0
+        """How many tests have begun, and how many of them with few patches."""
         self._has_started = self._is_stopped = False
         self._engine = Lock()
         """Held by who uses the engine with all patches."""
@@ -124,6 +147,11 @@ class Recognizer:
         with self._lock:
             return bool(self._waiting(failures))
 
+    def can_tell_apart(self, failures: Sequence[Explained]) -> bool:
+        """Return True if some of these wait for a test with many patches that may begin."""
+        with self._lock:
+            return any(test in self._with_many for test in self._waiting(failures))
+
     def prove(
         self, failures: Sequence[Explained], begun: Callable[[], None] = lambda: None
     ) -> list[tuple[Explained, Cause]]:
@@ -134,9 +162,10 @@ class Recognizer:
             waiting = self._waiting(failures)
             if not waiting:
                 return []
-            test = max(waiting, key=lambda each: sum(FINDING_WEIGHT if one.is_finding else 1 for one in waiting[each]))
+            test = max(waiting, key=lambda each: self._urgency(each, waiting[each]))
             worker = self._running[test] = self._kept.pop(test, None)
             self.tests += 1
+            self.tests_with_few += test not in self._with_many
         found: dict[Explained, bool | None] = {}
         try:
             begun()
@@ -156,18 +185,24 @@ class Recognizer:
         with self._lock:
             return [(one, cause) for one in failures if (cause := self._settled(one))]
 
-    def _waiting(self, failures: Sequence[Explained]) -> dict[int, list[Explained]]:
+    def _waiting(self, failures: Sequence[Explained]) -> dict[Test, list[Explained]]:
         """Return what waits for each test that may begin."""
-        if len(self._running) >= self._most:
-            return {}
-        ready = (test for test in self._kinds if test not in self._running)
-        waiting = {test: [one for one in failures if test not in one.came_back] for test in ready}
-        return {test: those for test, those in waiting.items() if those}
+        waiting: dict[Test, list[Explained]] = {}
+        if len(self._running) < self._most:
+            for one in failures:
+                for test in self._wanted(one):
+                    if test not in self._running:
+                        waiting.setdefault(test, []).append(one)
+        return waiting
 
-    def _worker_of(self, test: int) -> WorkerClient:
+    def _urgency(self, test: Test, waiting: Sequence[Explained]) -> tuple[bool, int]:
+        """Return how much speaks for a test as the next one, by what waits for it."""
+        tells_apart = test in self._with_many and any(one.is_finding for one in waiting)
+        return tells_apart, sum(FINDING_WEIGHT if one.is_finding else 1 for one in waiting)
+
+    def _worker_of(self, test: Test) -> WorkerClient:
         """Return a worker for a test, whose engine lacks the patches of its bugs; one that is stopped, after `stop`."""
-        lacking = {title for title, tests in self._tests_of.items() if test in tests}
-        others = [patch for patch in self._fixes.patches if patch.name not in lacking]
+        others = [patch for patch in self._fixes.patches if patch.name not in test]
         worker = self._open_worker(patched(self._fixes.unpatched, others))
         with self._lock:
             self._running[test] = worker
@@ -175,17 +210,40 @@ class Recognizer:
                 worker.stop()
         return worker
 
+    def _wanted(self, failure: Explained) -> Sequence[Test]:
+        """Return the tests that may still settle which bug a failure is, in any order."""
+        open_ones = [test for test in self._with_many if test not in failure.came_back]
+        shown = self._shown_by(failure)
+        if shown and open_ones:
+            return open_ones
+        if not failure.tries_few or self._is_clear(failure, shown):
+            return []
+        alone = self._may_silence_alone(failure)
+        tests = self._with_few if len(alone) > ALONE_MAX else [self._bugs - {title} for title in alone]
+        return [test for test in tests if test not in failure.came_back and alone - test]
+
+    def _shown_by(self, failure: Explained) -> Sequence[str]:
+        """Return the bugs that may be the only one that shows a failure, by the tests with many patches."""
+        clear = [(test, failure.came_back[test]) for test in self._with_many if failure.came_back.get(test) is not None]
+        return [title for title in self._causes if all((title in test) == back for test, back in clear)]
+
+    def _is_clear(self, failure: Explained, shown: Sequence[str]) -> bool:
+        return len(shown) == 1 and any(failure.came_back.get(test) for test in self._with_many)
+
+    def _may_silence_alone(self, failure: Explained) -> frozenset[str]:
+        """Return the bugs whose patches alone may silence a failure: it has not come back where they were patched."""
+        return self._bugs.intersection(*(test for test, back in failure.came_back.items() if back))
+
     def _settled(self, failure: Explained) -> Cause | None:
         """Return the bug that a failure is, a cause without a name if it is no single one, None if that is open."""
-        clear = {test: back for test, back in failure.came_back.items() if back is not None}
-        bugs = [
-            title
-            for title, tests in self._tests_of.items()
-            if all((test in tests) == back for test, back in clear.items())
-        ]
-        if bugs and len(failure.came_back) < len(self._kinds):
+        if self._wanted(failure):
             return None
-        return self._causes[bugs[0]] if len(bugs) == 1 and any(clear.values()) else Cause("")
+        shown = self._shown_by(failure)
+        if self._is_clear(failure, shown):
+            return self._causes[shown[0]]
+        alone = self._may_silence_alone(failure)
+        is_silenced = len(alone) == 1 and failure.came_back.get(self._bugs - alone) is False
+        return self._causes[next(iter(alone))] if is_silenced else Cause("")
 
     def _taken(self) -> list[WorkerClient]:
         """Return the engines that are kept, which are kept no more."""

@@ -32,6 +32,8 @@ class Naming:
             ]
             settled: dict[Explained, Cause] = {}
             waiting = [one for one in explained if one]
+            for one in waiting:  # what a search ends with is short
+                one.tries_few = True
             while recognizer.can_prove(waiting):
                 settled.update(recognizer.prove(waiting))
                 waiting = [one for one in waiting if one not in settled]

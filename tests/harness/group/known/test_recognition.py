@@ -38,10 +38,14 @@ NAMES = ("one", "two", "three")
 
 
 class Engines:
-    """Fake workers. A trace shows each of its bugs, "one+two" only where both are there, "early one", earlier."""
+    """Fake workers. A trace shows each of its bugs: "one+two" only where both are there, "early one" earlier,
+    "one/two/three" only where not both two and three are patched."""
 
-    def __init__(self, bugs: dict[str, set[str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(
+        self, bugs: dict[str, set[str]], monkeypatch: pytest.MonkeyPatch, names: Sequence[str] = NAMES
+    ) -> None:
         self.bugs = bugs
+        self.names = names
         self.started: list[str] = []
         self.ended: list[str] = []
         self.runs = 0
@@ -53,8 +57,9 @@ class Engines:
         return FakeWorker(self, set(launch.python.split(",")))
 
     def recognizer(self, most: int = 1, *, keeps: bool = False) -> Recognizer:
-        entries = tuple(Known(name=name, reason="r", signature="S3-*", patch=f"{name}.patch") for name in NAMES)
-        fixes = Fixes(Launch(",".join(NAMES), {}), Launch("", {}), entries, patches=tuple(Patch(n, ()) for n in NAMES))
+        entries = tuple(Known(name=name, reason="r", signature="S3-*", patch=f"{name}.patch") for name in self.names)
+        patches = tuple(Patch(name, ()) for name in self.names)
+        fixes = Fixes(Launch(",".join(self.names), {}), Launch("", {}), entries, patches=patches)
         return Recognizer(fixes, entries, "hybrid", self.open, most, lambda: keeps)
 
 
@@ -74,17 +79,21 @@ class FakeWorker:
 
     @property
     def _lacks(self) -> str:
-        return ",".join(sorted(set(NAMES) - self._fixed))
+        return ",".join(sorted(set(self._engines.names) - self._fixed))
 
     def start(self) -> None:
         self._engines.started.append(self._lacks)
 
     def stop(self) -> None: ...
 
+    def _hides(self, bug: str) -> bool:
+        bug, *others = bug.split("/")
+        return bool(self._fixed & set(bug.split("+"))) or (bool(others) and self._fixed >= set(others))
+
     def run(self, one: Trace) -> Outcome:
         self._engines.runs += 1
         bugs = self._engines.bugs[name_of(one)]
-        left = {bug for bug in bugs if not self._fixed & set(bug.removeprefix("early ").split("+"))}
+        left = {bug for bug in bugs if not self._hides(bug.removeprefix("early "))}
         early = any(bug.startswith("early") for bug in left)
         found = EARLIER if early else LATER if "later" in left else SYMPTOM if left else None
         return Outcome(found, 1, 1, {}, {}, 0)
@@ -116,7 +125,9 @@ def test_many_failing_traces_are_named_at_once(monkeypatch: pytest.MonkeyPatch) 
     failing = [(make_trace(arrive(name, 3), *steps(6)), SYMPTOM) for name in bugs]
     causes = Naming(engines.recognizer).names(failing)
     assert [cause and cause.name for cause in causes] == ["two", None, "one", "", "two"]
-    assert len(engines.started) == 4, "three tests, and the engine with all fixes"
+    assert len(engines.started) == 1 + 3 + 3, (
+        "the engine with all fixes, tests that tell bugs apart, and one for each alone"
+    )
     assert Naming(lambda: None).names(failing) == []
 
 
@@ -189,8 +200,8 @@ def test_the_test_that_findings_wait_for_comes_first(monkeypatch: pytest.MonkeyP
     recognizer = engines.recognizer()
     further, finding = explained(recognizer, ["a", "b"])
     finding.is_finding = True
-    finding.came_back = {0: False, 2: False}
-    further.came_back = {1: True}
+    finding.came_back = {frozenset({"one"}): False, frozenset({"three"}): False}
+    further.came_back = {frozenset({"two"}): True}
     prove(recognizer, [further, finding])
     assert engines.started == ["", "two"]
 
@@ -242,6 +253,43 @@ def test_engines_end_once_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> No
 def test_no_bug_is_named_where_none_alone_shows_the_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     bugs = {"both are needed": {"one+two"}, "each shows it": {"one", "two"}, "one of them": {"one"}}
     assert names(bugs, monkeypatch) == {"both are needed": "", "each shows it": "", "one of them": "one"}
+
+
+MANY = ("a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l")
+
+
+@pytest.mark.parametrize(
+    ("bug", "named"),
+    [("a", "a"), ("f/a/b", "f"), ("f/b/g", "f"), ("l/a/h/k", "l"), ("a+f", ""), ("f/e", "")],
+    ids=["shown", "kept away by two others", "by two more", "by three others", "two are needed", "by one other"],
+)
+def test_a_reduced_failure_is_the_bug_whose_patch_alone_silences_it(
+    bug: str, named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other patches together may keep it away, too, so that it does not come back where that bug is not patched."""
+    engines = Engines({"r0": {bug}}, monkeypatch, MANY)
+    recognizer = engines.recognizer()
+    [failure] = explained(recognizer, ["r0"])
+    failure.tries_few = True
+    causes: list[str] = []
+    while recognizer.can_prove([failure]):
+        causes += prove(recognizer, [failure]).values()
+    assert causes == [named]
+    assert len(engines.started) <= 1 + 6 + 6 + recognition.ALONE_MAX
+
+
+def test_tests_with_few_patches_wait_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    engines = Engines({"kept away": {"f/a/b"}, "later": {"a"}}, monkeypatch, MANY)
+    recognizer = engines.recognizer()
+    first, second = explained(recognizer, ["kept away", "later"])
+    first.tries_few = first.is_finding = second.is_finding = True
+    while recognizer.can_tell_apart([first]):
+        recognizer.prove([first])
+    assert recognizer.can_prove([first]) and recognizer.can_tell_apart([first, second])
+    recognizer.prove([first, second])
+    assert len(second.came_back) == 1 and recognizer.tests_with_few == 0
+    recognizer.prove([first])
+    assert recognizer.tests_with_few == 1
 
 
 def test_an_earlier_failure_leaves_it_to_the_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
