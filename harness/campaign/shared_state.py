@@ -242,8 +242,8 @@ class CampaignState:
         self.recognizer = recognizer(settings)
         self._unsettled: dict[Explained, Callable[..., None]] = {}
         """Failures that known bugs explain, until it is settled which one."""
-        self._proofs = set[tuple[int, int]]()
-        """Ranks and kinds with which a test of them waits."""
+        self._proofs = set[int]()
+        """Ranks with which a test of them waits."""
         if settings.earlier:
             if self._lines:
                 self._lines.resume(settings.earlier.traces)
@@ -521,17 +521,17 @@ class CampaignState:
         with self.lock:
             return list(self._unsettled)
 
-    def let_prove(self, waits: tuple[int, int]) -> bool:
-        """Note that a test waits with a rank and a kind. Return False if one does already."""
+    def let_prove(self, rank: int) -> bool:
+        """Note that a test waits with a rank. Return False if one does already."""
         with self.lock:
-            is_new = waits not in self._proofs
-            self._proofs.add(waits)
+            is_new = rank not in self._proofs
+            self._proofs.add(rank)
             return is_new
 
-    def prove(self, waited: tuple[int, int]) -> list[Explained]:
-        """Note that the test with a rank and a kind begins. Return the failures that wait for it."""
+    def prove(self, rank: int) -> list[Explained]:
+        """Note that the test with a rank begins. Return the failures that wait for it."""
         with self.lock:
-            self._proofs.discard(waited)
+            self._proofs.discard(rank)
             return list(self._unsettled)
 
     def settle(self, failure: Explained) -> Callable[..., None] | None:

@@ -8,9 +8,9 @@ run, findings are finished, and further traces sorted for `GRACE` seconds and th
 
 Which task comes first does not depend on the clock: findings that may be new, by how many slices they have had; tests
 of which known bugs the others are, in turn with a look at the first further traces of each symptom; then findings that
-no single known bug explains, in turn with tests of which fix alone silences them, and with a look at some further
-traces that look like none before (`familiar`); then all further traces, those that look like none before and whose
-symptom was seen least first; then what an earlier campaign left. How many of them are reached does depend on it.
+no single known bug explains, in turn with a look at some further traces that look like none before (`familiar`); then
+all further traces, those that look like none before and whose symptom was seen least first; then what an earlier
+campaign left. How many of them are reached does depend on it.
 """
 
 from __future__ import annotations

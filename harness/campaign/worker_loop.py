@@ -654,23 +654,16 @@ class WorkerLoop:
         waiting = state.unsettled()
         if recognizer is None or not recognizer.can_prove(waiting):
             return
-        findings = [failure for failure in waiting if failure.is_finding]
-        if recognizer.can_tell_apart(findings):
-            rank, order = FINDING, (TEST, 2 * recognizer.tests)
-        elif recognizer.can_prove(findings):
-            rank, order = FINDING, (EXPLAINED, recognizer.tests_with_few)
-        elif len(waiting) >= PROOF_MIN:
-            rank, order = FURTHER, (0, 0)
-        else:
-            return
-        if state.let_prove((rank, order[0])):
-            prove = partial(WorkerLoop.prove, waited=(rank, order[0]))
-            state.triage.put(prove, rank, *order)
+        has_finding = any(failure.is_finding for failure in waiting)
+        rank = FINDING if has_finding else FURTHER
+        if (has_finding or len(waiting) >= PROOF_MIN) and state.let_prove(rank):
+            order = (TEST, 2 * recognizer.tests) if has_finding else (0,)
+            state.triage.put(partial(WorkerLoop.prove, rank=rank), rank, *order)
 
-    def prove(self, waited: tuple[int, int]) -> None:
+    def prove(self, rank: int) -> None:
         """Find out which known bugs the failures are that wait for it: run one test on all of them."""
         state, recognizer = self._state, self._state.recognizer
-        failures = state.prove(waited)
+        failures = state.prove(rank)
         if not failures:
             return
         self.busy = True

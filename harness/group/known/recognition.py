@@ -124,8 +124,8 @@ class Recognizer:
         """The tests that run; None until its engine is patched."""
         self._kept: dict[Test, WorkerClient] = {}
         """Engines of tests that have run, and wait."""
-        self.tests = self.tests_with_few = 0
-        """How many tests have begun, and how many of them with few patches."""
+        self.tests = 0
+        """How many tests have begun."""
         self._has_started = self._is_stopped = False
         self._engine = Lock()
         """Held by who uses the engine with all patches."""
@@ -147,11 +147,6 @@ class Recognizer:
         with self._lock:
             return bool(self._waiting(failures))
 
-    def can_tell_apart(self, failures: Sequence[Explained]) -> bool:
-        """Return True if some of these wait for a test with many patches that may begin."""
-        with self._lock:
-            return any(test in self._with_many for test in self._waiting(failures))
-
     def prove(
         self, failures: Sequence[Explained], begun: Callable[[], None] = lambda: None
     ) -> list[tuple[Explained, Cause]]:
@@ -165,7 +160,6 @@ class Recognizer:
             test = max(waiting, key=lambda each: self._urgency(each, waiting[each]))
             worker = self._running[test] = self._kept.pop(test, None)
             self.tests += 1
-            self.tests_with_few += test not in self._with_many
         found: dict[Explained, bool | None] = {}
         try:
             begun()
