@@ -3,9 +3,9 @@
     OUT/waiting/SEED-INDEX.json
 
 Each is counted for the finding of its signature when it is kept; the campaign's state lists it (`Summary.waiting`). A
-campaign that goes on, and the next one in the folder, look into what is left. At most `KEPT_MAX` are kept, and
-of the first `PER_SYMPTOM` with one symptom; others are only counted. A file is there as long as the state on disk lists
-it.
+campaign that goes on, and the next one in the folder, look into what is left. At most `KEPT_MAX` are kept, of a symptom
+those among the first `PER_SYMPTOM` or, if they are not `familiar`, `UNFAMILIAR_PER_SYMPTOM`; others are only counted. A
+file stays as long as the state on disk lists it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..group.findings.finding_store import WAITING_FOLDER, OutputError, make_fol
 
 KEPT_MAX = 1000
 PER_SYMPTOM, UNFAMILIAR_PER_SYMPTOM = 50, 500
-"""How many failures of a symptom are met before no more of them are kept."""
+"""After so many failures of a symptom no more of them are kept: familiar ones, unfamiliar ones."""
 EXPLAINED_ENOUGH = 8
 """Once known bugs have explained so many traces of a symptom, and all that were looked at, ever fewer are."""
 Symptom = tuple[str, str]
@@ -65,7 +65,7 @@ class Backlog:
     def keep(self, one: Waiting, symptom: Symptom, trace: Trace, *, is_familiar: bool = True) -> Waiting | None:
         """Keep a trace. Return its entry, None if there is no room. Raises OutputError.
 
-        More are kept of those that look like none before (`familiar`).
+        More unfamiliar ones are kept than familiar ones (`familiar`).
 
         One that the campaign did not draw has no number: it gets a negative one of its own.
         """

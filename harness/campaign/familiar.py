@@ -1,9 +1,8 @@
 """Failing traces that look like those which a known bug has explained before.
 
-What all traces of a bug have in common, as far as it can be read from them without running them (`draw.aim`), is more
-than what the bug needs, and comes closer to it with each trace. A further failure of a signature that the bug has shown
-is *familiar* if it has all of that. Others are looked into first: they are where another bug hides behind the same
-symptom.
+The features that all explained traces of a bug share, read without running them (`draw.aim`), are more than the bug
+needs, and come closer to that with each trace. A further failure with a signature that the bug has shown is *familiar*
+if it has all these features. Unfamiliar ones are looked into first: another bug may hide behind the same signature.
 """
 
 from __future__ import annotations

@@ -471,8 +471,7 @@ class CampaignState:
         """Keep a failing trace until there is time to sort it; None if nothing is to be done about it in this campaign,
         as there are too many of its symptom.
 
-        Also returns how many with its symptom there were before it, and whether it looks like those that a known bug
-        has explained (`familiar`).
+        Also returns how many with its symptom there were before it, and whether it is `familiar`.
         """
         seed, index, symptom = self.settings.seed, failure.index, symptom_of(failure.violation, failure.trace)
         with self.lock:
@@ -494,19 +493,19 @@ class CampaignState:
             self._familiar.learn(bug, trace, violation)
 
     def is_familiar(self, failure: Unsorted) -> bool:
-        """Return True if a failing trace looks like those of a known bug that has shown its symptom."""
+        """Return True if a failing trace looks like those of a known bug that has shown its signature."""
         with self.lock:
             return self._familiar.has(failure.trace, failure.violation)
 
     def let_look(self, most: int) -> bool:
-        """Return True, and count one more extra look that waits, if fewer than `most` do."""
+        """Let one more extra look wait if fewer than `most` do. Return True if it may."""
         with self.lock:
             is_let = self._looks < most
             self._looks += is_let
             return is_let
 
     def extra_look_begins(self) -> None:
-        """Note that a look begins which `let_look` allowed."""
+        """Note that a look that `let_look` allowed begins."""
         with self.lock:
             self._looks -= 1
             self.extra_looks += 1

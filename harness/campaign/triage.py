@@ -6,11 +6,10 @@ signature that was met before. Tasks together may take a share of the time of al
 that has begun ends, and what it took beyond the share is saved before the next one begins. When no trace is left to
 run, findings are finished, and further traces sorted for `GRACE` seconds and the share.
 
-Which task comes first does not depend on the clock: findings that may be new, by how many slices they have had; tests
-of which known bugs the others are, in turn with a look at the first further traces of each symptom; then findings that
-no single known bug explains, in turn with a look at some further traces that look like none before (`familiar`); then
-all further traces, those that look like none before and whose symptom was seen least first; then what an earlier
-campaign left. How many of them are reached does depend on it.
+How many tasks are reached depends on the clock, their order does not: findings that may be new, by how many slices they
+have had; tests of which known bugs the others are, in turn with a look at the first further traces of each symptom;
+findings that no single known bug explains, in turn with a look at some further traces that are not `familiar`; all
+further traces, unfamiliar ones and those whose symptom was seen least first; what an earlier campaign left.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ SEVERITY_SECONDS = 10.0
 LOOKS = 2
 """So many further failures of each symptom are compared with known bugs in time for the next test."""
 MORE_LOOKS = 12
-"""Beyond that, so many at a time that look like none before (`familiar`), in turn with slices of explained findings."""
+"""Beyond that, so many unfamiliar ones at a time (`familiar`), in turn with slices of explained findings."""
 PROOF_MIN = 6
 """Further failures that wait for it are worth the start of a process that lacks some fixes."""
 UNSETTLED_MAX = 40
@@ -419,7 +419,7 @@ class WorkerLoop:
         return None
 
     def _let_sort(self, failure: Unsorted, seen: int, *, is_familiar: bool) -> None:
-        """Let a further failure wait until it is sorted, behind the others if it looks like earlier ones."""
+        """Let a further failure wait until it is sorted, a familiar one behind the others."""
         if is_familiar:
             sort = partial(WorkerLoop.sort, failure=failure)
         else:
@@ -446,7 +446,7 @@ class WorkerLoop:
         self._announce("fuzzing")
 
     def look_once_more(self, failure: Unsorted, seen: int) -> None:
-        """Compare a further failure that `CampaignState.let_look` allowed, unless it looks like earlier ones by now."""
+        """Compare a further failure that `CampaignState.let_look` allowed, unless it is familiar by now."""
         self._state.extra_look_begins()
         if self._state.is_familiar(failure):
             self._let_sort(failure, seen, is_familiar=True)
@@ -454,7 +454,7 @@ class WorkerLoop:
             self.look(failure, seen)
 
     def sort_unfamiliar(self, failure: Unsorted, seen: int) -> Chore | None:
-        """Sort a further failure as `sort` does, but later if it looks like earlier ones by now."""
+        """Sort a further failure, but later if it is familiar by now."""
         if self._state.is_familiar(failure):
             self._let_sort(failure, seen, is_familiar=True)
             return None

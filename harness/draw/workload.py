@@ -73,7 +73,7 @@ class Workload(Struct, frozen=True, forbid_unknown_fields=True):
     truncations: Annotated[int, percent("traces with sessions that truncate them")] = 50
     logprobs_used: Annotated[int, percent("traces in which requests may ask for the log-probabilities of prompts")] = 35
     structured_used: Annotated[int, percent("traces in which requests may have structured output")] = 30
-    structured_drafted: Annotated[int, percent("such traces among those with drafts, if that is more")] = 50
+    structured_drafted: Annotated[int, percent("traces with drafts that may have structured output, if more")] = 50
     bad_grammars_used: Annotated[int, percent("traces in which grammars of requests may not compile")] = 20
     samples_used: Annotated[int, percent("traces in which clients may want several samples of a prompt")] = 30
     accurate: Annotated[int, percent("speculative traces in which all drafts are right, but for single requests")] = 25

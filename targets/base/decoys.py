@@ -16,8 +16,8 @@ NONE = -1
 
 
 def has_decoy(tag: int) -> bool:
-    """Return True if the model prefers a decoy behind the prefix with this tag. A poisoned state (its tag is negative)
-    is to show as such."""
+    """Return True if the model prefers a decoy behind the prefix with this tag. Behind a poisoned state (a negative
+    tag) it does not: that must show as such."""
     return tag >= 0 and mix(tag, 14) % SHARE == 0
 
 
@@ -29,8 +29,8 @@ class Decoys:
 
     def add(self, truth: Truth, end: int, needed: Set[int]) -> dict[int, int]:
         """Give the answer of a request decoys up to position `end`, none of which is among the tokens that it needs.
-        Return them by position. A place that another request has as well keeps its decoy, if this one can rule it out,
-        and else loses it."""
+        Return them by position. A place that another request shares keeps its decoy if this request can rule it out,
+        and otherwise loses it."""
         found: dict[int, int] = {}
         others = [token for token in range(FIRST_TOKEN, VOCABULARY) if token not in needed]
         for position in range(truth.prompt_length, end):

@@ -326,8 +326,8 @@ class Device:
         return [tuple([sample(tag) for tag in tags]) for tags in launch.hidden]
 
     def decoys(self, launch: KernelLaunch) -> list[tuple[int | None, ...]]:
-        """Return, by row, what comes before the model's own tokens behind those of an executed launch; [] for nothing
-        (`LogitShapes.decoy`)."""
+        """Return, by row, the tokens that the model prefers to its own behind those of an executed launch
+        (`LogitShapes.decoy`); [] if no request shapes logits."""
         if self.shapes is None:
             return []
         rows = zip(launch.rows, launch.hidden, strict=True)
@@ -529,8 +529,7 @@ def _attended(start: int, row: Row, inputs: tuple[int, ...]) -> tuple[int, ...]:
 
 def ranked(tokens: Sequence[int], decoys: Sequence[int | None] = ()) -> torch.Tensor:
     """Return logits of a model whose first choices are `tokens`; the next ones count where those may not be sampled.
-    With `decoys` each of them that is a token comes before all of them, and what a poisoned state says cannot be ruled
-    out."""
+    A decoy, where there is one, comes before them; with `decoys` a poisoned state's token cannot be ruled out."""
     logits = torch.zeros((len(tokens), VOCABULARY))
     choices = list(tokens)
     for logit in range(CHOICES, 0, -1):

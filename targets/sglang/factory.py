@@ -210,8 +210,8 @@ TOGETHER = (
     *(("disaggregation",),) * 6,
 )
 """The code of the first two is that of neither alone (`allocator/unified_hybrid_swa.py`): as many configurations aim at
-both as at three extras. Beside windows the accepted path of a tree is moved in two pools (`SWAKVPool`). A server of one
-part of serving has event loops and queues of its own, and gives way to most other extras."""
+both as at three extras. Beside windows the accepted path of a tree is moved in two pools (`SWAKVPool`). A prefill or
+decode server has event loops and queues of its own, and loses to most other extras in the draw."""
 DRAFTS = 3
 """Most drafts in a verification, for releases whose speculation the target can drive."""
 

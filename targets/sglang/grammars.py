@@ -6,7 +6,7 @@ Only the backend (xgrammar, ...) is replaced, by the grammar of `reference.struc
 compiled when the trace says so.
 
 The server has a reasoning parser: SGLang's `ReasonerGrammarBackend` holds each grammar back until the token that ends
-the reasoning of its request. It is like the parser of a model for which a request chooses that token, among all.
+the reasoning of its request. Each request chooses that token freely, as it may among those of some models' parsers.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class Reasoner(ReasonerGrammarBackend):
     """Compiles grammars that hold behind the reasoning, in so many plannings as the trace says, without threads."""
 
     def __init__(self, backend: Backend) -> None:
-        """Without a choice of its request, a reasoning ends with a token that the model never says."""
+        """If its request chooses no token, reasoning ends with one that the model never says."""
         detector = SimpleNamespace(
             get_think_end_token_ids=lambda tokenizer: [VOCABULARY],
             get_answer_frame=lambda: None,

@@ -1,10 +1,10 @@
 """Requests that shape logits: `logit_bias`, or a custom processor of logits, with tokens of their own.
 
 SGLang keeps what each request asks for in the rows of a batch (`SamplingBatchInfo`), which move as requests join and
-leave. Here each request rules out the tokens that its own answer does not need. That leaves its answer as it is, and in
-the row of another request it rules out what that one needs. The first choice of the model itself is often such a token
-(`LogitShapes.decoy`), so that a row whose shape is lost or late says it. What no model says is ruled out, too, so that
-no row says it for lack of another token; a poisoned state says it all the same (`device.ranked`).
+leave. Here each request rules out the tokens that its own answer does not need: its answer stays as it is, but in
+another request's row the same shape rules out what that one needs. The model's first choice is often such a token
+(`LogitShapes.decoy`), so a row whose shape is lost or late samples it. Tokens that no model says are ruled out, too, so
+that no row says one for lack of another; a poisoned state still says its own (`device.ranked`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ RULED_OUT = -100.0
 NEVER = -1000.0
 """The logit to which a processor sets such a token."""
 PAST_END = 2
-"""A step in flight, and verifications, may compute that many times as many tokens behind an answer."""
+"""A step in flight and verifications may compute so many tokens behind an answer, or so many times the drafts."""
 
 
 class Forbids(CustomLogitProcessor):
@@ -37,7 +37,7 @@ class Forbids(CustomLogitProcessor):
 
 
 class Keeps(CustomLogitProcessor):
-    """Rules out all other tokens than those that a request names."""
+    """Rules out all tokens but those that a request names."""
 
     def __call__(self, logits: Any, custom_param_list: Any = None) -> Any:
         """Return the logits; a row without parameters stays as it is."""
@@ -48,7 +48,7 @@ class Keeps(CustomLogitProcessor):
 
 
 def _rule_out(row: Any, tokens: list[int]) -> None:
-    """Rule out tokens of a row. Where nothing is left, what no model says is not the first choice."""
+    """Rule out tokens of a row. If nothing is left, a token that no model says is still not the first choice."""
     unsaid = row[:FIRST_TOKEN] + 2 * NEVER
     row[tokens] = NEVER
     row[:FIRST_TOKEN] = unsaid
@@ -69,7 +69,7 @@ class LogitShapes:
 
     def __init__(self, sizes: Sizes) -> None:
         self.beyond = PAST_END * max(sizes.drafts, 1)
-        # Verifications leave processors out (cause 47): beside drafts requests have one only if all are to.
+        # Verifications skip processors (cause 47): with drafts no request has one, unless all are to.
         self.kinds = 1 if sizes.drafts and sizes.logits != "processors" else 3
         self.first = 1 if sizes.logits == "processors" else 0
         self.needed: dict[str, set[int]] = {}
@@ -92,8 +92,8 @@ class LogitShapes:
         return Shape(processor=Keeps.to_str(), parameters={"tokens": sorted(needed)})
 
     def decoy(self, name: str | None, tag: int) -> int | None:
-        """Return the token that comes before the model's own one behind `tag`; None where that comes first, as in all
-        rows without a shape."""
+        """Return the token that the model prefers to its own one behind `tag`; None where its own comes first, as in
+        all rows without a shape."""
         needed = self.needed.get(name or "")
         if needed is None or not has_decoy(tag) or len(needed) == VOCABULARY - FIRST_TOKEN:
             return None

@@ -52,9 +52,9 @@ FINDING_WEIGHT = 3
 FURTHER_SECONDS = 10.0
 """A test runs further failures of a symptom for this long at least."""
 PATCHED_IN = 2
-"""Tests with few patches in which a bug is patched. In more tests there would be more patches in each."""
+"""Each bug is patched in so many of the tests with few patches. With more, each test would have more patches."""
 ALONE_MAX = 4
-"""So many bugs are patched one by one."""
+"""If no more bugs than this are left, they are patched one by one."""
 SEVERITIES = "severity.json"
 """How much the bugs matter whose patches lie in the same folder, by name (`hybridfuzz known severity`)."""
 
@@ -225,7 +225,7 @@ class Recognizer:
         return len(shown) == 1 and any(failure.came_back.get(test) for test in self._with_many)
 
     def _may_silence_alone(self, failure: Explained) -> frozenset[str]:
-        """Return the bugs whose patches alone may silence a failure: it has not come back where they were patched."""
+        """Return the bugs whose own patch alone may silence a failure: wherever it came back, they were not patched."""
         return self._bugs.intersection(*(test for test, back in failure.came_back.items() if back))
 
     def _settled(self, failure: Explained) -> Cause | None:

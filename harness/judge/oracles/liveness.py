@@ -79,7 +79,7 @@ class Liveness(Oracle):
 
     def on_view(self, context: Context, view: View) -> Violation | None:
         unfinished = [*view.running, *view.waiting]
-        # While it resets its caches an engine may be paused; then what a request waited for begins anew.
+        # An engine may be paused while it resets its caches; what a request waited for then starts over.
         if not unfinished or context.event_kind == "reset_prefix_cache":
             self._stalled = 0
         if self._stalled <= (STALL_STEPS_MAX_BEHIND_COPIES if view.copying else STALL_STEPS_MAX):

@@ -1,9 +1,9 @@
-"""Sampling parameters that a request's own output needs, and that would change that of another request.
+"""Sampling parameters that a request's own output obeys, and that would change the output of another request.
 
-The V1 runner keeps them in the rows of its batch and moves them with a request, the V2 runner in slots that one request
-has after another. A row with another request's parameters samples a wrong token: those that it needs are bad words or
-not allowed there, or sampling is random. A row without its own samples a decoy (`base.decoys`). vLLM refuses
-`logit_bias` beside drafts.
+The V1 runner keeps them in the rows of its batch and moves them with a request, the V2 runner in slots that requests
+have one after another. A row with another request's parameters samples a wrong token: the tokens that it needs are bad
+words or not allowed there, or sampling is random. A row that lacks its own samples a decoy (`base.decoys`). vLLM
+refuses `logit_bias` with drafts.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from ...base.trace import Config, Turn, least_tokens
 from ..options import is_v2, varies_sampling
 
 BAD_WORDS = 8
-"""Of a request on the V2 runner, about, besides those for decoys."""
+"""A request on the V2 runner has about so many, besides those for decoys."""
 BEYOND = 3
 """Tokens that a client asks for beyond the context."""
 
 
 def _words(truth: Truth, decoys: Mapping[int, int]) -> list[list[int]]:
-    """Return bad words that rule out decoys, given by position: each token only behind the one before it. Before the
-    first token of an answer vLLM sees nothing."""
+    """Return bad words that rule out decoys, given by position: each only behind the token before it, except at the
+    start of an answer, where vLLM sees no token before it."""
     first = truth.prompt_length
     words = {(token,) if place == first else (truth.tokens[place - 1], token) for place, token in decoys.items()}
     return [list(word) for word in sorted(words)]
@@ -79,7 +79,7 @@ def sampling_parameters(config: Config, turn: Turn, truth: Truth, decoys: Decoys
     elif form == "bias":
         chosen.logit_bias = dict.fromkeys(others, -100.0)
     else:
-        # The V2 runner has kernels for them, which are interpreted: a program for each bad word, and one for each block
+        # The V2 runner has kernels for them, which are interpreted: one program for each bad word, and for each block
         # of a prompt that counts for penalties.
         few = others[:: len(others) // BAD_WORDS + 1] if is_v2(config) else others
         given = set(ruled_out.values())
