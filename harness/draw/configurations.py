@@ -13,14 +13,13 @@ and rarer still the combinations of such settings.
 Some configurations are under pressure (`Capabilities.pressure`): few requests run, and the target's own switches make
 memory short. What an engine does when a step or a load gets no memory then happens more often in a short trace.
 
-Some configurations aim at one extra (`_subject`), to which all other settings give way: an extra that fits few of the
-others would be rare otherwise.
+Some configurations aim at one extra (`_subject`), to which all other settings give way, and if need be the server's or
+those of pressure: an extra that fits few of the others would be rare otherwise.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -39,8 +38,7 @@ finds late."""
 TRIES_PER_SIZE = 40
 """Attempts that draw one setting again. As many draw two again, then four, and so on; the last ones draw all."""
 SUBJECT_TRIES = 60
-"""Attempts to draw a value of the subject that switches it on, and then to find settings that fit it, before a
-configuration does without one."""
+"""Attempts to draw a value of the subject that switches it on, and then to draw all settings beside it."""
 VALUES_TRIED = 3
 """Values of an extra that are tried before a configuration does without it."""
 SEATS_IN_POOL_MAX = 6
@@ -71,65 +69,102 @@ def draw_valid_config(
     On a target with a server, part of them are near its stock server (`near_stock`).
     """
     draws = _draws(choices, capabilities, workload)
+    kinds = [(draws, LAST_TRIES_MAX)]
     if capabilities.pressure and choices.chance(workload.pressed):
         pressed = {**draws, **_pressed_draws(choices, capabilities, workload)}
-        with suppress(TraceError):  # what the overrides fix does not go with it
-            return _fitting(choices, pressed, factory_supports, capabilities, overrides, workload)
-    if capabilities.has_server and choices.chance(workload.near_stock):
+        kinds.insert(0, (pressed, CONFIG_TRIES_MAX))
+    elif capabilities.has_server and choices.chance(workload.near_stock):
         fixed = {name: partial(_given, value) for name, value in draw_fixed(choices, capabilities).items()}
-        with suppress(TraceError):  # what the overrides fix does not go with the stock server
-            return _fitting(choices, {**draws, **fixed}, factory_supports, capabilities, overrides, workload)
-    with suppress(TraceError):  # overrides that go with few configurations may need others from the beginning
-        return _fitting(choices, draws, factory_supports, capabilities, overrides, workload, LAST_TRIES_MAX)
-    return _fitting(choices, draws, factory_supports, capabilities, overrides, workload, LAST_TRIES_MAX)
+        kinds.insert(0, ({**draws, **fixed}, CONFIG_TRIES_MAX))
+    subject = _subject(choices, kinds[0][0], capabilities) if choices.chance(workload.subject) else {}
+    fits = _Fits(choices, factory_supports, capabilities, overrides, workload)
+    usual = capabilities.usual_options
+    for these, tries in kinds if subject else ():
+        if found := _redraw(choices, these, subject, fits, usual) or _search(
+            choices, these, subject, fits, usual, tries
+        ):
+            return found
+    # Overrides may not go with the kind, and those that go with few configurations may need others from the beginning.
+    for these, tries in (*kinds, kinds[-1]):
+        if found := _search(choices, these, {}, fits, usual, tries):
+            return found
+    raise TraceError(f"no configuration fits the target and the overrides: {fits.reason}")
 
 
 def _given(value: Any) -> Any:
     return value
 
 
-def _fitting(
-    choices: Choices,
-    draws: Mapping[str, Callable[[], Any]],
-    factory_supports: Callable[[Config], str],
-    capabilities: Capabilities,
-    overrides: Mapping[str, object],
-    workload: Workload,
-    tries: int = CONFIG_TRIES_MAX,
-) -> Config:
-    reason, usual = "", capabilities.usual_options
+class _Fits:
+    """Returns the configuration with some settings; None if it is refused, for a `reason`."""
 
-    def fitting(trial: Settings) -> Config | None:
-        """Return the configuration with these settings, None if it is refused, for a `reason`."""
-        nonlocal reason
-        config = apply_overrides(_build(trial, capabilities, workload), overrides)
+    def __init__(
+        self,
+        choices: Choices,
+        factory_supports: Callable[[Config], str],
+        capabilities: Capabilities,
+        overrides: Mapping[str, object],
+        workload: Workload,
+    ) -> None:
+        self._choices = choices
+        self._supports = factory_supports
+        self._capabilities = capabilities
+        self._overrides = overrides
+        self._workload = workload
+        self.reason = ""
+
+    def __call__(self, settings: Settings) -> Config | None:
+        overrides = self._overrides
+        config = apply_overrides(_build(settings, self._capabilities, self._workload), overrides)
         resized = overrides and "num_blocks" not in overrides  # a pool that is drawn is large enough for what is drawn
         if resized and config.num_blocks < config.smallest_pool():
-            config = msgspec.structs.replace(config, num_blocks=config.smallest_pool() + choices.integer(0, 12))
+            spare = self._choices.integer(0, 12)
+            config = msgspec.structs.replace(config, num_blocks=config.smallest_pool() + spare)
         try:
             check_config(config)
         except TraceError as error:
-            reason = str(error)
+            self.reason = str(error)
         else:
-            reason = factory_supports(config)
-        return None if reason else config
+            self.reason = self._supports(config)
+        return None if self.reason else config
 
-    subject = _subject(choices, draws, capabilities) if choices.chance(workload.subject) else {}
-    for _ in range(SUBJECT_TRIES if subject else 0):
-        trial = {name: draw() for name, draw in draws.items()} | subject
-        if found := fitting(trial) or _without_extras(trial, subject, fitting, choices, draws, usual):
+
+def _redraw(
+    choices: Choices,
+    draws: Mapping[str, Callable[[], Any]],
+    kept: Settings,
+    fits: _Fits,
+    usual: Mapping[str, str],
+) -> Config | None:
+    """Return a configuration that has the settings in `kept`, all others drawn again each time; None if that finds none
+    soon."""
+    for _ in range(SUBJECT_TRIES):
+        trial = {name: draw() for name, draw in draws.items()} | kept
+        if found := fits(trial) or _without_extras(trial, kept, fits, choices, draws, usual):
             return found
+    return None
 
-    settings = {name: draw() for name, draw in draws.items()}
-    names = list(draws)
+
+def _search(
+    choices: Choices,
+    draws: Mapping[str, Callable[[], Any]],
+    kept: Settings,
+    fits: _Fits,
+    usual: Mapping[str, str],
+    tries: int,
+) -> Config | None:
+    """Return a configuration that has the settings in `kept`, as few others as possible drawn again; None if `tries`
+    attempts find none."""
+    settings = {name: draw() for name, draw in draws.items()} | kept
+    names = [name for name in draws if name not in kept]
     trial = settings
     for attempt in range(tries):
-        if found := fitting(trial) or _without_extras(trial, {}, fitting, choices, draws, usual):
+        if found := fits(trial) or _without_extras(trial, kept, fits, choices, draws, usual):
             return found
         number = 1 << attempt // TRIES_PER_SIZE
         again = [choices.pick(names) for _ in range(number)] if number < len(names) else names
         trial = settings | {name: draws[name]() for name in again}
-    raise TraceError(f"no configuration fits the target and the overrides: {reason}")
+    return None
 
 
 def _subject(choices: Choices, draws: Mapping[str, Callable[[], Any]], capabilities: Capabilities) -> Settings:
@@ -154,7 +189,7 @@ def _subject(choices: Choices, draws: Mapping[str, Callable[[], Any]], capabilit
 def _without_extras(
     settings: Settings,
     kept: Settings,
-    fitting: Callable[[Settings], Config | None],
+    fits: _Fits,
     choices: Choices,
     draws: Mapping[str, Callable[[], Any]],
     usual: Mapping[str, str],
@@ -166,13 +201,13 @@ def _without_extras(
     plain = {name: value for name, value in _plain(settings, usual).items() if name not in kept}
     names = list(plain)
     fewer = settings | plain
-    found = fitting(fewer) if plain else None
+    found = fits(fewer) if plain else None
     while found and names:
         name = choices.pick(names)
         names.remove(name)
         value = settings[name]
         for _ in range(VALUES_TRIED):
-            if more := fitting(fewer | {name: value}):
+            if more := fits(fewer | {name: value}):
                 found, fewer = more, fewer | {name: value}
                 break
             value = draws[name]()
