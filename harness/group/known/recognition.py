@@ -9,8 +9,8 @@ Two questions, answered by one run and by a few:
                     tests of one bug, and in no other, is this bug. Seven tests tell 35 bugs apart, however many of
                     them a campaign meets.
     which alone?    other patches together may keep a failure away, too. A trace that is reduced and has no name yet
-                    then runs on copies with few patches: each bug is patched in two of these tests. Where the failure
-                    comes back, none of the patches alone silences it. The few bugs that are left are patched one by
+                    then runs on copies with few patches: each bug is patched in two of these tests. Where it fails in
+                    any way, none of these patches alone silences it. The few bugs that are left are patched one by
                     one: the failure is the one whose patch alone silences it, if there is only one.
 
 The start of a process takes seconds, a run a fraction of one: each test runs for all failures that wait for it, or as
@@ -27,12 +27,12 @@ finds less than a third of the memory left.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations, count
 from math import comb
 from pathlib import Path
 from threading import Lock
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from ....targets.base.launch import Launch
 from ....targets.base.patched_copy import patched
@@ -53,14 +53,20 @@ FURTHER_SECONDS = 10.0
 """A test runs further failures of a symptom for this long at least."""
 PATCHED_IN = 2
 """Each bug is patched in so many of the tests with few patches. With more, each test would have more patches."""
-ALONE_MAX = 4
-"""If no more bugs than this are left, they are patched one by one."""
+ALONE_MAX = 6
+"""If no more bugs than this are left, they are patched one by one. Four silent tests with few patches leave six."""
 SEVERITIES = "severity.json"
 """How much the bugs matter whose patches lie in the same folder, by name (`hybridfuzz known severity`)."""
 
 
 Test: TypeAlias = frozenset[str]
 """The titles of the bugs that are not patched in it."""
+Result: TypeAlias = Literal["back", "hidden", "further", "silent", "refused"]
+"""What a trace does in a test: its failure comes back, another one comes before it or only behind it, nothing fails, or
+the engine refuses the trace."""
+COMES_BACK: Mapping[Result, bool] = {"back": True, "further": False, "silent": False}
+"""Whether a failure came back, where that is clear."""
+FAILS: Sequence[Result] = ("back", "hidden", "further")
 
 
 def combinations_for(bugs: int, size: int = 0) -> list[frozenset[int]]:
@@ -81,14 +87,14 @@ def groups_of(titles: Sequence[str], size: int = 0) -> list[frozenset[str]]:
 class Explained:
     """A failure that known bugs explain, until it is settled which one.
 
-    `trace` ends with the failing event. `came_back` says by test whether the failure came back, None where another one
-    came before it. Tests with few patches, too, may settle one that `tries_few`.
+    `trace` ends with the failing event. `results` are those of the tests that ran. Tests with few patches, too, may
+    settle one that `tries_few`.
     """
 
     def __init__(self, trace: Trace, violation: Violation) -> None:
         self.trace = until(violation, trace)
         self.violation = violation
-        self.came_back: dict[Test, bool | None] = {}
+        self.results: dict[Test, Result] = {}
         self.is_finding = self.tries_few = False
 
 
@@ -160,15 +166,15 @@ class Recognizer:
             test = max(waiting, key=lambda each: self._urgency(each, waiting[each]))
             worker = self._running[test] = self._kept.pop(test, None)
             self.tests += 1
-        found: dict[Explained, bool | None] = {}
+        found: dict[Explained, Result] = {}
         try:
             begun()
             is_new, worker = worker is None, worker or self._worker_of(test)
             found = _run_test(worker, waiting[test], starts=is_new, keeps=self._has_room)
         finally:
             with self._lock:
-                for one, back in found.items():
-                    one.came_back[test] = back
+                for one, result in found.items():
+                    one.results[test] = result
                 del self._running[test]
                 if worker and found and not self._is_stopped:
                     self._kept[test] = worker
@@ -206,7 +212,7 @@ class Recognizer:
 
     def _wanted(self, failure: Explained) -> Sequence[Test]:
         """Return the tests that may still settle which bug a failure is, in any order."""
-        open_ones = [test for test in self._with_many if test not in failure.came_back]
+        open_ones = [test for test in self._with_many if test not in failure.results]
         shown = self._shown_by(failure)
         if shown and open_ones:
             return open_ones
@@ -214,19 +220,20 @@ class Recognizer:
             return []
         alone = self._may_silence_alone(failure)
         tests = self._with_few if len(alone) > ALONE_MAX else [self._bugs - {title} for title in alone]
-        return [test for test in tests if test not in failure.came_back and alone - test]
+        return [test for test in tests if test not in failure.results and alone - test]
 
     def _shown_by(self, failure: Explained) -> Sequence[str]:
         """Return the bugs that may be the only one that shows a failure, by the tests with many patches."""
-        clear = [(test, failure.came_back[test]) for test in self._with_many if failure.came_back.get(test) is not None]
-        return [title for title in self._causes if all((title in test) == back for test, back in clear)]
+        ran = {test: failure.results[test] for test in self._with_many if test in failure.results}
+        clear = {test: COMES_BACK[result] for test, result in ran.items() if result in COMES_BACK}
+        return [title for title in self._causes if all((title in test) == back for test, back in clear.items())]
 
     def _is_clear(self, failure: Explained, shown: Sequence[str]) -> bool:
-        return len(shown) == 1 and any(failure.came_back.get(test) for test in self._with_many)
+        return len(shown) == 1 and any(failure.results.get(test) == "back" for test in self._with_many)
 
     def _may_silence_alone(self, failure: Explained) -> frozenset[str]:
-        """Return the bugs whose own patch alone may silence a failure: wherever it came back, they were not patched."""
-        return self._bugs.intersection(*(test for test, back in failure.came_back.items() if back))
+        """Return the bugs whose own patch alone may silence a trace: wherever it failed, they were not patched."""
+        return self._bugs.intersection(*(test for test, result in failure.results.items() if result in FAILS))
 
     def _settled(self, failure: Explained) -> Cause | None:
         """Return the bug that a failure is, a cause without a name if it is no single one, None if that is open."""
@@ -236,7 +243,7 @@ class Recognizer:
         if self._is_clear(failure, shown):
             return self._causes[shown[0]]
         alone = self._may_silence_alone(failure)
-        is_silenced = len(alone) == 1 and failure.came_back.get(self._bugs - alone) is False
+        is_silenced = len(alone) == 1 and failure.results.get(self._bugs - alone) == "silent"
         return self._causes[next(iter(alone))] if is_silenced else Cause("")
 
     def _taken(self) -> list[WorkerClient]:
@@ -270,8 +277,8 @@ class Recognizer:
 
 def _run_test(
     worker: WorkerClient, failures: Sequence[Explained], *, starts: bool, keeps: Callable[[], bool]
-) -> dict[Explained, bool | None]:
-    """Return which failures come back on an engine that lacks some patches.
+) -> dict[Explained, Result]:
+    """Return what failing traces do on an engine that lacks some patches.
 
     Findings run first. Further failures of a symptom get as long again as the start and the findings took, at least
     `FURTHER_SECONDS`; the rest wait for another run. Otherwise the names of findings would wait for failures that each
@@ -281,13 +288,13 @@ def _run_test(
     began = time.monotonic()
     if starts:
         worker.start()
-    found = {one: _comes_back(worker, one) for one in failures if one.is_finding}
+    found = {one: _result_of(worker, one) for one in failures if one.is_finding}
     if found and starts and keeps():
         return found
     until_then = time.monotonic() - began
     for one in failures:
         if one not in found and time.monotonic() - began <= until_then + max(until_then, FURTHER_SECONDS):
-            found[one] = _comes_back(worker, one)
+            found[one] = _result_of(worker, one)
     return found
 
 
@@ -300,17 +307,17 @@ def _is_silenced(worker: WorkerClient, trace: Trace, violation: Violation) -> bo
     return after is None or after.event > violation.event
 
 
-def _comes_back(worker: WorkerClient, failure: Explained) -> bool | None:
-    """Return True if a failure shows on a patched engine as it does without patches, None if another one comes before
-    it, or if the engine refuses the trace."""
+def _result_of(worker: WorkerClient, failure: Explained) -> Result:
     try:
         after = worker.run(failure.trace).violation
     except TraceError:
-        return None
+        return "refused"
     before = failure.violation
-    if after is None or after.event > before.event:
-        return False
-    return True if (after.signature, after.event) == (before.signature, before.event) else None
+    if after is None:
+        return "silent"
+    if after.event > before.event:
+        return "further"
+    return "back" if (after.signature, after.event) == (before.signature, before.event) else "hidden"
 
 
 def cause_of(entry: Known) -> Cause:

@@ -200,8 +200,8 @@ def test_the_test_that_findings_wait_for_comes_first(monkeypatch: pytest.MonkeyP
     recognizer = engines.recognizer()
     further, finding = explained(recognizer, ["a", "b"])
     finding.is_finding = True
-    finding.came_back = {frozenset({"one"}): False, frozenset({"three"}): False}
-    further.came_back = {frozenset({"two"}): True}
+    finding.results = {frozenset({"one"}): "silent", frozenset({"three"}): "silent"}
+    further.results = {frozenset({"two"}): "back"}
     prove(recognizer, [further, finding])
     assert engines.started == ["", "two"]
 
@@ -214,7 +214,7 @@ def test_further_failures_do_not_make_findings_wait(monkeypatch: pytest.MonkeyPa
     failures[0].is_finding = True
     monkeypatch.setattr(recognition.time, "monotonic", lambda: 10.0 * len(engines.started) + 5.0 * engines.runs)
     recognizer.prove(failures[::-1])
-    assert [len(one.came_back) for one in failures] == [1, 0, 1, 1, 1, 1], "15 seconds, 15 more, and what has begun"
+    assert [len(one.results) for one in failures] == [1, 0, 1, 1, 1, 1], "15 seconds, 15 more, and what has begun"
 
 
 def test_an_engine_that_is_kept_starts_for_findings_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,7 +224,7 @@ def test_an_engine_that_is_kept_starts_for_findings_alone(monkeypatch: pytest.Mo
     failures[0].is_finding = True
     for tests in ([1, 0, 0], [2, 0, 0], [3, 0, 0], [3, 1, 1]):
         recognizer.prove(failures)
-        assert [len(one.came_back) for one in failures] == tests
+        assert [len(one.results) for one in failures] == tests
     assert engines.started == ["", "one", "two", "three"]
     recognizer.give_up()
     assert sorted(engines.ended) == ["one", "three", "two"]
@@ -235,7 +235,7 @@ def test_further_failures_alone_start_an_engine(monkeypatch: pytest.MonkeyPatch)
     recognizer = engines.recognizer(keeps=True)
     further = explained(recognizer, ["a"])
     recognizer.prove(further)
-    assert len(further[0].came_back) == 1 and engines.started == ["", "one"]
+    assert len(further[0].results) == 1 and engines.started == ["", "one"]
 
 
 def test_engines_end_once_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -287,9 +287,9 @@ def test_tests_with_few_patches_wait_for_those_that_tell_findings_apart(monkeypa
     for _ in range(many):
         recognizer.prove([first])
     recognizer.prove([first, second])
-    assert (len(first.came_back), len(second.came_back)) == (many, 1)
+    assert (len(first.results), len(second.results)) == (many, 1)
     recognizer.prove([first])
-    assert len(first.came_back) == many + 1
+    assert len(first.results) == many + 1
 
 
 def test_an_earlier_failure_leaves_it_to_the_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
