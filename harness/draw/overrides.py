@@ -44,12 +44,12 @@ def check_overrides(overrides: Mapping[str, object], capabilities: Capabilities)
     """Raise TraceError if an override is neither a field of the configuration nor an option of the target, or has a
     value that does not fit."""
     converted(overrides)
-    known = [*FIELDS, *capabilities.options, RANKS]
+    known = list(dict.fromkeys((*FIELDS, *capabilities.options, *capabilities.accepts, RANKS)))
     for key in overrides:
         if key not in known:
             hint = did_you_mean(key, known) or f"; known: {', '.join(known)}"
             raise TraceError(f"configuration: there is no {key!r}{hint}")
-    options = {key: str(value) for key, value in overrides.items() if key in capabilities.options}
+    options = {key: str(value) for key, value in overrides.items() if key not in FIELDS}
     if reason := foreign_option(options, capabilities):
         raise TraceError(f"configuration: {reason}")
 

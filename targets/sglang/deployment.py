@@ -302,6 +302,8 @@ def _flags(trace: Trace) -> Iterator[str]:
         yield from ("--min-free-slots-delay", "2")
     if sizes.disaggregation != "no":
         yield from ("--disaggregation-mode", sizes.disaggregation)
+    if sizes.optimistic:
+        yield from ("--optimistic-prefill-attempts", str(sizes.optimistic))
     if sizes.logits != "plain":
         yield "--enable-custom-logit-processor"
     if not sizes.chunked:

@@ -168,6 +168,8 @@ class Device:
         """Return the launch of a batch, with the contents of the tables that it shares with the scheduler."""
         verify, extend = batch.forward_mode.is_target_verify(), batch.forward_mode.is_extend()
         tokens = old_releases.prefill_tokens(batch) if extend else None
+        has_images = not verify and any(media is not None for media in batch.multimodal_inputs or ())
+        embedded = self.engine.inputs.embedded(batch, tokens) if has_images and tokens is not None else []
         rows, first = [], 0
         written = batch.out_cache_loc.tolist()
         # Kernels read the lengths on the device. The host makes the table of pages as wide as its copy of the longest.
@@ -183,10 +185,9 @@ class Device:
                 row = row._replace(samples=True, drafts=count - 1)
             elif extend:  # kernels take positions and the lengths of prefixes from here
                 row = row._replace(prefix=int(batch.prefix_lens[index]))
-                if row.tokens and batch.multimodal_inputs and batch.multimodal_inputs[index] is not None:
-                    media, inputs = batch.multimodal_inputs[index], self.engine.inputs
-                    contents = inputs.contents(row.tokens, row.key, row.prefix, media)
-                    row = row._replace(tokens=inputs.tokens(row.tokens), contents=contents)
+                if row.tokens and embedded:
+                    contents = tuple([content + row.key for content in embedded[first : first + count]])
+                    row = row._replace(tokens=self.engine.inputs.tokens(row.tokens), contents=contents)
             rows.append(row)
             first += count
         loaded = self.graphs.load(batch, rows, self.pad_to) if self.graphs and (verify or not extend) else None

@@ -157,9 +157,10 @@ beside token ids, the entries of the ring with which a decode does not store its
 int8, in slots of their own (`--enable-int8-mamba-checkpoint`; "few": `--int8-mamba-ckpt-size`), and which part of
 serving the server has (`--disaggregation-mode`; "decode" with prefix caching has
 `--disaggregation-decode-enable-radix-cache`)."""
-TAKEN = {"strip_thinking": ("no", "yes")}
-"""Values that are not drawn: `--strip-thinking-cache` beside answers that are reasoning alone. With it SGLang frees
-what the tree owns (docs/explanation/sglang.md)."""
+TAKEN = {"strip_thinking": ("no", "yes"), "optimistic": ("0", "1", "2")}
+"""Values that are not drawn: `--strip-thinking-cache` beside answers that are reasoning alone, with which SGLang frees
+what the tree owns, and how often a prefill server computes a prompt whose decode server has not answered yet
+(`--optimistic-prefill-attempts`), with which grammars stay where they were (docs/explanation/sglang.md)."""
 REFUSED = {"host_layout": ("layer_first",)}
 """Values that a server refuses, so that the reason is told (`kit_limits`)."""
 KEYED = ("a", "adapter.b", "adapter.c", "salt.d")

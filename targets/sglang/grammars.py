@@ -80,8 +80,16 @@ class TokenGrammar(AnswerGrammar, BaseGrammarObject):
         logits.masked_fill_(bits.flatten(1) == 0, float("-inf"))
 
     def copy(self) -> TokenGrammar:
-        """Return the grammar at its beginning, for another answer."""
-        return TokenGrammar(self.truth, self.stops)
+        """Return the grammar where it is, as `GuidanceGrammar.copy` does: at its beginning only if this one is."""
+        copied = TokenGrammar(self.truth, self.stops)
+        copied.tokens += self.tokens
+        return copied
+
+
+def specification_of(truth: Truth, stops: tuple[int, ...]) -> str:
+    """Return the specification of a request's grammar: that of requests with another answer is another."""
+    answer = truth.tags[truth.prompt_length], truth.key, truth.withheld, truth.free_from - truth.prompt_length
+    return repr((*answer, truth.reasons_until, truth.closes_at - truth.prompt_length, stops))
 
 
 class Backend(BaseGrammarBackend):
@@ -148,9 +156,10 @@ class Grammars(grammar_manager.GrammarManager):
         self.SGLANG_GRAMMAR_MAX_POLL_ITERATIONS = 10000
 
     def ask(self, request: Any, truth: Truth, stops: tuple[int, ...], wait: int, compiles: bool) -> None:
-        """Ask for a structured answer: its grammar is ready in time for the planning after the next `wait`."""
+        """Ask for a structured answer: its grammar is ready in time for the planning after the next `wait`, or at once
+        if SGLang keeps one of the same specification."""
         asked, sampling = self.grammars.asked, request.sampling_params
-        specification = f"{request.rid}{len(asked)}" if compiles else DOES_NOT_COMPILE
+        specification = specification_of(truth, stops) if compiles else DOES_NOT_COMPILE
         asked[specification] = truth, stops
         self.grammar_backend.executor.wait = wait
         sampling.ebnf = specification

@@ -2,8 +2,8 @@
 
 An image is a `MultimodalDataItem` with a hash: SGLang writes numbers that follow from the hash in place of its
 placeholders, and so into the keys of the radix tree. An adapter and a salt are part of a key's namespace. The layers
-follow what the batch has: a position gets the content of an image that the row's own item shows there, if the number
-there is that image's; the adapter is that of the row's request.
+follow what the batch has: SGLang embeds its tokens, images encoded by a stand-in for the model's vision encoder; the
+adapter is that of the row's request.
 """
 
 from __future__ import annotations
@@ -13,12 +13,41 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from ...reference.tokens import PLACEHOLDER, Image, Truth, key_of
+import torch
+
+from ...reference.tokens import IMAGE_TOKENS, PLACEHOLDER, VOCABULARY, Image, Truth, key_of
+from ..base.protocol import EngineError
 
 TENANT = "tenant."
 """A key that all requests of a trace bring, so that it tells no two of them apart."""
 NUMBERS = 4
 """Numbers that stand for an image, one position after the other (`_compute_pad_values`)."""
+
+
+CACHE_BYTES = 3 * IMAGE_TOKENS * 8
+"""Size of the cache of what was encoded (`SGLANG_VLM_CACHE_SIZE_MB`): three images, so that some are encoded again."""
+NONE = 0
+"""A token that stands for none of an image."""
+
+
+class TokenContents:
+    """In the place of the table of embeddings: a token's content is its id."""
+
+    num_embeddings = VOCABULARY
+
+    def __call__(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Return contents [tokens, 1]."""
+        return tokens[:, None]
+
+
+def encode(items: Sequence[Any]) -> torch.Tensor:
+    """Return the contents [tokens, 1] of images one after the other, in the place of a model's vision encoder."""
+    contents = []
+    for item in items:
+        if item.feature is None:
+            raise EngineError("an image is encoded whose pixels are no longer there")
+        contents += item.feature.contents(0)
+    return torch.tensor(contents)[:, None]
 
 
 class Inputs:
@@ -35,6 +64,7 @@ class Inputs:
         images = [image for image in shown if image.start >= 0]
         if not images:
             return
+        from sglang.srt.managers.mm_schedule import init_mm_embedding_cache
         from sglang.srt.managers.schedule_batch import (
             Modality,
             MultimodalDataItem,
@@ -44,6 +74,8 @@ class Inputs:
         from sglang.srt.managers.scheduler import Scheduler
         from sglang.srt.session.session_controller import SessionController
 
+        if not self._images:
+            init_mm_embedding_cache(CACHE_BYTES)
         items = []
         for image in images:
             whole = Image(0, image.stop - image.start, image.name)
@@ -67,19 +99,27 @@ class Inputs:
         """Return tokens as the client sent them."""
         return tuple([PLACEHOLDER if token in self._images else token for token in tokens])
 
-    def contents(self, tokens: Sequence[int], key: int, first: int, media: Any) -> tuple[int, ...]:
-        """Return the content of tokens from position `first` of a row on, which has images `media`.
+    def embedded(self, batch: Any, tokens: Sequence[int]) -> list[int]:
+        """Return the content of the prompt tokens of an extend batch, without keys, as SGLang's own embedding makes it.
 
-        As in `embed_mm_inputs`: an image shows where its item lies and the token is one of its numbers.
+        It chooses the images to encode, keeps what is encoded in a cache, and takes the part that a chunk shows
+        (`prepare_mm_inputs`). Tokens of rows that decode are not known at a launch; they are none of an image.
         """
-        found = [token + key for token in tokens]
-        for item in media.mm_items:
-            numbers = item.padding_values()
-            for start, end in item.offsets:
-                for position in range(max(start, first), min(end + 1, first + len(tokens))):
-                    if tokens[position - first] in numbers and item.feature is not None:
-                        found[position - first] = item.feature.contents(key)[position - start]
-        return tuple(found)
+        from sglang.srt.managers import mm_utils
+        from sglang.srt.managers.schedule_batch import Modality
+
+        shown = [index for index, media in enumerate(batch.multimodal_inputs) if media is not None]
+        whole = [*tokens, *[NONE] * (sum(batch.extend_lens) - len(tokens))]
+        embeds, _ = mm_utils.embed_mm_inputs(
+            mm_inputs_list=[batch.multimodal_inputs[index] for index in shown],
+            extend_prefix_lens=[int(batch.prefix_lens[index]) for index in shown],
+            extend_seq_lens=[batch.extend_lens[index] for index in shown],
+            input_ids=torch.tensor(whole),
+            input_embedding=TokenContents(),
+            data_embedding_func_mapping={Modality.IMAGE: encode},
+        )
+        contents: list[int] = embeds.flatten().tolist()
+        return contents
 
     def walk(self, tokens: Sequence[int], key: int, passed: int) -> tuple[tuple[int, ...], int]:
         """Return the content of the tokens of a tree's node, and how much of an image they end with.

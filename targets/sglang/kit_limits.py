@@ -59,6 +59,7 @@ _DEFAULTS: Mapping[str, str] = {
     "track": "1",
     "int8_checkpoints": "no",
     "disaggregation": "no",
+    "optimistic": "0",
 }
 """The options that a trace may leave out."""
 
@@ -112,6 +113,19 @@ class Case(NamedTuple):
     def is_part(self) -> bool:
         """True if the server is a prefill or a decode server."""
         return bool(self.options.disaggregation != "no")
+
+    @property
+    def is_early(self) -> bool:
+        """True if a prefill server computes prompts before their decode servers have answered."""
+        return bool(self.options.disaggregation == "prefill" and self.options.optimistic != "0")
+
+    @property
+    def may_be_early(self) -> bool:
+        """True if the host tier is none, or one beside which a server does that."""
+        policy = self.options.hicache
+        if self.options.storage == "no":
+            return policy in ("no", "write_back", "write_through")
+        return bool(policy == "write_through" and self.options.host_mode == "buffer")
 
     @property
     def proposes(self) -> bool:
@@ -256,6 +270,9 @@ ROWS: tuple[Row[Case], ...] = (
     Row("shadow", "disaggregation",
         lambda c: c.options.disaggregation == "prefill" and c.config.num_speculative_tokens > 0,
         "disaggregation=prefill is not driven with drafts"),
+    Row("shadow", "optimistic", lambda c: c.is_early and not c.may_be_early,
+        "optimistic={options.optimistic} beside HiCache needs write_through or, without a storage, write_back, and "
+        "with a storage host_mode=buffer: the server switches it off (`handle_other_validations`)"),
     Row("shadow", "disaggregation", lambda c: c.is_part and c.options.unified_memory != "no",
         "disaggregation={options.disaggregation} is not driven with unified memory: an assertion about state slots "
         "there has not been explained"),

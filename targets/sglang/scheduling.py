@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
+import torch
 from sglang.srt.managers.schedule_batch import ScheduleBatch
 from sglang.srt.managers.scheduler import Scheduler
 
@@ -144,6 +145,8 @@ class Skeleton(Scheduler):
         self.result_queue: deque[Any] = deque()
         self._is_settled = False
         self.retract_next: list[str] = []
+        self.gave_way: list[str] = []
+        """Requests that were queued again since the list was last cleared, without a retraction."""
         self.output_streamer = self.client
         self.stream_output = self.client.stream_output
         scheduler_api.complete(self, sizes)
@@ -159,6 +162,11 @@ class Skeleton(Scheduler):
         self.future_map = self.spec_algorithm.create_future_map(self.device, engine.rows)
         # Every forward publishes its new lengths: waiting for them is waiting for the forward.
         self.future_map.publish_ready = SimpleNamespace(wait=device.drain, synchronize=device.drain, record=int)
+        # The host's copy of the lengths is made as on CUDA: of all rows, on a stream of its own behind that event, and
+        # read by the batch's request rows on the host.
+        self.future_map.fwd_prepare_d2h_stream = SimpleNamespace(wait_event=lambda event: event.wait(), synchronize=int)
+        self.future_map.new_seq_lens_cpu_pinned = torch.zeros_like(self.future_map.new_seq_lens_buf)
+        self.future_map.new_seq_lens_buf.zero_()  # the length of a row that no forward has published is the same always
         return worker(engine, device, self)
 
     def __getattr__(self, name: str) -> Any:

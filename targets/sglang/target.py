@@ -141,9 +141,12 @@ class SglangTarget:
         waiting = {one.client_name for one in scheduler.queued()}
         before = {one.client_name for one in scheduler.live()}
         kept = self.sessions.records() if self.sessions is not None else {}
+        scheduler.gave_way.clear()
         batch = server.plan(event.budget or 0, event.drafts, event.right, event.per_request, event.pad_to)
         queued = [one.client_name for one in scheduler.queued()]
-        preempted = tuple(name for name in queued if name in before)
+        again = scheduler.gave_way
+        preempted = tuple(name for name in dict.fromkeys((*queued, *again)) if name in before)
+        waiting.update(again)
         # A request may end between the plan and the launch, which has its row all the same.
         held = self.host.tables() if scheduler.waits(batch) else {}
         scheduler.settle(batch)

@@ -117,6 +117,7 @@ def publish(sizes: Sizes) -> Any:
         given |= {"strip_thinking_cache": True, "reasoning_parser": "qwen3"}
     if sizes.disaggregation != "no":
         given["disaggregation_mode"] = sizes.disaggregation
+        given["optimistic_prefill_attempts"] = sizes.optimistic
     if sizes.sliding:
         from sglang.srt.environ import envs
 

@@ -132,6 +132,8 @@ class Sizes:
     int8         slots for checkpoints of states in int8 (`enable_int8_mamba_checkpoint`): "default", as many as a
                  server has, "few", or "no"
     disaggregation  the part of serving that the server has (`disaggregation_mode`): "prefill", "decode", "no" for all
+    optimistic   times that a prefill server computes a prompt before its decode server has answered
+                 (`optimistic_prefill_attempts`)
     """
 
     caching: bool
@@ -193,6 +195,7 @@ class Sizes:
     ring: int = 0
     int8: str = "no"
     disaggregation: str = "no"
+    optimistic: int = 0
 
     @cached_property
     def tree_core(self) -> str:
@@ -487,4 +490,5 @@ def sizes_of(config: Config) -> Sizes:
         ring=int(options.get("replay", "0")),
         int8=options.get("int8_checkpoints", "no") if caching else "no",
         disaggregation=options.get("disaggregation", "no"),
+        optimistic=int(options.get("optimistic", "0")) if options.get("disaggregation") == "prefill" else 0,
     )

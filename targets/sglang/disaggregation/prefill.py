@@ -125,6 +125,11 @@ class PrefillSkeleton(Skeleton):
                 return
         super().abort_request(message)
 
+    def optimistic_release_and_requeue(self, req: Any) -> None:
+        """Queue a request again whose decode server has not answered. A planning that does it may admit it at once."""
+        self.gave_way.append(req.client_name)
+        super().optimistic_release_and_requeue(req)
+
     def next_batch(self) -> Any:
         """Return the next batch, as the event loops get it."""
         self.waiting_queue.extend(self.disagg_prefill_bootstrap_queue.pop_bootstrapped())

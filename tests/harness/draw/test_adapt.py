@@ -94,6 +94,15 @@ def test_a_switch_that_a_target_would_not_look_at_is_refused_and_ported_away(
         check_overrides(options, HYBRID.capabilities)
 
 
+def test_a_switch_that_is_accepted_but_not_drawn_may_be_held() -> None:
+    taken = msgspec.structs.replace(HYBRID.capabilities, accepts={"rare_switch": ("no", "yes")})
+    check_overrides({"rare_switch": "yes"}, taken)
+    with pytest.raises(TraceError, match="there is no rare_switch=maybe; known: no, yes"):
+        check_overrides({"rare_switch": "maybe"}, taken)
+    with pytest.raises(TraceError, match="there is no 'rare_switch'"):
+        check_overrides({"rare_switch": "yes"}, HYBRID.capabilities)
+
+
 def test_what_a_target_takes_stays_as_it_is() -> None:
     odd = Trace(msgspec.structs.replace(CONFIG, groups=(Group("mamba", 5), Group("attention", 3))), (Step(),))
     assert port(odd, HYBRID) == (odd, ())

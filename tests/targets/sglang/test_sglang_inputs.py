@@ -5,7 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from hybridfuzz.reference.tokens import PLACEHOLDER, Image, key_of
-from hybridfuzz.targets.sglang.inputs import Inputs, namespace
+from hybridfuzz.targets.base.protocol import EngineError
+from hybridfuzz.targets.sglang.inputs import Inputs, encode, namespace
 
 NUMBERS = (1001, 1002, 1003, 1004)
 IMAGE = Image(0, 6, "image.b.0-6")
@@ -19,24 +20,20 @@ def inputs() -> Inputs:
     return known
 
 
-def media(start: int, *, numbers: tuple[int, ...] = NUMBERS, feature: Image | None = IMAGE) -> SimpleNamespace:
-    """Return a request's images: one, at a position."""
-    item = SimpleNamespace(offsets=[(start, start + 5)], feature=feature, padding_values=lambda: numbers)
-    return SimpleNamespace(mm_items=[item])
-
-
 def test_a_client_has_placeholders_where_the_tree_has_numbers(inputs: Inputs) -> None:
     assert inputs.tokens((5, *SHOWN, 6)) == (5, *(PLACEHOLDER,) * 6, 6)
 
 
-def test_a_chunk_that_begins_inside_an_image_shows_the_rest_of_it(inputs: Inputs) -> None:
-    assert inputs.contents((*SHOWN[2:], 9), 0, 12, media(10)) == (*IMAGE.contents(0)[2:], 9)
+def test_images_are_encoded_one_after_the_other_by_what_they_show() -> None:
+    other = Image(0, 2, "image.c.0-2")
+    encoded = encode([SimpleNamespace(feature=IMAGE), SimpleNamespace(feature=other)])
+    assert encoded.flatten().tolist() == [*IMAGE.contents(0), *other.contents(0)]
+    assert encoded.shape == (8, 1)
 
 
-def test_nothing_is_shown_where_the_item_is_not_or_has_other_numbers_or_no_content(inputs: Inputs) -> None:
-    assert inputs.contents(SHOWN, 0, 0, media(6)) == SHOWN
-    assert inputs.contents(SHOWN, 0, 0, media(0, numbers=(7,))) == SHOWN
-    assert inputs.contents(SHOWN, 0, 0, media(0, feature=None)) == SHOWN
+def test_an_image_whose_pixels_are_gone_cannot_be_encoded() -> None:
+    with pytest.raises(EngineError, match="no longer there"):
+        encode([SimpleNamespace(feature=None)])
 
 
 def test_nodes_of_a_tree_may_end_inside_an_image_and_two_may_follow_each_other(inputs: Inputs) -> None:

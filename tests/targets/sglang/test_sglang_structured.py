@@ -1,5 +1,6 @@
 """Structured output on the released SGLang: the grammars are ours, everything that serves them is SGLang's."""
 
+import msgspec
 import pytest
 from support import of_release
 
@@ -17,6 +18,8 @@ CASES = [
     for case in (("ngram", "1", 0), ("ngram", "1", 1), ("eagle", "1", 0), ("eagle", "1", 1), ("eagle", "2", 1))
 ]
 """What makes drafts, how many may follow the same token, steps in flight."""
+AGAIN = [of_release("sglang", LATEST, reasoning, drafts) for reasoning in (0, 3) for drafts in (0, 3)]
+"""Place of the reasoning's end, drafts in a verification."""
 REACHED = (
     "reasoning ended before structured output", "reasoning ended by a draft with drafts behind it",
     "preempted during its reasoning", "model's first choice forbidden by a grammar",
@@ -39,6 +42,20 @@ FORGETS_FIRST = """\
 -            self.rollback_state()
 """
 """A roll-back counts the tokens behind the reasoning when it has forgotten them."""
+
+
+KEEPS_THE_FIRST = """\
+--- a/sglang/srt/constrained/grammar_manager.py
++++ b/sglang/srt/constrained/grammar_manager.py
+@@ -311,5 +311,5 @@
+                 )
+                 req.grammar = InvalidGrammarObject(f"Grammar compilation failed: {e}")
+-            self.grammar_backend.set_cache(req.grammar_key, req.grammar.copy())
++            self.grammar_backend.set_cache(req.grammar_key, req.grammar)
+             self._apply_request_reasoning_config(req)
+             if isinstance(req.grammar, InvalidGrammarObject):
+"""
+"""The grammar that is kept for other requests is that of the first, wherever its answer is."""
 
 
 def reasoning(drafter: str, breadth: str, depth: int) -> Trace:
@@ -78,6 +95,37 @@ def test_a_grammar_that_is_not_rolled_back_with_its_reasoning_is_seen(drafter: s
         worker.start()
         violation = worker.run(reasoning(drafter, breadth, depth)).violation
     assert violation is not None and violation.oracle == "S6"
+
+
+def again(reasoning: int, drafts: int) -> Trace:
+    """Return a trace in which the same is asked for while it is answered, and once more when it was."""
+    config = Config(
+        80, (Group("mamba", 8), Group("attention", 4)), "slots", num_speculative_tokens=drafts, async_depth=1,
+        max_model_len=64, options={"strategy": "extra_buffer", "drafter": "eagle"},
+    )  # fmt: skip
+    first = Arrive("r0", (("a", 5),), 12, structured=1, reasoning=reasoning)
+    second, third = (msgspec.structs.replace(first, name=f"r{number}", structured=3) for number in (1, 2))
+    right, wrong = Step(drafts=drafts, right=drafts), Step(drafts=drafts, right=drafts // 2)
+    return Trace(config, (first, *[right] * 5, second, *[wrong] * 14, third, *[right] * 16))
+
+
+@pytest.mark.engine
+@pytest.mark.xdist_group("engine")
+@pytest.mark.parametrize(("asked", "drafts"), AGAIN)
+def test_a_grammar_that_is_kept_begins_again(worker: WorkerClient, asked: int, drafts: int) -> None:
+    outcome = worker.run(again(asked, drafts))
+    assert outcome.violation is None, outcome.violation.message
+
+
+@pytest.mark.engine
+@pytest.mark.xdist_group("engine")
+def test_a_grammar_that_is_kept_where_an_answer_is_is_seen() -> None:
+    broken = f"sglang@{patched(prepare(SPEC, print), [parse_patch(KEEPS_THE_FIRST, 'keeps the first')]).tree}"
+    with WorkerClient(broken, prepare(broken, print), trace_seconds=300) as worker:
+        worker.start()
+        plain, behind_reasoning = (worker.run(again(asked, 0)).violation for asked in (0, 3))
+    assert plain is not None and plain.oracle == "S6"
+    assert behind_reasoning is not None and behind_reasoning.oracle == "CRASH"
 
 
 def test_a_server_with_structured_output_has_a_reasoning_parser() -> None:

@@ -87,6 +87,47 @@ def test_a_pause_between_two_chunks_changes_nothing(worker: WorkerClient, depth:
         assert outcome.violation is None, (steps, outcome.violation.message)
 
 
+EARLY = tuple((document, length) for length in (10, 11, 13, 14) for document in "abc")
+"""Prompts of two chunks, whose decode servers answer at once or up to three turns later."""
+
+
+@pytest.mark.parametrize("optimistic", ["1", "2"])
+@pytest.mark.parametrize("depth", [0, 1])
+def test_a_prompt_may_be_computed_before_its_decode_server_has_answered(
+    worker: WorkerClient, depth: int, optimistic: str
+) -> None:
+    """Alone, and where it gives way to one whose decode server has answered, and is computed again."""
+    for prompt in EARLY:
+        alone = Arrive("r0", (prompt,), 1), *(Step(),) * STEPS_MAX
+        outcome = run(worker, *alone, depth=depth, optimistic=optimistic)
+        assert outcome.violation is None, (prompt, outcome.violation.message)
+        others = [event for name in ("r1", "r2", "r3") for event in (Arrive(name, ((name, 12),), 1), Step(), Step())]
+        outcome = run(worker, alone[0], *others, *(Step(),) * (2 * STEPS_MAX), depth=depth, optimistic=optimistic)
+        assert outcome.violation is None, (prompt, outcome.violation.message)
+
+
+FORGETS_THE_LAST_CHUNK = """--- a/sglang/srt/disaggregation/prefill.py
++++ b/sglang/srt/disaggregation/prefill.py
+@@ -1083,5 +1083,5 @@
+                 still_chunking = self.chunked_req is req or (
+                     req.extend_end is not None
+-                    and req.extend_end >= len(req.origin_input_ids)
++                    and req.extend_end > len(req.origin_input_ids)
+                 )
+                 # Abort is terminal. Do not requeue an aborted optimistic
+"""
+"""A prompt whose last chunk is in flight looks as if it had given way."""
+
+
+def test_a_prompt_that_is_queued_again_under_its_last_chunk_is_seen() -> None:
+    broken = f"sglang@{patched(prepare(SPEC, print), [parse_patch(FORGETS_THE_LAST_CHUNK, 'forgets')]).tree}"
+    with WorkerClient(broken, prepare(broken, print), trace_seconds=300) as worker:
+        worker.start()
+        events = [(Arrive("r0", (prompt,), 1), *(Step(),) * STEPS_MAX) for prompt in EARLY]
+        found = [run(worker, *alone, depth=1, optimistic="1").violation for alone in events]
+    assert {violation.oracle for violation in found if violation} == {"S1"}
+
+
 def test_random_traces_are_silent(worker: WorkerClient) -> None:
     """Every fourth does the same again. Cause 45 needs more traces than these, others HiCache."""
     factory, reached = SglangFactory("sglang", mixes=True), Counter[str]()
