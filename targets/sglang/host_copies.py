@@ -128,8 +128,9 @@ def places_of(transfer: Any) -> list[int]:
 def attach(cache: Any, parameters: Any, arguments: Any, storage: Any) -> None:
     """Attach the host tier to a tree; `storage` is the `FileStorage` behind it, None for none."""
     from sglang.srt.managers import cache_controller
-    from sglang.srt.mem_cache.pool_host import common
+    from sglang.srt.mem_cache.pool_host import base, common
 
+    base.HICACHE_HOST_MEMORY_RESERVE_BYTES = 0  # scaled: a server leaves 10 GiB to others, these pools have kilobytes
     common.ALLOC_MEMORY_FUNCS["cpu"] = _plain
     cache_controller.L2TransferEngine = Transfers
     current = SimpleNamespace(wait_event=lambda event: event.synchronize())

@@ -835,6 +835,28 @@ def test_decodes_join_a_prefill_where_chunks_are_mixed(workers: dict[str, Worker
     assert bool(outcome.reached.get("prompts and decodes in one step")) == (mixed == "yes")
 
 
+FOUR_GIGABYTES = """\
+--- a/sglang/srt/mem_cache/pool_host/base.py
++++ b/sglang/srt/mem_cache/pool_host/base.py
+@@ -104,5 +104,5 @@
+     free = (
+-        available_host_memory_bytes(allow_cgroup_fallback=not auto_size)
++        4 * 1024**3
+         - HICACHE_HOST_MEMORY_RESERVE_BYTES
+     )
+     return free // ranks_per_host()
+"""
+
+
+def test_a_machine_with_little_memory_has_room_for_the_host_tier() -> None:
+    """SGLang leaves 10 GiB to others: on a smaller machine no server with HiCache would start."""
+    small = f"sglang@{patched(prepare(f'sglang@{LATEST}', print), [parse_patch(FOUR_GIGABYTES, 'small')]).tree}"
+    with WorkerClient(small, prepare(small, print), trace_seconds=300) as worker:
+        worker.start()
+        outcome = worker.run(Trace(with_storage(), (Arrive("r0", (("a", 9),), 3), *[Step()] * 6)))
+    assert outcome.violation is None, outcome.violation.message
+
+
 def config_of(drafts: int, depth: int) -> Config:
     return Config(
         40,
