@@ -116,6 +116,9 @@ class _Fits:
     def __call__(self, settings: Settings) -> Config | None:
         overrides = self._overrides
         config = apply_overrides(_build(settings, self._capabilities, self._workload), overrides)
+        if "async_depth" not in overrides:  # options may allow fewer
+            depth = min(config.async_depth, self._capabilities.depth_with(config.options))
+            config = msgspec.structs.replace(config, async_depth=depth)
         resized = overrides and "num_blocks" not in overrides  # a pool that is drawn is large enough for what is drawn
         if resized and config.num_blocks < config.smallest_pool():
             spare = self._choices.integer(0, 12)

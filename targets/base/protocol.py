@@ -66,6 +66,7 @@ class Capabilities(Struct, frozen=True):
     events       event tags that the target understands ("step" and "arrive" always)
     policies     orders in which waiting requests are admitted
     max_async_depth  most steps that may be planned ahead of the one that the device runs
+    depths       switch -> value -> the most with it, where that is fewer
 
     Sizes
     block_sizes  (mamba, attention) pairs to draw from; all groups of a kind have the same size. Prompt and output
@@ -148,6 +149,7 @@ class Capabilities(Struct, frozen=True):
     speculative_modes: tuple[Mode, ...] = ("none", "align", "all")
     variable_drafts: bool = False
     max_async_depth: int = 0
+    depths: dict[str, dict[str, int]] = {}
     eagle_block_drop: bool = False
     policies: tuple[Literal["fcfs", "priority"], ...] = ("fcfs",)
     conv_widths: tuple[int, ...] = (4,)
@@ -196,6 +198,11 @@ class Capabilities(Struct, frozen=True):
             if name in options:
                 off |= frozenset().union(*by_value.values()) - by_value.get(options[name], frozenset())
         return off
+
+    def depth_with(self, options: Mapping[str, str]) -> int:
+        """Return the most steps that may be planned ahead with these options of a configuration."""
+        fewer = (depths.get(options.get(name, "")) for name, depths in self.depths.items())
+        return min((depth for depth in fewer if depth is not None), default=self.max_async_depth)
 
     def documents_with(self, options: Mapping[str, str]) -> tuple[str, ...]:
         """Return the documents that prompts are drawn from with these options of a configuration."""

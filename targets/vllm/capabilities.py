@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..base.protocol import Capabilities
 from .kit_limits import CONV_WIDTHS
-from .options import SERVING
+from .options import DEEPEST, SERVING
 from .release import Release
 from .stock import stock_of
 
@@ -102,7 +102,8 @@ def capabilities_of(release: Release) -> Capabilities:
         max_speculative_tokens=4,
         speculative_modes=release.speculative_modes,
         variable_drafts=True,
-        max_async_depth=1,
+        max_async_depth=DEEPEST if release.serving_options else 1,
+        depths={"pipeline": dict.fromkeys(set(SERVING["pipeline"]) - {"async"}, 1)} if release.serving_options else {},
         eagle_block_drop=True,
         windows=(5, 8, 13) if release.local_groups else (),
         attention_chunks=(1, 2, 3) if release.local_groups else (),

@@ -22,6 +22,10 @@ SYNC_LOAD_TOKENS = 24
 SYNC_LOAD_BLOCKS = 2
 """The same in blocks of the smallest group: at least these."""
 
+DEEPEST = 2
+"""Most steps in flight: of two pipeline stages with asynchronous scheduling, three batches with the one that is
+planned (`VllmConfig.max_concurrent_batches`)."""
+
 PREFILL_INTERVAL = 3
 """Steps from one with prefills to the next, with prefills=spaced."""
 

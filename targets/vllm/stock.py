@@ -51,7 +51,11 @@ _SETTINGS = (
     ),
     Setting("--scheduling-policy priority", {"policy": "fcfs"}),
     Setting("--enforce-eager", {"graphs": "decode"}),
-    Setting("--no-async-scheduling", {"async_depth": "1"}),
+    Setting(
+        "--no-async-scheduling",
+        {"async_depth": "1"},
+        {"2": "--pipeline-parallel-size with --async-scheduling"},
+    ),
     Setting(
         "--mamba-cache-mode",
         {"mamba_cache_mode": "align", "enable_prefix_caching": "true"},

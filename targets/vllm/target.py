@@ -280,13 +280,24 @@ class VllmTarget:
         masks = self.structured.masks(plan) if self.structured and not is_late else None
         self.in_flight.append(InFlight(self.step, plan, sent, event.pad_to, masks))
         self.step += 1
-        while len(self.in_flight) > (self.config.async_depth if plan.total_num_scheduled_tokens else 0):
+        for _ in range(len(self.in_flight) - self._left_in_flight(plan, is_late)):
             self._complete(records)
         if is_late:
             drafts = self.config.num_speculative_tokens > 0
             late = self.structured.late_masks(plan, self.engine.worker, drafts)
             self.in_flight[-1] = self.in_flight[-1]._replace(masks=late)
         return records
+
+    def _left_in_flight(self, plan: Any, is_late: bool) -> int:
+        """Return the steps that stay in flight behind a planned one, as in `EngineCore.step_with_batch_queue`.
+
+        Where two may stay, one without tokens takes a place in the queue like any other while there are requests. A
+        step that samples behind results waits for the oldest ones.
+        """
+        depth = self.config.async_depth
+        if plan.total_num_scheduled_tokens or (depth > 1 and self.scheduler.has_requests()):
+            return min(depth, len(self.in_flight) - is_late)
+        return 0
 
     def _schedule(self) -> Any:
         self._preempted, self.admissions.counts = [], {}
