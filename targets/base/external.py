@@ -27,7 +27,7 @@ def computed_elsewhere(layout: Layout, tokens: Sequence[int], states: bool, unit
     at the last multiple of `unit` tokens. The content is the same for all layers of a group. A block whose last slot
     depends on the token after it (`Group.shift`) needs that token."""
     length, tags = len(tokens), (EMPTY, *chain(EMPTY, tuple(tokens)))
-    boundary = (length - layout.lookahead) // unit * unit
+    boundary = max(length - layout.lookahead, 0) // unit * unit
     for index, group in enumerate(layout.groups):
         size = group.block_size
         if group.kind == "attention":

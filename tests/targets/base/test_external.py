@@ -30,6 +30,12 @@ def test_a_load_ends_at_a_state_and_leaves_a_token(local: int, tokens: int, foun
     assert longest_load(LAYOUT, STORED, TRUTH.tags, local, tokens) == found
 
 
+def test_nothing_is_stored_for_no_tokens() -> None:
+    """As of a session whose first turn was aborted. Where keys name the token behind their block the last boundary
+    lay in front of the first token."""
+    assert list(computed_elsewhere(replace(LAYOUT, lookahead=1), (), True, 8)) == []
+
+
 def test_a_load_brings_what_the_hit_lacks() -> None:
     """Of a sliding window only the blocks that the next token attends to; of a state the last one."""
     depths = [[key.depth for key in keys_to_load(LAYOUT, index, TRUTH.tags, 16, 32)] for index in range(3)]
