@@ -209,6 +209,22 @@ def test_a_setting_that_excludes_a_frequent_one_stays_frequent() -> None:
     assert sum(config.policy == "priority" for config in configs) > 0.35 * len(configs)
 
 
+def test_fewer_steps_are_in_flight_with_some_values_of_an_option() -> None:
+    """With those that `depths` leaves out all are; also if the campaign holds the value, or the depth itself."""
+    capabilities = msgspec.structs.replace(
+        CLEAN.capabilities, options={"pipeline": ("no", "yes")}, depths={"pipeline": {"no": 1}}
+    )
+
+    def depths(overrides: dict[str, object], pipeline: str) -> set[int]:
+        choices = (RandomChoices(4, index) for index in range(300))
+        configs = [draw_valid_config(one, lambda config: "", capabilities, overrides) for one in choices]
+        return {config.async_depth for config in configs if config.options["pipeline"] == pipeline}
+
+    assert depths({}, "no") == {0, 1}
+    assert depths({}, "yes") == depths({"pipeline": "yes"}, "yes") == {0, 1, 2}
+    assert depths({"async_depth": "2"}, "no") == {2}
+
+
 def test_an_extra_gives_way_to_what_every_configuration_has() -> None:
     """A repeated value of an option is the usual one. Where another one excludes drafts, it is left out, not the
     drafts: before, 58 % of the configurations had drafts, which are drawn for three quarters. Here 6 % of the
