@@ -368,6 +368,11 @@ class Reference:
         else:
             self.forget(name)
 
+    def keep_behind(self, name: str, count: int) -> None:
+        """Note that an engine has `count` tokens behind the end of an answer, which it may publish."""
+        if (life := self.lives.get(name)) is not None:
+            life.behind = count
+
     def end(self, name: str) -> None:
         """End a request, or the turn of a session."""
         life = self.lives.get(name)

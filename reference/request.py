@@ -55,6 +55,7 @@ class Life:
         "aborted",
         "answer_length",
         "before",
+        "behind",
         "delivered",
         "grammar_fails",
         "keeps_session",
@@ -110,6 +111,8 @@ class Life:
         self._answer(max_new_tokens, stops, string_before > 0)
         self.settled = 0
         self.delivered = 0
+        self.behind = 0
+        """Tokens that an engine kept behind the end of its answer, which others found."""
         self.resumed = False
         """True from an admission until its first executed step."""
         self.speculated = False
@@ -170,7 +173,7 @@ class Life:
         life.parked, life.truth, life.settled, life.delivered = self.parked, self.truth, self.settled, self.delivered
         life.resumed, life.speculated, life.aborted = self.resumed, self.speculated, self.aborted
         life.load_breaks_off, life.grammar_fails = self.load_breaks_off, self.grammar_fails
-        life.stops, life.answer_length = self.stops, self.answer_length
+        life.stops, life.answer_length, life.behind = self.stops, self.answer_length, self.behind
         life.before, life.keeps_session = self.before, self.keeps_session
         life.settled_before = self.settled_before
         return life

@@ -28,6 +28,7 @@ from ...targets.base.trace import (
     TraceError,
     Turn,
     check_config,
+    has_string_beside,
     needed_events,
     needed_features,
     needed_kinds,
@@ -51,7 +52,10 @@ def refusal(trace: Trace, factory: TargetFactory) -> str:
         return f"configuration: {factory.name}: {reason}"
     if foreign := needed_events(trace.events) - factory.capabilities.events:
         return f"events: {factory.name} has no {', '.join(sorted(foreign))}"
-    if foreign := needed_features(trace.events) - factory.capabilities.features:
+    foreign = needed_features(trace.events) - factory.capabilities.features
+    if any(isinstance(event, Turn) and has_string_beside(event) for event in trace.events):
+        foreign |= {"strings-everywhere"} & factory.capabilities.lacks
+    if foreign:
         return f"requests: {factory.name} has no {', '.join(sorted(foreign))}"
     if reason := switched_off(trace.events, trace.config, factory.capabilities):
         return f"{factory.name}: {reason}"
@@ -204,6 +208,8 @@ def _limited(event: AnyEvent, config: Config, capabilities: Capabilities) -> Any
             changes[field] = defaults(kind)[field]
     if isinstance(event, Turn) and not needed_kinds([event]) <= capabilities.features:
         changes["prompt"] = tuple((plain_name(document), length) for document, length in event.prompt)
+    if isinstance(event, Turn) and has_string_beside(event) and "strings-everywhere" in capabilities.lacks:
+        changes |= {"stop_string": False, "string_before": 0}  # its last token ends the answer
     if isinstance(event, Turn) and "long-answers" in capabilities.switched_off(config.options):
         changes |= {"max_new_tokens": 1, "stop_at": 0}
     if isinstance(event, Step):

@@ -51,6 +51,7 @@ from ...targets.base.trace import (
     Turn,
     Wake,
     features_of,
+    has_stop_string,
     tag_of,
 )
 from .aim import CANDIDATES, Aim, likeness
@@ -159,6 +160,7 @@ class Grammar:
         unknown_behind_the_end = self.is_exact and config.async_depth > 0
         self.has_least = self.stops and "min-tokens" in capabilities.features and not unknown_behind_the_end
         self.finds_strings = self.stops and "stop-strings" in capabilities.features
+        self.finds_strings_everywhere = "strings-everywhere" not in capabilities.lacks
         self.verifies_past_length = self.stops and drafts and "drafts-past-length" in capabilities.features
         """True if a verification may accept tokens, and a stop token among them, behind the longest answer."""
         self.has_least_by_grammar = "least-by-grammar" not in capabilities.lacks
@@ -429,7 +431,7 @@ class Grammar:
                 behind = choices.integer(1, self.config.num_speculative_tokens)
                 return structs.replace(event, stop_at=event.max_new_tokens + behind)
             return event
-        if self.finds_strings and choices.chance(workload.stop_string):
+        if self.may_have_string(event) and choices.chance(workload.stop_string):
             is_long = choices.chance(workload.long_stop_string)
             return structs.replace(event, stop_string=True, string_before=choices.integer(1, 3) if is_long else 0)
         if not self.has_least or not choices.chance(workload.min_tokens):
@@ -439,6 +441,11 @@ class Grammar:
         behind = stop_at == 1 or choices.chance(workload.min_behind_stop)
         least = choices.integer(stop_at, event.max_new_tokens) if behind else choices.integer(1, stop_at - 1)
         return structs.replace(event, min_tokens=least)
+
+    def may_have_string(self, event: Turn) -> bool:
+        """Return True if a turn of this trace may have a stop string."""
+        in_session = isinstance(event, Resume) or event.session
+        return self.finds_strings and (self.finds_strings_everywhere or not in_session)
 
     def expect(self, name: str, prompt: int, max_new: int) -> None:
         """Expect a request, or the next turn of a session, to compute a prompt and an output of these lengths."""
@@ -533,7 +540,12 @@ class Grammar:
 
     def may_be_structured(self, event: Turn) -> bool:
         """Return True if a request of this trace may ask for structured output."""
-        return self.is_structured and (self.has_least_by_grammar or not event.min_tokens)
+        has_least, has_string = event.min_tokens > 0, has_stop_string(event)
+        return (
+            self.is_structured
+            and (self.has_least_by_grammar or not has_least)
+            and (self.finds_strings_everywhere or not has_string)
+        )
 
     def asking(self, event: Arrive) -> Arrive:
         """Return a request that may ask for more than tokens, and queue further samples of its prompt."""

@@ -201,6 +201,8 @@ class Lockstep:
             self._note([output.values.tobytes() for output in record.outputs])
         elif isinstance(record, Delivered):
             self._note(record.outputs)
+            for name, count in record.behind:
+                reference.keep_behind(name, count)
             for name in record.finished:
                 reference.end(name)
             for name in record.failed:

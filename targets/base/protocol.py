@@ -36,7 +36,7 @@ class EngineStalled(EngineError):
 
 Usual = Literal[
     "chunked-prefill", "preemption", "zeroing", "drafts-past-end", "least-beside-drafts", "least-by-grammar",
-    "cut-drafts", "prompts", "long-answers",
+    "cut-drafts", "prompts", "long-answers", "strings-everywhere",
 ]  # fmt: skip
 """Features that a target has unless it lists them in `Capabilities.lacks`."""
 Observation = Literal[

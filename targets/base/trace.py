@@ -501,6 +501,11 @@ def has_stop_string(turn: Turn) -> bool:
     return turn.stop_string or turn.string_before > 0
 
 
+def has_string_beside(turn: Turn) -> bool:
+    """Return True if a turn has a stop string in a session or beside a grammar, which not every engine takes."""
+    return has_stop_string(turn) and (isinstance(turn, Resume) or turn.session or turn.structured > 0)
+
+
 def has_drafts(events: Iterable[Event]) -> bool:
     """Return True if drafts are proposed in a step."""
     steps = (event for event in events if isinstance(event, Step))

@@ -116,6 +116,7 @@ def capabilities_of(release: Release) -> Capabilities:
             {"block-tables", "padding"}
             | ({"lookahead-hashes"} if release.lookahead_hashes else set())
             | ({"stop-tokens"} if release.stop_tokens else set())
+            | ({"stop-strings"} if release.stop_strings else set())
             | ({"min-tokens"} if release.min_tokens else set())
             | ({"prompt-logprobs"} if release.prompt_logprobs else set())
             | ({"structured-output", "failing-grammars"} if release.structured_output else set())
@@ -142,5 +143,5 @@ def capabilities_of(release: Release) -> Capabilities:
         engine=("vllm",),
         stock=stock,
         has_server=stock is not None,
-        lacks=frozenset() if release.zeroes else frozenset({"zeroing"}),
+        lacks=frozenset({"strings-everywhere"} if release.zeroes else {"strings-everywhere", "zeroing"}),
     )

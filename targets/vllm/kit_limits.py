@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple
 from ...reference.layout import Mode
 from ..base.kits import Limit, Row, first_reason, in_words
 from ..base.repro import Failure
-from ..base.trace import Config, Group
+from ..base.trace import Config, Group, Turn, has_stop_string
 from .models import (
     ADAPTED,
     MIXERS,
@@ -366,6 +366,8 @@ ROWS: tuple[Row[Case], ...] = (
     Row("real", "tier", lambda c: has_files(c.config),
         "a file tier is driven with shadow layers only: use tier=none"),
     # ---- Scripts.
+    Row("script", "requests", lambda c: any(isinstance(one, Turn) and has_stop_string(one) for one in c.failure.events),
+        "a stop string, which the front end finds"),
     Row("script", "assertions", lambda c: not shown(c.failure), "{failure.oracle} ({failure.field}) on vLLM yet"),
 )  # fmt: skip
 

@@ -41,6 +41,7 @@ class Release:
     sampling       requests on the V1 runner may have sampling parameters
     slot_sampling  requests on the V2 runner may have them, too
     stop_tokens    requests may end by a stop token
+    stop_strings   they may by a stop string, which the front end finds
     min_tokens     they may not before a minimum number of tokens
     prompt_logprobs  requests may ask for the log-probabilities of their prompts, and then read no prefix cache
     structured_output  answers may have a grammar
@@ -81,6 +82,7 @@ class Release:
     sampling: bool = False
     slot_sampling: bool = False
     stop_tokens: bool = False
+    stop_strings: bool = False
     min_tokens: bool = False
     prompt_logprobs: bool = False
     structured_output: bool = False
@@ -125,10 +127,11 @@ def installed() -> Release:
         replays=tested and features.has_replay(),
         conv_layouts=tested and features.has_conv_layouts(),
         junctions=tested and features.has_junctions(),
-        inputs=tested and features.has_inputs(),
-        sampling=tested and features.has_movable_parameters(),
+        inputs=tested,
+        sampling=tested,
         slot_sampling=tested and has_v2 and features.has_parameters_in_slots(),
         stop_tokens=runs_stop_tokens,
+        stop_strings=tested,
         min_tokens=tested,
         prompt_logprobs=tested,
         structured_output=tested and features.has_structured_output(),

@@ -76,6 +76,7 @@ from .options import (
     offloads_simply,
     options_of,
     reports_all,
+    varies_sampling,
 )
 
 PLAIN_GROUP = Group("mamba", 1)
@@ -364,6 +365,7 @@ _OPTIONAL: Sequence[tuple[Callable[[Config], bool], Collection[str]]] = (
     (offloads, {"connect_own"}),
     (has_files, {"TieredStore"}),
     (offloads_simply, {"SimpleStore", "connect_simply"}),
+    (lambda config: varies_sampling(config) and is_v2(config), {"budget_of", "reasoning_config"}),
     (lambda config: not (offloads(config) or offloads_simply(config)), {"Store", "TraceConnector"}),
 )
 """Definitions that only some configurations need: the others never reach the branch that names them."""
@@ -381,6 +383,7 @@ def _parts(config: Config, structured: bool) -> Iterator[Part]:
     """Yield what is copied, first what runs before vLLM is imported: what the script shares with the adapter, and its
     own. `structured`: a request has structured output."""
     unused = {name for needs, names in _OPTIONAL if not needs(config) for name in names}
+    unused |= {"FrontEnd", "stopped_by"}  # `kit_limits`: no script has a stop string
     unused |= set() if structured else {"StructuredOutputs", "constraints"}
     sources = Sources(__package__, SOURCES.left_out | unused, INNER)
     more = _CONNECTOR if has_connector(config) else []

@@ -11,6 +11,7 @@ from typing import Any
 from vllm.config import DeviceConfig, VllmConfig
 
 from ..base.trace import Config
+from .counterparts.thinking import has_budgets, reasoning_config
 from .options import reports_all
 from .sizes import Sizes, has_eagle_rules, sizes_of
 from .versions import as_on_gpu, features
@@ -35,6 +36,8 @@ def configure(config: Config, is_v2: bool) -> VllmConfig:
     assert getattr(made.cache_config, "mamba_cache_mode", config.mamba_cache_mode) == config.mamba_cache_mode
     if reports_all(config):
         report_all(made)
+    if has_budgets(config):
+        made.reasoning_config = reasoning_config()
     return made
 
 

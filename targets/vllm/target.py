@@ -33,6 +33,7 @@ from ..base.trace import (
     ResetPrefixCache,
     Resume,
     Step,
+    TraceError,
     Turn,
     fits,
 )
@@ -109,6 +110,8 @@ class VllmTarget:
             self.host.subscriber = Subscriber(engine.scheduler)
         self.structured: Any = None
         """What gives requests their structured output, once one of them has it."""
+        self.front_end: Any = None
+        """What finds stop strings, once a request has one."""
         self.step = 0
         self.in_flight: deque[InFlight] = deque()
         self._arrivals: dict[str, float] = {}
@@ -187,7 +190,18 @@ class VllmTarget:
         bad = turn.bad_grammar if isinstance(turn, Arrive) else 0
         if turn.structured or bad:
             self._begin_structured(request, (turn.structured or bad) - 1)
+        if chosen.stop:
+            self._begin_string(request, tokens, chosen, session)
         self.scheduler.add_request(request)
+
+    def _begin_string(self, request: Request, prompt: list[int], chosen: Any, session: bool) -> None:
+        if session:  # `AsyncLLM._validate_streaming_input_sampling_params`
+            raise TraceError(f"{request.request_id}: vLLM refuses stop strings in a session")
+        if self.front_end is None:
+            from .counterparts.stop_strings import FrontEnd
+
+            self.front_end = FrontEnd(self.scheduler)
+        self.front_end.add(request, prompt, chosen)
 
     def _begin_structured(self, request: Request, wait: int) -> None:
         if self.structured is None:
@@ -351,19 +365,29 @@ class VllmTarget:
             sampled[name] = tuple(tokens)
         records += recorder.end_step(drafts, sampled)
         outputs = compat.client_outputs(self.scheduler.update_from_output(plan, output))
-        finished = [one.request_id for one in outputs if one.finish_reason is not None and not _failed(one)]
-        if self.sessions:
-            self.sessions.note_ends(finished)
-        records.append(
-            Delivered(
-                oldest.step,
-                [(one.request_id, list(one.new_token_ids)) for one in outputs if one.new_token_ids],
-                finished,
-                [one.request_id for one in outputs if _failed(one)],
-            )
-        )
+        records.append(self._delivered(oldest.step, outputs))
         if self.config.num_speculative_tokens and not self.config.async_depth and plan.total_num_scheduled_tokens:
             self.engine.worker.pass_drafts(self.scheduler)
+
+    def _delivered(self, step: int, outputs: Sequence[Any]) -> Delivered:
+        """Return what clients get of a step's outputs."""
+        shown = self.front_end.process(outputs) if self.front_end else {}
+        tokens, finished, failed, behind = [], [], [], []
+        for one in outputs:
+            name = one.request_id
+            core = list(one.new_token_ids), one.finish_reason is not None, 0
+            new, is_over, more = shown.get(name, core)
+            if new:
+                tokens.append((name, new))
+            if _failed(one):
+                failed.append(name)
+            elif is_over:
+                finished.append(name)
+            if more:
+                behind.append((name, more))
+        if self.sessions:
+            self.sessions.note_ends(finished)
+        return Delivered(step, tokens, finished, failed, behind=behind)
 
     def preempt(self, event: Preempt) -> list[Record]:
         """Preempt a running request between two steps; no-op for others."""
@@ -388,6 +412,8 @@ class VllmTarget:
         names = [name for name in (event.name, *event.together) if name in self.scheduler.requests]
         if names:
             self.scheduler.finish_requests(names, RequestStatus.FINISHED_ABORTED)
+            if self.front_end:
+                self.front_end.abort(names)
         return []
 
     def dummy_run(self, event: DummyRun) -> list[Record]:

@@ -130,13 +130,13 @@ class Hash(Oracle):
             if block in columns:
                 holders.append((name, columns.index(block)))
             for life in lives:
-                computed = min(self._reach.get(name, life.settled), life.total_length)
+                computed = min(self._reach.get(name, life.settled), life.total_length + life.behind)
                 # A loaded state is published when its load has ended, and at once moved to a copy.
                 on_grid = key.depth % unit == 0 and column < len(columns) and columns[column] in (block, source)
                 if group.inner_states and block in columns:
                     on_grid |= columns.index(block) == cdiv(computed, group.block_size) - 2
                 named = key.depth + context.layout.lookahead
-                is_known = key.depth <= computed and (named == key.depth or named <= life.known)
+                is_known = key.depth <= computed and (named == key.depth or named <= life.known + life.behind)
                 if (on_grid or slots) and is_known and has_key(context.layout, key, life.truth):
                     return None
         return self.violation(

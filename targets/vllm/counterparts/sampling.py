@@ -2,13 +2,14 @@
 
 The V1 runner keeps them in the rows of its batch and moves them with a request, the V2 runner in slots that requests
 have one after another. A row with another request's parameters samples a wrong token: the tokens that it needs are bad
-words or not allowed there, or sampling is random. A row that lacks its own samples a decoy (`base.decoys`). vLLM
-refuses `logit_bias` with drafts.
+words or not allowed there, or sampling is random. A row that lacks its own samples a decoy (`base.decoys`). With random
+sampling `top_k` or `min_p` leaves only the likeliest token. vLLM refuses `min_p` and `logit_bias` with drafts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 from zlib import crc32
 
 from vllm.sampling_params import SamplingParams
@@ -17,6 +18,7 @@ from ....reference.tokens import FIRST_TOKEN, VOCABULARY, Truth
 from ...base.decoys import Decoys
 from ...base.trace import Config, Turn, least_tokens
 from ..options import is_v2, varies_sampling
+from .thinking import budget_of, has_budgets
 
 BAD_WORDS = 8
 """A request on the V2 runner has about so many, besides those for decoys."""
@@ -36,8 +38,14 @@ def sampling_parameters(config: Config, turn: Turn, truth: Truth, decoys: Decoys
     """Return the parameters of a request, or of a session's turn, whose prompt is that of `truth`."""
     most = max_new_tokens = turn.max_new_tokens
     # In a script, too, whose turns have no stop strings.
-    asked = least_tokens(turn), 0, turn.structured > 0, turn.reasoning
-    stops = list(truth.stop_tokens(turn.stop_at, *asked)) or None
+    before = getattr(turn, "string_before", 0)
+    asked = least_tokens(turn), before, turn.structured > 0, turn.reasoning
+    stops = list(truth.stop_tokens(turn.stop_at, *asked))
+    ends: dict[str, Any] = {"stop_token_ids": stops or None}
+    if stops and (before or getattr(turn, "stop_string", False)):
+        from .stop_strings import stopped_by
+
+        ends = stopped_by(stops, turn.name)
     if truth.prompt_length + max_new_tokens == config.max_model_len:
         most += BEYOND  # the context ends the answer there, whatever its client asks for
     least = min(turn.min_tokens, most)
@@ -51,10 +59,10 @@ def sampling_parameters(config: Config, turn: Turn, truth: Truth, decoys: Decoys
         max_tokens=most,
         temperature=0.0,
         ignore_eos=True,
-        stop_token_ids=stops,
         min_tokens=least,
         prompt_logprobs=scored,
         structured_outputs=constrained,
+        **ends,
     )
     if not varies_sampling(config):
         return greedy
@@ -65,14 +73,20 @@ def sampling_parameters(config: Config, turn: Turn, truth: Truth, decoys: Decoys
     needed = set(truth.tokens[truth.prompt_length : end])
     others = [token for token in range(FIRST_TOKEN, VOCABULARY) if token not in needed]
     ruled_out = decoys.add(truth, end, needed)
+    budget, forced = budget_of(turn.name, truth, end) if has_budgets(config) else (None, set[int]())
     forms = ("allowed", "bad words") if config.num_speculative_tokens else ("allowed", "bad words", "bias")
-    kind = crc32(turn.name.encode()) % (2 * len(forms))
+    further, kind = divmod(crc32(turn.name.encode()), 2 * len(forms))
     chosen = greedy
     if kind % 2:  # random sampling with one choice
         chosen = SamplingParams(
-            max_tokens=most, temperature=2.0, top_k=1, top_p=0.9, ignore_eos=True, stop_token_ids=stops,
-            min_tokens=least, prompt_logprobs=scored, structured_outputs=constrained,
+            max_tokens=most, temperature=2.0, ignore_eos=True, min_tokens=least, prompt_logprobs=scored,
+            structured_outputs=constrained, **ends,
         )  # fmt: skip
+        if further % 2 and not config.num_speculative_tokens:
+            chosen.min_p = 1.0
+        else:
+            chosen.top_k, chosen.top_p = 1, 0.9
+    chosen.thinking_token_budget = budget
     form = forms[kind // 2]
     if form == "allowed":
         chosen.allowed_token_ids = sorted(needed)
@@ -83,7 +97,9 @@ def sampling_parameters(config: Config, turn: Turn, truth: Truth, decoys: Decoys
         # of a prompt that counts for penalties.
         few = others[:: len(others) // BAD_WORDS + 1] if is_v2(config) else others
         given = set(ruled_out.values())
-        chosen._bad_words_token_ids = _words(truth, ruled_out) + [[token] for token in few if token not in given]
+        # Where the budget leaves one token, it alone rules the decoy out.
+        words = _words(truth, {place: token for place, token in ruled_out.items() if place not in forced})
+        chosen._bad_words_token_ids = words + [[token] for token in few if token not in given]
         chosen.logprobs = 1
         if kind % 2 or not is_v2(config):
             chosen.presence_penalty = chosen.frequency_penalty = 1e-3

@@ -343,19 +343,10 @@ def has_reasoning() -> bool:
     return by_request and hasattr(StructuredOutputManager, "_get_constraint_bounds")
 
 
-def has_inputs() -> bool:
-    """Return True if images, adapters and salts are in the keys of blocks, with the position of an image and the path
-    of an adapter (0.31 and later)."""
-    keys = getattr(kv_cache_utils, "_gen_lora_extra_hash_keys", None)
-    return keys is not None and "lora_path" in inspect.getsource(keys)
-
-
-def has_movable_parameters() -> bool:
-    """Return True if the V1 runner's rows have sampling parameters as since 0.31: a mask of allowed tokens moves with
-    its request."""
-    from vllm.v1.worker.gpu_input_batch import InputBatch
-
-    return "allowed_token_ids_mask_cpu_tensor[last_req_index].fill_" in inspect.getsource(InputBatch)
+@cache
+def has_budgets_in_slots() -> bool:
+    """Return True if the V2 runner's sampler keeps budgets of thinking tokens by the slot of a request."""
+    return find_spec("vllm.v1.worker.gpu.sample.thinking_budget") is not None
 
 
 def has_parameters_in_slots() -> bool:

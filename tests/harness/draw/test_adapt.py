@@ -166,6 +166,20 @@ def test_a_stop_token_is_left_out_where_a_target_has_none() -> None:
     assert changes == ("stop_at: changed in 1 events",)
 
 
+def test_a_stop_string_in_a_session_is_a_stop_token_where_a_target_refuses_it() -> None:
+    first = Arrive("r0", (("a", 5),), 4, session=True, stop_at=2, stop_string=True, string_before=1)
+    trace = Trace(CONFIG, (first, Arrive("r1", (("a", 5),), 4, stop_at=2, stop_string=True)))
+    features, lacks = HYBRID.capabilities.features | {"stop-strings"}, frozenset({"strings-everywhere"})
+    able, without = copy(HYBRID), copy(HYBRID)
+    able.capabilities = msgspec.structs.replace(HYBRID.capabilities, features=features)
+    without.capabilities = msgspec.structs.replace(able.capabilities, lacks=lacks)
+    assert refusal(trace, able) == ""
+    assert refusal(trace, without) == "requests: hybrid has no strings-everywhere"
+    ported, changes = port(trace, without)
+    assert ported.events == (Arrive("r0", (("a", 5),), 4, session=True, stop_at=2), trace.events[1])
+    assert changes == ("stop_string: changed in 1 events", "string_before: changed in 1 events")
+
+
 def test_an_option_with_which_answers_have_one_token_is_told_and_ported() -> None:
     """Events that there are not with it are left out; a trace that asks for one token is taken as it is."""
     switch = {"part": {"whole": frozenset({"long-answers", "preempt"})}}

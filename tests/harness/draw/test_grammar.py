@@ -41,6 +41,8 @@ from hybridfuzz.targets.base.trace import (
     Turn,
     check_config,
     fits,
+    has_stop_string,
+    has_string_beside,
     tag_of,
 )
 
@@ -707,6 +709,19 @@ def test_an_engine_that_ends_no_answer_by_a_grammar_alone_gets_either_that_or_a_
         assert turns
         both[name] = any(event.min_tokens for event in turns)
     assert both == {"has": True, "lacks": False}
+
+
+def test_an_engine_that_refuses_strings_in_sessions_and_beside_grammars_gets_them_elsewhere() -> None:
+    features = CLEAN.capabilities.features | {"stop-strings", "structured-output"}
+    able = msgspec.structs.replace(CLEAN.capabilities, features=features)
+    lacking = msgspec.structs.replace(able, lacks=frozenset({"strings-everywhere"}))
+    found = {}
+    for name, capabilities in (("has", able), ("lacks", lacking)):
+        traces = [draw_trace(capabilities, 1, index, supports=CLEAN.supports) for index in range(60)]
+        turns = [event for trace in traces for event in trace.events if isinstance(event, Turn)]
+        assert any(has_stop_string(event) for event in turns)
+        found[name] = any(has_string_beside(event) for event in turns)
+    assert found == {"has": True, "lacks": False}
 
 
 def test_samples_of_a_prompt_arrive_together_and_are_the_same() -> None:

@@ -87,6 +87,20 @@ def test_nothing_is_published_behind_the_end_of_an_answer(stop_at: int, field: s
     assert field_of(Hash().on_planned(context, ahead)) == field
 
 
+@pytest.mark.parametrize(("lookahead", "behind", "field"), [
+    (0, 0, "key"), (0, 1, ""), (1, 1, "key"), (1, 2, ""),
+])  # fmt: skip
+def test_what_an_engine_kept_behind_an_end_that_others_found_is_published(
+    lookahead: int, behind: int, field: str
+) -> None:
+    """The fifteenth token ends the answer, which a front end finds; a verification has accepted tokens behind it."""
+    life = Life("r0", (("a", 12),), 8, stop_at=3)
+    life.settled, life.delivered, life.behind = 17, 3, behind
+    named = Key(1, 16, life.truth.tag(16 + lookahead))
+    context = context_of(replace(ALIGN, lookahead=lookahead), r0=life)
+    assert field_of(Hash().on_view(context, view_of(context.layout, {"r0": R0}, {8: named}))) == field
+
+
 @pytest.mark.parametrize(("delivered", "behind", "field"), [(1, "~", ""), (0, "~", "key"), (1, "b", "key")])
 def test_a_key_names_a_token_only_once_it_is_known(delivered: int, behind: str, field: str) -> None:
     """Lookahead hashes: with twelve tokens of prompt the thirteenth is sampled. Computing the prompt does not make it
