@@ -1,6 +1,6 @@
 """Breaks of real engines that were written by a reader who did not know the search, against an unrestricted campaign.
 
-    python benchmarks/unseen.py [--set second|...|sixteenth|all] [--only GLOB,...] [--steps 20000] [--jobs 1] [-o DIR]
+    python benchmarks/unseen.py [--set second|...|seventeenth|all] [--only GLOB,...] [--steps 20000] [--jobs 1] [-o DIR]
     python benchmarks/unseen.py --set fourteenth --config connector=simple_cpu
 
 Each patch in benchmarks/unseen, or in the folder of a set there, is applied on top of the packaged fixes of its
