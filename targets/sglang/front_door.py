@@ -45,8 +45,8 @@ BEHIND: Sequence[Behind] = (
         ),
     ),
     Behind(
-        "one rank of several: the others are the scenario's",
-        ("attn_dp_size", "schedule_conservativeness", "tp_size"),
+        "one rank of several: the others are the scenario's, and a server divides what the command gives it among them",
+        ("attn_dp_size", "disaggregation_decode_extra_slots", "schedule_conservativeness", "tp_size"),
     ),
     Behind(
         "adapters are numbers that are added to the content of tokens",

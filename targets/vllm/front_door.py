@@ -84,6 +84,9 @@ BEHIND: Sequence[Behind] = (
     Behind("the scenario's own connector stands behind vLLM's connector API", ("kv_transfer_config",)),
     Behind("adapters have no weights: scheduler and runner are given their number", ("lora_config",)),
     Behind(
+        "the markers of reasoning are given as tokens, which a server takes from its tokenizer", ("reasoning_config",)
+    ),
+    Behind(
         "ReplaySSM is switched on behind vLLM's check that the architecture, which is the shadow layers', has it",
         (
             *(f"cache_config.{name}" for name in ("use_replayssm", "replayssm_buffer_len")),
