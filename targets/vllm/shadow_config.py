@@ -10,9 +10,10 @@ from typing import Any
 
 from vllm.config import DeviceConfig, VllmConfig
 
+from ...reference.tokens import SHARED, VOCABULARY, document_token
 from ..base.trace import Config
-from .counterparts.thinking import has_budgets, reasoning_config
-from .options import reports_all
+from .options import is_v2 as has_v2
+from .options import reports_all, varies_sampling
 from .sizes import Sizes, has_eagle_rules, sizes_of
 from .versions import as_on_gpu, features
 from .versions.wrapping import replaced
@@ -23,6 +24,26 @@ MODEL = Path(__file__).parent / "model"
 smallest blocks, its vocabulary is the reference's `VOCABULARY`."""
 _WIDE = 4096
 """Tokens: more than any block."""
+START_OF_REASONING = document_token(SHARED, 5)
+"""The token that begins reasoning: of a document that many prompts have."""
+END_OF_REASONING = VOCABULARY - 2
+"""The token that ends it, by the model's choice or by force."""
+
+
+def has_budgets(config: Config) -> bool:
+    """Return True if requests may have a budget of thinking tokens."""
+    return varies_sampling(config) and has_v2(config) and features.has_budgets_in_slots()
+
+
+def reasoning_config() -> Any:
+    """Return vLLM's configuration of the markers, which it would take from a tokenizer."""
+    from vllm.config.reasoning import ReasoningConfig
+
+    made = ReasoningConfig()
+    made._reasoning_start_token_ids = [START_OF_REASONING]
+    made._reasoning_end_token_ids = made._natural_reasoning_end_token_ids = [END_OF_REASONING]
+    made._enabled = True
+    return made
 
 
 def configure(config: Config, is_v2: bool) -> VllmConfig:

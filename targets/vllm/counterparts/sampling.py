@@ -18,7 +18,8 @@ from ....reference.tokens import FIRST_TOKEN, VOCABULARY, Truth
 from ...base.decoys import Decoys
 from ...base.trace import Config, Turn, least_tokens
 from ..options import is_v2, varies_sampling
-from .thinking import budget_of, has_budgets
+from ..shadow_config import has_budgets
+from .thinking import budget_of
 
 BAD_WORDS = 8
 """A request on the V2 runner has about so many, besides those for decoys."""

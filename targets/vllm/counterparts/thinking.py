@@ -10,36 +10,13 @@ Only the V2 runner is driven: what it computes follows from the tokens alone. Th
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 from zlib import crc32
 
-from ....reference.tokens import SHARED, VOCABULARY, Truth, document_token
-from ...base.trace import Config
-from ..options import is_v2, varies_sampling
-from ..versions import features
+from ....reference.tokens import Truth
+from ..shadow_config import END_OF_REASONING, START_OF_REASONING
 
-START = document_token(SHARED, 5)
-"""The token that begins reasoning: of a document that many prompts have."""
-END = VOCABULARY - 2
-"""The token that ends it, by the model's choice or by force."""
 BUDGETS = (8, 24, 72)
 """Those of clients who share few of them; others have the least that their answers allow."""
-
-
-def has_budgets(config: Config) -> bool:
-    """Return True if requests may have a budget."""
-    return varies_sampling(config) and is_v2(config) and features.has_budgets_in_slots()
-
-
-def reasoning_config() -> Any:
-    """Return vLLM's configuration of the markers, which it would take from a tokenizer."""
-    from vllm.config.reasoning import ReasoningConfig
-
-    made = ReasoningConfig()
-    made._reasoning_start_token_ids = [START]
-    made._reasoning_end_token_ids = made._natural_reasoning_end_token_ids = [END]
-    made._enabled = True
-    return made
 
 
 def _reasoning(truth: Truth, end: int) -> Iterator[tuple[int, int]]:
@@ -48,9 +25,9 @@ def _reasoning(truth: Truth, end: int) -> Iterator[tuple[int, int]]:
     for position, token in enumerate(truth.tokens[:end]):
         if start >= 0 and position >= truth.prompt_length:
             yield position, position - start - 1
-        if token == START:
+        if token == START_OF_REASONING:
             start = position
-        elif token == END:
+        elif token == END_OF_REASONING:
             start = -1
 
 
@@ -61,6 +38,8 @@ def budget_of(name: str, truth: Truth, end: int) -> tuple[int | None, set[int]]:
     if not kind:
         return None, set()
     reasoning = dict(_reasoning(truth, end))
-    least = max((1 + used for position, used in reasoning.items() if truth.tokens[position] != END), default=0)
+    least = max(
+        (1 + used for position, used in reasoning.items() if truth.tokens[position] != END_OF_REASONING), default=0
+    )
     budget = least if kind == 1 else next((one for one in BUDGETS if one >= least), least)
     return budget, {position for position, used in reasoning.items() if used >= budget}

@@ -28,6 +28,7 @@ def test_a_budget_asks_for_the_end_marker_only_where_the_answer_has_it() -> None
     """A smaller one than the least would change the answer."""
     pytest.importorskip("vllm.v1")
     from hybridfuzz.targets.vllm.counterparts import thinking
+    from hybridfuzz.targets.vllm.shadow_config import END_OF_REASONING, START_OF_REASONING
 
     forced = 0
     for index in range(400):
@@ -38,9 +39,9 @@ def test_a_budget_asks_for_the_end_marker_only_where_the_answer_has_it() -> None
         if budget is None:
             assert not places
             continue
-        assert allowed(budget, truth, end, thinking.START, thinking.END)
-        assert all(truth.tokens[place] == thinking.END for place in places)
+        assert allowed(budget, truth, end, START_OF_REASONING, END_OF_REASONING)
+        assert all(truth.tokens[place] == END_OF_REASONING for place in places)
         if budget and budget not in thinking.BUDGETS:
-            assert not allowed(budget - 1, truth, end, thinking.START, thinking.END)
+            assert not allowed(budget - 1, truth, end, START_OF_REASONING, END_OF_REASONING)
         forced += len(places)
     assert forced
