@@ -19,7 +19,7 @@ those of pressure: an extra that fits few of the others would be rare otherwise.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -78,15 +78,11 @@ def draw_valid_config(
         kinds.insert(0, ({**draws, **fixed}, CONFIG_TRIES_MAX))
     subject = _subject(choices, kinds[0][0], capabilities) if choices.chance(workload.subject) else {}
     fits = _Fits(choices, factory_supports, capabilities, overrides, workload)
-    usual = capabilities.usual_options
-    for these, tries in kinds if subject else ():
-        if found := _redraw(choices, these, subject, fits, usual) or _search(
-            choices, these, subject, fits, usual, tries
-        ):
-            return found
+    attempts = [(subject, *kind) for kind in kinds] if subject else []
     # Overrides may not go with the kind, and those that go with few configurations may need others from the beginning.
-    for these, tries in (*kinds, kinds[-1]):
-        if found := _search(choices, these, {}, fits, usual, tries):
+    attempts += [({}, *kind) for kind in (*kinds, kinds[-1])]
+    for kept, these, tries in attempts:
+        if found := _search(choices, these, kept, fits, capabilities.usual_options, tries):
             return found
     raise TraceError(f"no configuration fits the target and the overrides: {fits.reason}")
 
@@ -116,9 +112,9 @@ class _Fits:
     def __call__(self, settings: Settings) -> Config | None:
         overrides = self._overrides
         config = apply_overrides(_build(settings, self._capabilities, self._workload), overrides)
-        if "async_depth" not in overrides:  # options may allow fewer
-            depth = min(config.async_depth, self._capabilities.depth_with(config.options))
-            config = msgspec.structs.replace(config, async_depth=depth)
+        most = self._capabilities.depth_with(config.options)
+        if config.async_depth > most and "async_depth" not in overrides:
+            config = msgspec.structs.replace(config, async_depth=most)
         resized = overrides and "num_blocks" not in overrides  # a pool that is drawn is large enough for what is drawn
         if resized and config.num_blocks < config.smallest_pool():
             spare = self._choices.integer(0, 12)
@@ -132,22 +128,6 @@ class _Fits:
         return None if self.reason else config
 
 
-def _redraw(
-    choices: Choices,
-    draws: Mapping[str, Callable[[], Any]],
-    kept: Settings,
-    fits: _Fits,
-    usual: Mapping[str, str],
-) -> Config | None:
-    """Return a configuration that has the settings in `kept`, all others drawn again each time; None if that finds none
-    soon."""
-    for _ in range(SUBJECT_TRIES):
-        trial = {name: draw() for name, draw in draws.items()} | kept
-        if found := fits(trial) or _without_extras(trial, kept, fits, choices, draws, usual):
-            return found
-    return None
-
-
 def _search(
     choices: Choices,
     draws: Mapping[str, Callable[[], Any]],
@@ -156,18 +136,25 @@ def _search(
     usual: Mapping[str, str],
     tries: int,
 ) -> Config | None:
-    """Return a configuration that has the settings in `kept`, as few others as possible drawn again; None if `tries`
-    attempts find none."""
-    settings = {name: draw() for name, draw in draws.items()} | kept
-    names = [name for name in draws if name not in kept]
-    trial = settings
-    for attempt in range(tries):
+    """Return a configuration that has the settings in `kept`, None if no attempt finds one."""
+    for trial in _trials(choices, draws, kept, tries):
         if found := fits(trial) or _without_extras(trial, kept, fits, choices, draws, usual):
             return found
+    return None
+
+
+def _trials(choices: Choices, draws: Mapping[str, Callable[[], Any]], kept: Settings, tries: int) -> Iterator[Settings]:
+    """Yield settings with those in `kept`, if any first with all others drawn again each time; then `tries` times with
+    as few as possible drawn again."""
+    for _ in range(SUBJECT_TRIES if kept else 0):
+        yield {name: draw() for name, draw in draws.items()} | kept
+    trial = settings = {name: draw() for name, draw in draws.items()} | kept
+    names = [name for name in draws if name not in kept]
+    for attempt in range(tries):
+        yield trial
         number = 1 << attempt // TRIES_PER_SIZE
         again = [choices.pick(names) for _ in range(number)] if number < len(names) else names
         trial = settings | {name: draws[name]() for name in again}
-    return None
 
 
 def _subject(choices: Choices, draws: Mapping[str, Callable[[], Any]], capabilities: Capabilities) -> Settings:
