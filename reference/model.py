@@ -369,7 +369,7 @@ class Reference:
             self.forget(name)
 
     def keep_behind(self, name: str, count: int) -> None:
-        """Note that an engine has `count` tokens behind the end of an answer, which it may publish."""
+        """Note that an engine has `count` tokens past the end of an answer, which it may publish."""
         if (life := self.lives.get(name)) is not None:
             life.behind = count
 

@@ -112,7 +112,7 @@ class Life:
         self.settled = 0
         self.delivered = 0
         self.behind = 0
-        """Tokens that an engine kept behind the end of its answer, which others found."""
+        """Tokens that the engine kept past the end of the answer, which the front end found."""
         self.resumed = False
         """True from an admission until its first executed step."""
         self.speculated = False

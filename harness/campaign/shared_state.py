@@ -498,7 +498,7 @@ class CampaignState:
             return self._familiar.has(failure.trace, failure.violation)
 
     def let_look(self, most: int) -> bool:
-        """Let one more extra look wait if fewer than `most` do. Return True if it may."""
+        """Reserve one more extra look unless `most` are waiting. Return True if it is reserved."""
         with self.lock:
             is_let = self._looks < most
             self._looks += is_let

@@ -411,7 +411,7 @@ class WorkerLoop:
                 order = TEST, 2 * recognizer.tests + 1, seen, failure.index
                 state.triage.put(look, FINDING, *order, compares=True)
             elif recognizer and not is_familiar and state.let_look(MORE_LOOKS):
-                look = partial(WorkerLoop.look_once_more, failure=failure, seen=seen)
+                look = partial(WorkerLoop.look_extra, failure=failure, seen=seen)
                 turn = state.extra_looks // MORE_LOOKS  # in turn with the slices of explained findings
                 state.triage.put(look, FINDING, EXPLAINED, turn, failure.index, compares=True)
             else:
@@ -445,7 +445,7 @@ class WorkerLoop:
             self._let_sort_new(failure, seen)
         self._announce("fuzzing")
 
-    def look_once_more(self, failure: Unsorted, seen: int) -> None:
+    def look_extra(self, failure: Unsorted, seen: int) -> None:
         """Compare a further failure that `CampaignState.let_look` allowed, unless it is familiar by now."""
         self._state.extra_look_begins()
         if self._state.is_familiar(failure):

@@ -13,8 +13,8 @@ and rarer still the combinations of such settings.
 Some configurations are under pressure (`Capabilities.pressure`): few requests run, and the target's own switches make
 memory short. What an engine does when a step or a load gets no memory then happens more often in a short trace.
 
-Some configurations aim at one extra (`_subject`), to which all other settings give way, and if need be the server's or
-those of pressure: an extra that fits few of the others would be rare otherwise.
+Some configurations aim at one extra (`_subject`). All other settings give way to it, in the end also stock and pressure
+settings: an extra that fits few of the others would be rare otherwise.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def draw_valid_config(
     subject = _subject(choices, kinds[0][0], capabilities) if choices.chance(workload.subject) else {}
     fits = _Fits(choices, factory_supports, capabilities, overrides, workload)
     attempts = [(subject, *kind) for kind in kinds] if subject else []
-    # Overrides may not go with the kind, and those that go with few configurations may need others from the beginning.
+    # Overrides may rule out this kind; with restrictive ones a fresh start may help.
     attempts += [({}, *kind) for kind in (*kinds, kinds[-1])]
     for kept, these, tries in attempts:
         if found := _search(choices, these, kept, fits, capabilities.usual_options, tries):
@@ -92,7 +92,7 @@ def _given(value: Any) -> Any:
 
 
 class _Fits:
-    """Returns the configuration with some settings; None if it is refused, for a `reason`."""
+    """Builds a configuration from settings; None, and a `reason`, if it is refused."""
 
     def __init__(
         self,
@@ -144,8 +144,8 @@ def _search(
 
 
 def _trials(choices: Choices, draws: Mapping[str, Callable[[], Any]], kept: Settings, tries: int) -> Iterator[Settings]:
-    """Yield settings with those in `kept`, if any first with all others drawn again each time; then `tries` times with
-    as few as possible drawn again."""
+    """Yield settings that include `kept`: if it is not empty, first with all others redrawn each time; then `tries`
+    times with as few as possible redrawn."""
     for _ in range(SUBJECT_TRIES if kept else 0):
         yield {name: draw() for name, draw in draws.items()} | kept
     trial = settings = {name: draw() for name, draw in draws.items()} | kept

@@ -364,8 +364,8 @@ class Delivered(Struct, frozen=True, gc=False):
     """Tokens that clients received, by request; requests that finished (of a session: its turn), and those that the
     engine ended with an error: a load for them broke off, or their grammar does not compile. `scored`: by request, the
     tokens whose log-probabilities its client received as those of its prompt, from the second token on. `behind`: by
-    request that finished, how many tokens the engine has sampled and kept behind the end of its answer, which was found
-    outside of the engine's core."""
+    request that finished, how many tokens the engine has sampled and kept past the end of its answer, which was found
+    outside the engine's core."""
 
     step: int
     outputs: Sequence[tuple[str, Sequence[int]]]

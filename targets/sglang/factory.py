@@ -159,8 +159,8 @@ serving the server has (`--disaggregation-mode`; "decode" with prefix caching ha
 `--disaggregation-decode-enable-radix-cache`)."""
 TAKEN = {"strip_thinking": ("no", "yes"), "optimistic": ("0", "1", "2")}
 """Values that are not drawn: `--strip-thinking-cache` beside answers that are reasoning alone, with which SGLang frees
-what the tree owns, and how often a prefill server computes a prompt whose decode server has not answered yet
-(`--optimistic-prefill-attempts`), with which grammars stay where they were (docs/explanation/sglang.md)."""
+what the tree owns, and how often at most a prefill server computes a prompt whose decode server has not answered yet
+(`--optimistic-prefill-attempts`), with which a requeued request's grammar is not reset (docs/explanation/sglang.md)."""
 REFUSED = {"host_layout": ("layer_first",)}
 """Values that a server refuses, so that the reason is told (`kit_limits`)."""
 KEYED = ("a", "adapter.b", "adapter.c", "salt.d")
@@ -212,7 +212,7 @@ TOGETHER = (
 )
 """The code of the first two is that of neither alone (`allocator/unified_hybrid_swa.py`): as many configurations aim at
 both as at three extras. Beside windows the accepted path of a tree is moved in two pools (`SWAKVPool`). A prefill or
-decode server has event loops and queues of its own, and loses to most other extras in the draw."""
+decode server has event loops and queues of its own, and fits few other extras."""
 DRAFTS = 3
 """Most drafts in a verification, for releases whose speculation the target can drive."""
 

@@ -130,7 +130,7 @@ def attach(cache: Any, parameters: Any, arguments: Any, storage: Any) -> None:
     from sglang.srt.managers import cache_controller
     from sglang.srt.mem_cache.pool_host import base, common
 
-    base.HICACHE_HOST_MEMORY_RESERVE_BYTES = 0  # scaled: a server leaves 10 GiB to others, these pools have kilobytes
+    base.HICACHE_HOST_MEMORY_RESERVE_BYTES = 0  # scaled: a server reserves 10 GiB; these pools are kilobytes
     common.ALLOC_MEMORY_FUNCS["cpu"] = _plain
     cache_controller.L2TransferEngine = Transfers
     current = SimpleNamespace(wait_event=lambda event: event.synchronize())

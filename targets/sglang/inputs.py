@@ -2,8 +2,8 @@
 
 An image is a `MultimodalDataItem` with a hash: SGLang writes numbers that follow from the hash in place of its
 placeholders, and so into the keys of the radix tree. An adapter and a salt are part of a key's namespace. The layers
-follow what the batch has: SGLang embeds its tokens, images encoded by a stand-in for the model's vision encoder; the
-adapter is that of the row's request.
+see what the batch has: SGLang embeds its tokens, with a stand-in as vision encoder; the adapter is that of the row's
+request.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NUMBERS = 4
 CACHE_BYTES = 3 * IMAGE_TOKENS * 8
 """Size of the cache of what was encoded (`SGLANG_VLM_CACHE_SIZE_MB`): three images, so that some are encoded again."""
 NONE = 0
-"""A token that stands for none of an image."""
+"""A token that is not part of an image."""
 
 
 class TokenContents:
@@ -103,7 +103,7 @@ class Inputs:
         """Return the content of the prompt tokens of an extend batch, without keys, as SGLang's own embedding makes it.
 
         It chooses the images to encode, keeps what is encoded in a cache, and takes the part that a chunk shows
-        (`prepare_mm_inputs`). Tokens of rows that decode are not known at a launch; they are none of an image.
+        (`prepare_mm_inputs`). Tokens of decoding rows are unknown at launch and never part of an image.
         """
         from sglang.srt.managers import mm_utils
         from sglang.srt.managers.schedule_batch import Modality

@@ -115,13 +115,13 @@ class Case(NamedTuple):
         return bool(self.options.disaggregation != "no")
 
     @property
-    def is_early(self) -> bool:
+    def is_optimistic(self) -> bool:
         """True if a prefill server computes prompts before their decode servers have answered."""
         return bool(self.options.disaggregation == "prefill" and self.options.optimistic != "0")
 
     @property
-    def may_be_early(self) -> bool:
-        """True if the host tier is none, or one beside which a server does that."""
+    def allows_optimistic(self) -> bool:
+        """True if there is no host tier, or one that a server allows with optimistic prefill."""
         policy = self.options.hicache
         if self.options.storage == "no":
             return policy in ("no", "write_back", "write_through")
@@ -270,9 +270,9 @@ ROWS: tuple[Row[Case], ...] = (
     Row("shadow", "disaggregation",
         lambda c: c.options.disaggregation == "prefill" and c.config.num_speculative_tokens > 0,
         "disaggregation=prefill is not driven with drafts"),
-    Row("shadow", "optimistic", lambda c: c.is_early and not c.may_be_early,
-        "optimistic={options.optimistic} beside HiCache needs write_through or, without a storage, write_back, and "
-        "with a storage host_mode=buffer: the server switches it off (`handle_other_validations`)"),
+    Row("shadow", "optimistic", lambda c: c.is_optimistic and not c.allows_optimistic,
+        "optimistic={options.optimistic} with HiCache needs write_through or write_back without a storage, and "
+        "write_through and host_mode=buffer with one: the server switches it off (`handle_other_validations`)"),
     Row("shadow", "disaggregation", lambda c: c.is_part and c.options.unified_memory != "no",
         "disaggregation={options.disaggregation} is not driven with unified memory: an assertion about state slots "
         "there has not been explained"),

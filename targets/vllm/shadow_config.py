@@ -25,7 +25,7 @@ smallest blocks, its vocabulary is the reference's `VOCABULARY`."""
 _WIDE = 4096
 """Tokens: more than any block."""
 START_OF_REASONING = document_token(SHARED, 5)
-"""The token that begins reasoning: of a document that many prompts have."""
+"""The token that begins the reasoning that a thinking budget counts, taken from a document that many prompts share."""
 END_OF_REASONING = VOCABULARY - 2
 """The token that ends it, by the model's choice or by force."""
 

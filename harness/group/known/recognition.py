@@ -1,6 +1,6 @@
 """Recognizes failures that known bugs with a patch explain, before anything is reduced.
 
-Two questions, answered by one run and by a few:
+Three questions, answered by one run and by a few:
 
     is it known?    the failing trace runs on a copy of the engine with the patches of all known bugs. If it is silent
                     there, or gets further, they explain it. Only a failure that they do not explain can be new.
@@ -8,10 +8,10 @@ Two questions, answered by one run and by a few:
                     combination of such tests, all of one size (`combinations_for`): a failure that comes back in all
                     tests of one bug, and in no other, is this bug. Seven tests tell 35 bugs apart, however many of
                     them a campaign meets.
-    which alone?    other patches together may keep a failure away, too. A trace that is reduced and has no name yet
-                    then runs on copies with few patches: each bug is patched in two of these tests. Where it fails in
-                    any way, none of these patches alone silences it. The few bugs that are left are patched one by
-                    one: the failure is the one whose patch alone silences it, if there is only one.
+    which alone?    combined, other patches may also hide a failure. A reduced trace without a name then runs on copies
+                    with few patches, each bug patched in two of them. A failure of any kind there rules out the bugs
+                    patched in that copy. The few that are left are patched one by one: if exactly one patch silences
+                    the trace, its bug is the answer.
 
 The start of a process takes seconds, a run a fraction of one: each test runs for all failures that wait for it, or as
 many as its time allows, the test that most wait for first. A failure to which several bugs are needed comes back in too
@@ -62,8 +62,8 @@ SEVERITIES = "severity.json"
 Test: TypeAlias = frozenset[str]
 """The titles of the bugs that are not patched in it."""
 Result: TypeAlias = Literal["back", "hidden", "further", "silent", "refused"]
-"""What a trace does in a test: its failure comes back, another one comes before it or only behind it, nothing fails, or
-the engine refuses the trace."""
+"""What a trace does in a test. back: the same failure; hidden: another one first; further: a failure only at a later
+event; silent: none; refused: the engine refuses the trace."""
 COMES_BACK: Mapping[Result, bool] = {"back": True, "further": False, "silent": False}
 """Whether a failure came back, where that is clear."""
 FAILS: Sequence[Result] = ("back", "hidden", "further")
@@ -78,7 +78,7 @@ def combinations_for(bugs: int, size: int = 0) -> list[frozenset[int]]:
 
 
 def groups_of(titles: Sequence[str], size: int = 0) -> list[frozenset[str]]:
-    """Return the bugs of each test in which some bugs are together, by `combinations_for`."""
+    """Split bugs into tests, by `combinations_for`; return the bugs of each."""
     combined = dict(zip(titles, combinations_for(len(titles), size), strict=True))
     numbers = sorted(frozenset[int]().union(*combined.values()))
     return [frozenset(title for title in titles if number in combined[title]) for number in numbers]
@@ -87,8 +87,8 @@ def groups_of(titles: Sequence[str], size: int = 0) -> list[frozenset[str]]:
 class Explained:
     """A failure that known bugs explain, until it is settled which one.
 
-    `trace` ends with the failing event. `results` are those of the tests that ran. Tests with few patches, too, may
-    settle one that `tries_few`.
+    `trace` ends with the failing event. `results` are those of the tests that ran. If `tries_few`, tests with few
+    patches may settle it, too.
     """
 
     def __init__(self, trace: Trace, violation: Violation) -> None:

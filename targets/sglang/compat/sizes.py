@@ -132,7 +132,7 @@ class Sizes:
     int8         slots for checkpoints of states in int8 (`enable_int8_mamba_checkpoint`): "default", as many as a
                  server has, "few", or "no"
     disaggregation  the part of serving that the server has (`disaggregation_mode`): "prefill", "decode", "no" for all
-    optimistic   times that a prefill server computes a prompt before its decode server has answered
+    optimistic   most times that a prefill server computes a prompt before its decode server has answered
                  (`optimistic_prefill_attempts`)
     """
 

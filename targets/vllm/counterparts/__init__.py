@@ -3,7 +3,7 @@
 sessions        clients that send input in turns: streaming input sessions
 inputs          images, LoRA adapters and salts of requests
 sampling        sampling parameters of requests
-thinking        budgets of thinking tokens among these
+thinking_budgets  budgets of thinking tokens among these
 stop_strings    the front end that finds stop strings
 structured      structured output: a backend of grammars
 kv_connector    a KV connector whose hits, delays and failures the trace chooses

@@ -19,7 +19,7 @@ from ...base.decoys import Decoys
 from ...base.trace import Config, Turn, least_tokens
 from ..options import is_v2, varies_sampling
 from ..shadow_config import has_budgets
-from .thinking import budget_of
+from .thinking_budgets import budget_of
 
 BAD_WORDS = 8
 """A request on the V2 runner has about so many, besides those for decoys."""

@@ -2,10 +2,10 @@
 
 The core of vLLM knows no text: it goes on until the front end, which finds the string in the text of the answer, aborts
 the request. Here that happens as in `LLMEngine.step`, behind the step whose outputs complete the string. The front end
-drops what the same step sampled behind it. Replaced is the tokenizer: the text of each token is one to three characters
+drops what the same step sampled after it. Replaced is the tokenizer: the text of each token is one to three characters
 that no other token has, so a string is found where its tokens stand in a row.
 
-Half of the clients get the text with the stop string, and half of them each answer so far, not what is new of it.
+Half of the clients keep the stop string in the text; independently, half get cumulative output instead of deltas.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ FILES = (
     "../triton_interpreter/test_interpreter.py",
     "../triton_interpreter/test_vllm_kernels.py",
     "test_vllm_recorder.py",
-    "counterparts/test_thinking.py",
+    "counterparts/test_thinking_budgets.py",
     "test_stall.py",
     "test_graph_sizes.py",
 )

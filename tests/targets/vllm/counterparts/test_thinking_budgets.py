@@ -27,7 +27,7 @@ def allowed(budget: int, truth: Truth, end: int, start: int, stop: int) -> bool:
 def test_a_budget_asks_for_the_end_marker_only_where_the_answer_has_it() -> None:
     """A smaller one than the least would change the answer."""
     pytest.importorskip("vllm.v1")
-    from hybridfuzz.targets.vllm.counterparts import thinking
+    from hybridfuzz.targets.vllm.counterparts import thinking_budgets
     from hybridfuzz.targets.vllm.shadow_config import END_OF_REASONING, START_OF_REASONING
 
     forced = 0
@@ -35,13 +35,13 @@ def test_a_budget_asks_for_the_end_marker_only_where_the_answer_has_it() -> None
         truth = Truth((("a", 6 + index % 30), ("b", index % 7), (f"d{index}", 3)))
         end = truth.prompt_length + 40
         truth.reach(end)
-        budget, places = thinking.budget_of(f"r{index}", truth, end)
+        budget, places = thinking_budgets.budget_of(f"r{index}", truth, end)
         if budget is None:
             assert not places
             continue
         assert allowed(budget, truth, end, START_OF_REASONING, END_OF_REASONING)
         assert all(truth.tokens[place] == END_OF_REASONING for place in places)
-        if budget and budget not in thinking.BUDGETS:
+        if budget and budget not in thinking_budgets.BUDGETS:
             assert not allowed(budget - 1, truth, end, START_OF_REASONING, END_OF_REASONING)
         forced += len(places)
     assert forced

@@ -1,10 +1,9 @@
 """Budgets of thinking tokens (`thinking_token_budget`) that leave a request's answer as it is.
 
-Where the last marker that begins reasoning stands behind the last one that ends it, and as many tokens follow it as the
-budget has, vLLM lets the end marker be sampled alone. A request gets a budget that asks for that only where its answer
-has that token anyway. One that another request left in its place asks for it elsewhere.
+Inside reasoning that has used up the budget, vLLM allows only the end marker. A request gets a budget that does so only
+where its answer has that token anyway. A budget left in the slot by another request does so elsewhere.
 
-Only the V2 runner is driven: what it computes follows from the tokens alone. The V1 runner counts in steps.
+Only the V2 runner is driven: what it computes follows from the tokens alone. The V1 runner counts steps and rows.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from ....reference.tokens import Truth
 from ..shadow_config import END_OF_REASONING, START_OF_REASONING
 
 BUDGETS = (8, 24, 72)
-"""Those of clients who share few of them; others have the least that their answers allow."""
+"""Shared budgets; the other requests get the least that their answers allow."""
 
 
 def _reasoning(truth: Truth, end: int) -> Iterator[tuple[int, int]]:
